@@ -1,0 +1,292 @@
+"""The cluster: nodes with GPUs of one accelerator type each, and what is known of the types."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.validation import Record, check_records
+
+__all__ = ["AcceleratorType", "Cluster", "Node"]
+
+DEFAULT_GPUS_PER_NODE = 8
+
+Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class AcceleratorType(Record):
+    """A kind of accelerator.
+
+    name: as in the throughput profile; memory_gb: memory of one GPU, GB; price_per_hour: of one GPU, any currency.
+    """
+
+    label: ClassVar[str] = "accelerator type"
+    identifier: ClassVar[str] = "name"
+
+    name: Name
+    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    price_per_hour: Amount | None = None
+
+
+class Node(Record):
+    """One machine: `num_gpus` GPUs of one accelerator type, numbered from 0; cpus: cores; memory_gb: host memory, GB."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "name"
+
+    name: Name
+    accelerator: Name
+    num_gpus: Annotated[int, Field(ge=0, le=4096)]
+    cpus: Amount | None = None
+    memory_gb: Amount | None = None
+    rack: Name | None = None
+
+
+class Cluster:
+    """A set of nodes; the order of `accelerator_types` is the order of columns in every allocation.
+
+    Types are taken from `accelerator_types` first, then from the nodes as they come. Raises `InputError` for nodes of one name
+    or types declared twice.
+
+    >>> Cluster.from_counts({"v100": (16, 8), "p100": (6, 4)})
+    Cluster(v100: 16 GPUs in 2 nodes, p100: 6 GPUs in 2 nodes)
+    """
+
+    def __init__(self, nodes: Iterable[Node], accelerator_types: Iterable[AcceleratorType] = ()) -> None:
+        self.nodes: tuple[Node, ...] = tuple(nodes)
+        declared = tuple(accelerator_types)
+        _check_unique("node", (node.name for node in self.nodes))
+        _check_unique("accelerator type", (kind.name for kind in declared))
+        kinds = {kind.name: kind for kind in declared}
+        for node in self.nodes:
+            if node.accelerator not in kinds:
+                kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
+        self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
+
+    @property
+    def accelerator_names(self) -> tuple[str, ...]:
+        """Names of the accelerator types, in column order."""
+        return tuple(kind.name for kind in self.accelerator_types)
+
+    @cached_property
+    def capacities(self) -> np.ndarray:
+        """(K,) GPUs of each accelerator type."""
+        gpus: Counter[str] = Counter()
+        for node in self.nodes:
+            gpus[node.accelerator] += node.num_gpus
+        return np.array([gpus[name] for name in self.accelerator_names], dtype=float)
+
+    @property
+    def prices_per_hour(self) -> np.ndarray:
+        """(K,) price of one GPU-hour of each type; NaN where unknown."""
+        return np.array([np.nan if k.price_per_hour is None else k.price_per_hour for k in self.accelerator_types], dtype=float)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all types together."""
+        return int(self.capacities.sum())
+
+    def nodes_of(self, accelerator: str) -> tuple[Node, ...]:
+        """The nodes of one accelerator type."""
+        return tuple(node for node in self.nodes if node.accelerator == accelerator)
+
+    def largest_gang(self, accelerator: str, locality: str = "any") -> int:
+        """The largest gang that an empty cluster can hold on this type within one node, one rack, or anywhere.
+
+        Nodes without a rack count as a rack of their own each.
+        """
+        holes: Counter[str] = Counter()
+        for node in self.nodes_of(accelerator):
+            holes[_hole(node, locality)] += node.num_gpus
+        return max(holes.values(), default=0)
+
+    def renamed(self, names: Mapping[str, str]) -> Cluster:
+        """Return the cluster with accelerator types renamed; several may become one, whose details are the first one's."""
+        unknown = [name for name in names if name not in self.accelerator_names]
+        InputError.raise_any(
+            [Fault("cluster", "accelerator", f"{n!r} is not in it{nearest(n, self.accelerator_names)}") for n in unknown]
+        )
+        kinds: dict[str, AcceleratorType] = {}
+        for kind in self.accelerator_types:
+            new = names.get(kind.name, kind.name)
+            kinds.setdefault(new, kind.model_copy(update={"name": new}))
+        nodes = (n.model_copy(update={"accelerator": names.get(n.accelerator, n.accelerator)}) for n in self.nodes)
+        return Cluster(nodes, kinds.values())
+
+    def restricted_to(self, accelerators: Iterable[str]) -> Cluster:
+        """Return the cluster without the nodes and types that are not in `accelerators`."""
+        keep = set(accelerators)
+        return Cluster(
+            (node for node in self.nodes if node.accelerator in keep),
+            (kind for kind in self.accelerator_types if kind.name in keep),
+        )
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, int | tuple[int, int]]) -> Cluster:
+        """Build a cluster from {type: GPUs} or {type: (GPUs, GPUs per node)}; nodes hold 8 GPUs unless said.
+
+        A rest that fills no whole node becomes a smaller node.
+        """
+        faults: list[Fault] = []
+        nodes: list[Node] = []
+        for name, count in counts.items():
+            gpus, per_node = count if isinstance(count, tuple | list) else (count, DEFAULT_GPUS_PER_NODE)
+            faults += _count_faults(name, gpus, per_node)
+            if not faults:
+                sizes = [per_node] * (gpus // per_node) + [gpus % per_node] * (gpus % per_node > 0)
+                nodes += [Node(name=f"{name}-{i}", accelerator=name, num_gpus=size) for i, size in enumerate(sizes)]
+        InputError.raise_any(faults)
+        return cls(nodes, [AcceleratorType(name=name) for name in counts])
+
+    @classmethod
+    def from_inline(cls, text: str) -> Cluster:
+        """Build a cluster from text such as "v100:16,p100:8/4": GPUs per type, and GPUs per node after the slash."""
+        counts: dict[str, tuple[int, int]] = {}
+        faults: list[Fault] = []
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*(\d{1,9})(?:\s*/\s*(\d{1,9}))?\s*", part)
+            if match is None:
+                faults.append(Fault("cluster", "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"))
+            elif match[1].strip() in counts:
+                faults.append(Fault("cluster", "", f"accelerator type {match[1].strip()!r} is named twice"))
+            else:
+                counts[match[1].strip()] = (int(match[2]), int(match[3] or DEFAULT_GPUS_PER_NODE))
+        InputError.raise_any(faults)
+        return cls.from_counts(counts)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Cluster:
+        """Read a cluster from YAML, JSON, or Alibaba's openb node list (CSV), told apart by the file's suffix."""
+        readers: dict[str, Callable[[str | Path], Cluster]] = {
+            ".yaml": cls.from_yaml,
+            ".yml": cls.from_yaml,
+            ".json": cls.from_json,
+            ".csv": cls.from_openb,
+        }
+        return readers[reading.suffix_of(path, readers)](path)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Cluster:
+        """Read a cluster from YAML (docs/file-formats.md)."""
+        document, places = reading.yaml_document(path)
+        return cls._from_document(path, document, lambda *place: f"{path}, line {places.get(place, 1)}")
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Cluster:
+        """Read a cluster from JSON: the same document as in YAML."""
+        return cls._from_document(path, reading.json_document(path), lambda *place: f"{path}, {_pointer(place)}")
+
+    @classmethod
+    def from_openb(cls, path: str | Path) -> Cluster:
+        """Read Alibaba's openb node list: sn, cpu_milli, memory_mib, gpu, model; nodes without GPUs are left out."""
+        rows = reading.csv_rows(path, required=("sn", "cpu_milli", "memory_mib", "gpu", "model"))
+        nodes = check_records(_OpenbNode, ((where, row) for where, row in rows if row.get("gpu") != "0"))
+        return cls(node.as_node() for node in nodes)
+
+    @classmethod
+    def _from_document(cls, path: str | Path, document: Any, where: Callable[..., str]) -> Cluster:
+        if not isinstance(document, dict):
+            raise InputError(Fault(str(path), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
+        known = ("nodes", "accelerator_types")
+        faults = [
+            Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), known)}") for key in document if key not in known
+        ]
+        nodes = document.get("nodes") or []
+        kinds = document.get("accelerator_types") or {}
+        faults += [] if isinstance(nodes, list) else [Fault(where("nodes"), "nodes", "must be a list of nodes")]
+        faults += (
+            [] if isinstance(kinds, dict) else [Fault(where("accelerator_types"), "accelerator_types", "must be a mapping by name")]
+        )
+        InputError.raise_any(faults)
+        entries = ((where("nodes", i), _mapping(node, where("nodes", i))) for i, node in enumerate(nodes))
+        groups = check_records(_NodeEntry, entries)
+        types = (
+            (where("accelerator_types", k), {"name": k} | _mapping(v or {}, where("accelerator_types", k)))
+            for k, v in kinds.items()
+        )
+        return cls((node for group in groups for node in group.expanded()), check_records(AcceleratorType, types))
+
+    def __repr__(self) -> str:
+        nodes = Counter(node.accelerator for node in self.nodes)
+        counts = zip(self.accelerator_names, self.capacities, strict=True)
+        return "Cluster(" + ", ".join(f"{n}: {c:.0f} GPUs in {nodes[n]} nodes" for n, c in counts) + ")"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cluster):
+            return NotImplemented
+        return (self.nodes, self.accelerator_types) == (other.nodes, other.accelerator_types)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _NodeEntry(Node):
+    """A node of a cluster file, or `count` equal nodes named name-0, name-1, ..."""
+
+    count: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+    def expanded(self) -> Iterator[Node]:
+        fields = self.model_dump(exclude={"count"})
+        if self.count is None:
+            yield Node(**fields)
+        for index in range(self.count or 0):
+            yield Node(**fields | {"name": f"{self.name}-{index}"})
+
+
+class _OpenbNode(Record):
+    """A row of openb's node list."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "sn"
+
+    sn: Name
+    cpu_milli: Amount
+    memory_mib: Amount
+    gpu: Annotated[int, Field(ge=0, le=4096)]
+    model: Name
+
+    def as_node(self) -> Node:
+        memory_gb = self.memory_mib * 2**20 / 1e9
+        return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
+
+
+def _hole(node: Node, locality: str) -> str:
+    """The name of the largest region around `node` that a gang of this locality may span."""
+    if locality == "any":
+        return ""
+    return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
+
+
+def _check_unique(what: str, names: Iterable[str]) -> None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated])
+
+
+def _count_faults(name: str, gpus: object, per_node: object) -> list[Fault]:
+    where = f"cluster, accelerator type {name!r}"
+    faults = []
+    if not isinstance(gpus, int | np.integer) or gpus < 0:
+        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}"))
+    if not isinstance(per_node, int | np.integer) or per_node < 1:
+        faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}"))
+    return faults
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(Fault(where, "", f"must be a mapping of field to value, found {value!r}"))
+    return {str(key): cell for key, cell in value.items()}
+
+
+def _pointer(place: tuple[str | int, ...]) -> str:
+    """The way into a JSON document, as in nodes[3].num_gpus."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".") or "top level"

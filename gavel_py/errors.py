@@ -1,0 +1,102 @@
+"""Every error that gavel_py raises on purpose.
+
+One root, `GavelError`. Each class also derives from the builtin that a caller would expect, and its text says who, what was
+found and what would be right. `InputError` and its children are the user's to mend (exit code 2 of the command);
+everything else is a failure at run time (exit code 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+__all__ = [
+    "Fault",
+    "GavelError",
+    "GavelWarning",
+    "InputError",
+    "MissingThroughputError",
+    "ProofError",
+    "SolverError",
+    "UnknownNameError",
+    "nearest",
+]
+
+SHOWN_FAULTS = 20
+
+
+class GavelError(Exception):
+    """The root of all errors raised by gavel_py."""
+
+
+class GavelWarning(UserWarning):
+    """Something that was read, but not as the user may think."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with the input: where it stands, in which field, and what would be right.
+
+    `where` names the file and line, or the job; `field` may be empty when the fault is not about one field.
+    """
+
+    where: str
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        place = ", ".join(part for part in (self.where, f"field {self.field}" if self.field else "") if part)
+        return f"{place}: {self.problem}" if place else self.problem
+
+
+class InputError(GavelError, ValueError):
+    """The input is wrong. `faults` holds every fault found, not only the first."""
+
+    def __init__(self, *faults: Fault | str) -> None:
+        self.faults: tuple[Fault, ...] = tuple(Fault("", "", f) if isinstance(f, str) else f for f in faults)
+        super().__init__(self.faults)
+
+    def __str__(self) -> str:
+        lines = [str(fault) for fault in self.faults[:SHOWN_FAULTS]]
+        if len(self.faults) > SHOWN_FAULTS:
+            lines.append(f"... and {len(self.faults) - SHOWN_FAULTS} more faults of this kind")
+        return "\n".join(lines)
+
+    @classmethod
+    def raise_any(cls, faults: Sequence[Fault]) -> None:
+        """Raise one error with all `faults`; return quietly when there are none."""
+        if faults:
+            raise cls(*faults)
+
+
+class UnknownNameError(InputError, LookupError):
+    """A name (policy, option, profile, accelerator, job, ...) that nothing bears."""
+
+
+class MissingThroughputError(InputError, LookupError):
+    """A throughput that was never measured. Missing is not zero: zero means "cannot run there"."""
+
+
+class SolverError(GavelError, RuntimeError):
+    """The solver did not end with an optimal answer; there is no allocation."""
+
+
+class ProofError(SolverError):
+    """The solver reported an optimum, but its answer is not feasible or its bound does not meet its value."""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """Return "; did you mean ..." for the known names closest to `name`, or list the known ones when none is close.
+
+    >>> nearest("max_min_fairnes", ["fifo", "max_min_fairness"])
+    "; did you mean 'max_min_fairness'?"
+    """
+    names = list(dict.fromkeys(known))
+    close = get_close_matches(name, names, n=count, cutoff=0.6)
+    if close:
+        return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
+    if not names:
+        return "; there are none"
+    listed = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    return f"; known: {listed}"

@@ -1,0 +1,191 @@
+"""Jobs and job sets, readable from CSV, JSON, JSON Lines and Gavel's trace format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, overload
+
+from pydantic import Field, field_validator, model_validator
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError
+from gavel_py.validation import Record, check_records
+
+__all__ = ["Job", "JobSet", "Locality"]
+
+Locality = Literal["any", "rack", "node"]
+
+Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Job(Record):
+    """A job as it is submitted: what it runs, how large its gang is, and what it is owed.
+
+    job_id: unique name; job_type: row of the throughput profile; num_gpus: GPUs of the gang, all or nothing;
+    weight: a job of weight 2 is owed twice as much; priority: higher goes first (policy `priority`);
+    total_steps, steps_done: work in training steps, unknown total when None; duration_seconds on duration_accelerator:
+    stands in for total_steps (steps = duration x throughput there);
+    arrival_seconds, deadline_seconds: on the clock of the cluster, a deadline is absolute;
+    deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
+    tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere.
+
+    >>> Job("j1", job_type="ResNet-50 (batch size 64)", num_gpus=2, total_steps=1e5).num_gpus
+    2
+    """
+
+    label: ClassVar[str] = "job"
+    identifier: ClassVar[str] = "job_id"
+
+    job_id: Name
+    job_type: str = ""
+    num_gpus: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    weight: Positive = 1.0
+    priority: Finite = 0.0
+    total_steps: Positive | None = None
+    steps_done: NotNegative = 0.0
+    arrival_seconds: Finite = 0.0
+    deadline_seconds: Finite | None = None
+    deadline_factor: Positive | None = None
+    tenant: str = ""
+    allowed_accelerators: tuple[Name, ...] | None = None
+    locality: Locality = "any"
+    duration_seconds: Positive | None = None
+    duration_accelerator: Name | None = None
+
+    def __init__(self, job_id: str | None = None, **fields: Any) -> None:
+        super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)
+
+    @field_validator("allowed_accelerators", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        """A cell of a CSV file holds several names, as in v100|p100."""
+        return tuple(part.strip() for part in value.split("|")) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Job:
+        if (self.duration_seconds is None) != (self.duration_accelerator is None):
+            raise ValueError("duration_seconds and duration_accelerator must be given together")
+        if self.duration_seconds is not None and self.total_steps is not None:
+            raise ValueError("total_steps and duration_seconds are both given; the one follows from the other, so give one")
+        if self.deadline_seconds is not None and self.deadline_factor is not None:
+            raise ValueError("deadline_seconds and deadline_factor are both given; give one")
+        if self.allowed_accelerators is not None and not self.allowed_accelerators:
+            raise ValueError("allowed_accelerators must name at least one accelerator, or be left out to allow all")
+        return self
+
+
+class JobSet(Sequence[Job]):
+    """Jobs with unique ids, in the order given. Raises `InputError` when an id stands twice."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.jobs: tuple[Job, ...] = tuple(jobs)
+        repeated = [job_id for job_id, times in Counter(job.job_id for job in self.jobs).items() if times > 1]
+        InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in repeated])
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> JobSet: ...
+    def __getitem__(self, index: int | slice) -> Job | JobSet:
+        return JobSet(self.jobs[index]) if isinstance(index, slice) else self.jobs[index]
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __repr__(self) -> str:
+        return f"JobSet({len(self)} jobs)"
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> JobSet:
+        """Read jobs from .csv, .json, .jsonl or a Gavel .trace, told apart by the file's suffix."""
+        readers: dict[str, Callable[[str | Path], JobSet]] = {
+            ".csv": cls.from_csv,
+            ".json": cls.from_json,
+            ".jsonl": cls.from_json_lines,
+            ".ndjson": cls.from_json_lines,
+            ".trace": cls.from_gavel_trace,
+        }
+        return readers[reading.suffix_of(path, readers)](path)
+
+    @classmethod
+    def from_csv(cls, path: str | Path) -> JobSet:
+        """Read jobs from CSV: columns named as the fields of `Job`; an empty cell means the default."""
+        return cls._from_rows(reading.csv_rows(path, required=("job_id",)))
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> JobSet:
+        """Read jobs from JSON: a list of objects, or an object with the list under "jobs"."""
+        document = reading.json_document(path)
+        rows = document.get("jobs") if isinstance(document, dict) else document
+        if not isinstance(rows, list):
+            raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with the list under "jobs"'))
+        return cls._from_rows((f"{path}, entry {index}", row) for index, row in enumerate(rows, 1))
+
+    @classmethod
+    def from_json_lines(cls, path: str | Path) -> JobSet:
+        """Read jobs from JSON Lines: one object a line."""
+        return cls._from_rows(reading.json_lines(path))
+
+    @classmethod
+    def from_gavel_trace(cls, path: str | Path) -> JobSet:
+        """Read Gavel's trace of 10 tab-separated fields without header; job ids are the line numbers from 0."""
+        return cls._from_rows(_gavel_rows(path))
+
+    @classmethod
+    def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
+        placed: list[tuple[str, Mapping[str, Any]]] = []
+        faults: list[Fault] = []
+        for where, row in rows:
+            if isinstance(row, Mapping):
+                placed.append((where, {k: v for k, v in row.items() if v is not None}))
+            else:
+                faults.append(Fault(where, "", f"must be an object with the fields of a job, found {type(row).__name__}"))
+        first: dict[str, str] = {}
+        for where, row in placed:
+            job_id = str(row.get("job_id", "")).strip()
+            if job_id and first.setdefault(job_id, where) != where:
+                faults.append(Fault(f"{where} (job {job_id!r})", "job_id", f"stands twice, first at {first[job_id]}"))
+        try:
+            jobs = check_records(Job, placed)
+        except InputError as error:
+            faults += error.faults
+        InputError.raise_any(faults)
+        return cls(jobs)
+
+
+GAVEL_FIELDS = (
+    "job_type",
+    "command",
+    "working_directory",
+    "num_steps_arg",
+    "needs_data_dir",
+    "total_steps",
+    "num_gpus",
+    "weight",
+    "slo",
+    "arrival_seconds",
+)
+
+
+def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
+    number_of_jobs = 0
+    for number, line in enumerate(reading.lines(path), 1):
+        if not line.strip():
+            continue
+        cells = line.rstrip("\r\n").split("\t")
+        where = f"{path}, line {number}"
+        if len(cells) != len(GAVEL_FIELDS):
+            problem = f"has {len(cells)} tab-separated fields, Gavel's trace has {len(GAVEL_FIELDS)}"
+            raise InputError(Fault(where, "", problem))
+        row: dict[str, Any] = dict(zip(GAVEL_FIELDS, cells, strict=True))
+        job = {k: row[k] for k in ("job_type", "total_steps", "num_gpus", "weight", "arrival_seconds")}
+        # A negative SLO means none; anything else is a factor, and Job checks that it is a positive number.
+        if not row["slo"].strip().startswith("-"):
+            job["deadline_factor"] = row["slo"]
+        yield where, {"job_id": str(number_of_jobs), **job}
+        number_of_jobs += 1
