@@ -1,0 +1,118 @@
+"""The result of a solve: who gets which accelerator type for how much of the time, with its value and its proof."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import InputError
+
+__all__ = ["Allocation", "AllocationStatus"]
+
+Floats = NDArray[np.float64]
+
+
+class AllocationStatus(StrEnum):
+    """How an allocation came about; there is none that is not finished."""
+
+    OPTIMAL = "optimal"
+    """A linear program, solved to a proven optimum."""
+    ORDERED = "ordered"
+    """Jobs were served in an order; there is no objective."""
+    EMPTY = "empty"
+    """There is no job to allocate to."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Allocation:
+    """Who gets what. N jobs, K accelerator types, in the order of the problem.
+
+    time_fractions: (N, K) X_ij, part of wall-clock time of job i on type j, row sums <= 1;
+    throughputs: (N,) Σ_j T_ij X_ij, steps/s; normalized_throughputs: (N,) the same over P_i, the throughput of an equal share
+    (0 for excluded jobs); utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs;
+    objective_value: recomputed from time_fractions, None for ordered policies; objective_bound: no valid allocation is
+    better, proven by duals; shadow_prices: (K,) gain of the objective per extra GPU with normalisers frozen, >= 0 = better;
+    excluded: {job_id: reason} of jobs that get no time; seconds: {"solve": wall-clock seconds, ...}.
+    """
+
+    policy: str
+    status: AllocationStatus
+    job_ids: tuple[str, ...]
+    accelerator_types: tuple[str, ...]
+    time_fractions: Floats
+    throughputs: Floats
+    normalized_throughputs: Floats
+    utilization: Floats
+    objective_value: float | None
+    objective_bound: float | None
+    shadow_prices: Floats | None
+    excluded: dict[str, str]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the allocation as plain data, as `gavel solve --json` prints it (docs/file-formats.md)."""
+        return {
+            "policy": self.policy,
+            "status": str(self.status),
+            "objective": {"value": self.objective_value, "bound": self.objective_bound},
+            "accelerator_types": list(self.accelerator_types),
+            "jobs": [self._job(i) for i in range(len(self.job_ids))],
+            "excluded": dict(self.excluded),
+            "shadow_prices": None if self.shadow_prices is None else self._by_type(self.shadow_prices),
+            "utilization": self._by_type(self.utilization),
+            "seconds": dict(self.seconds),
+        }
+
+    def to_json(self) -> str:
+        """Return `to_dict` as one JSON document."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> Allocation:
+        """Return the allocation that `to_dict` described; raises `InputError` when a part is missing."""
+        try:
+            types = tuple(document["accelerator_types"])
+            jobs = document["jobs"]
+            prices = document["shadow_prices"]
+            return cls(
+                policy=document["policy"],
+                status=AllocationStatus(document["status"]),
+                job_ids=tuple(job["job_id"] for job in jobs),
+                accelerator_types=types,
+                time_fractions=np.array([[job["time_fractions"][t] for t in types] for job in jobs]).reshape(len(jobs), len(types)),
+                throughputs=np.array([job["throughput"] for job in jobs], dtype=float),
+                normalized_throughputs=np.array([job["normalized_throughput"] for job in jobs], dtype=float),
+                utilization=np.array([document["utilization"][t] for t in types], dtype=float),
+                objective_value=document["objective"]["value"],
+                objective_bound=document["objective"]["bound"],
+                shadow_prices=None if prices is None else np.array([prices[t] for t in types], dtype=float),
+                excluded=dict(document["excluded"]),
+                seconds=dict(document["seconds"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"this is not an allocation as gavel writes it: {type(error).__name__} {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str) -> Allocation:
+        """Return the allocation that `to_json` wrote."""
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"this is not valid JSON: {error}") from None
+        return cls.from_dict(document)
+
+    def _job(self, i: int) -> dict[str, Any]:
+        return {
+            "job_id": self.job_ids[i],
+            "time_fractions": self._by_type(self.time_fractions[i]),
+            "throughput": float(self.throughputs[i]),
+            "normalized_throughput": float(self.normalized_throughputs[i]),
+        }
+
+    def _by_type(self, values: Floats) -> dict[str, float]:
+        return dict(zip(self.accelerator_types, values.tolist(), strict=True))

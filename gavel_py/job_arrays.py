@@ -1,0 +1,141 @@
+"""From jobs, a cluster and a profile to arrays: throughputs, work left, deadlines, and where each gang fits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.cluster import Cluster
+from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.jobs import Job
+
+__all__ = ["JobArrays", "Profile", "job_arrays", "known_part"]
+
+Floats = NDArray[np.float64]
+
+
+class Profile(Protocol):
+    """What a problem needs of a throughput profile (`gavel_py.throughput_profiles`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def accelerators(self) -> tuple[str, ...]: ...
+
+    def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
+        """(N, K) steps/s of each whole gang on each type, consolidated."""
+        ...
+
+    def job_throughput(self, job: Job, accelerator: str) -> float:
+        """Steps/s of the whole gang on one type, consolidated."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobArrays:
+    """throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none."""
+
+    throughputs: Floats
+    allowed: NDArray[np.bool_]
+    largest_gangs: Floats
+    total_steps: Floats
+    steps_remaining: Floats
+    deadlines_seconds: Floats
+
+
+def known_part(cluster: Cluster, profile: Profile) -> Cluster:
+    """Return the cluster without the types that the profile does not know, and warn of each; raise when none is known."""
+    unknown = [name for name in cluster.accelerator_names if name not in profile.accelerators]
+    if not unknown:
+        return cluster
+    faults = [
+        Fault("cluster", f"accelerator {n!r}", f"is not in profile {profile.name!r}{nearest(n, profile.accelerators)}")
+        for n in unknown
+    ]
+    if len(unknown) == len(cluster.accelerator_names):
+        raise UnknownNameError(*faults)
+    for fault, name in zip(faults, unknown, strict=True):
+        gpus = sum(node.num_gpus for node in cluster.nodes_of(name))
+        warnings.warn(f"{fault}; its {gpus} GPUs are left out", GavelWarning, stacklevel=3)
+    return cluster.restricted_to(profile.accelerators)
+
+
+def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seconds: float) -> JobArrays:
+    """Look up and convert everything about the jobs that depends on the cluster or the profile."""
+    names = cluster.accelerator_names
+    _check_names(jobs, {*names, *profile.accelerators})
+    throughputs = profile.matrix(jobs, names)
+    allowed = _allowed(jobs, names)
+    largest_gangs = _largest_gangs(jobs, cluster)
+    total_steps = _total_steps(jobs, profile)
+    done = np.array([job.steps_done for job in jobs], dtype=float)
+    fastest = np.where(allowed, throughputs, 0.0).max(axis=1, initial=0.0)
+    deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
+    return JobArrays(throughputs, allowed, largest_gangs, total_steps, np.maximum(0.0, total_steps - done), deadlines)
+
+
+def _check_names(jobs: Iterable[Job], known: set[str]) -> None:
+    faults = []
+    for job in jobs:
+        for field, names in (
+            ("allowed_accelerators", job.allowed_accelerators or ()),
+            ("duration_accelerator", (job.duration_accelerator,) if job.duration_accelerator else ()),
+        ):
+            for name in names:
+                if name not in known:
+                    problem = f"accelerator {name!r} is in neither the cluster nor the profile{nearest(name, sorted(known))}"
+                    faults.append(Fault(f"job {job.job_id!r}", field, problem))
+    if faults:
+        raise UnknownNameError(*faults)
+
+
+def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> NDArray[np.bool_]:
+    rows: dict[tuple[str, ...] | None, list[bool]] = {None: [True] * len(names)}
+    for job in jobs:
+        allowed = job.allowed_accelerators
+        if allowed is not None and allowed not in rows:
+            rows[allowed] = [name in allowed for name in names]
+    return np.array([rows[job.allowed_accelerators] for job in jobs], dtype=bool).reshape(len(jobs), len(names))
+
+
+def _largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
+    names = cluster.accelerator_names
+    rows = {where: [cluster.largest_gang(name, where) for name in names] for where in {job.locality for job in jobs}}
+    return np.array([rows[job.locality] for job in jobs], dtype=float).reshape(len(jobs), len(names))
+
+
+def _total_steps(jobs: Sequence[Job], profile: Profile) -> Floats:
+    """total_steps, or duration x throughput on the named accelerator, or NaN."""
+    total = np.full(len(jobs), np.nan)
+    faults = []
+    for i, job in enumerate(jobs):
+        if job.total_steps is not None:
+            total[i] = job.total_steps
+        elif job.duration_seconds is not None and job.duration_accelerator is not None:
+            total[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
+            if not total[i] > 0:
+                problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
+                faults.append(Fault(f"job {job.job_id!r}", "duration_accelerator", problem))
+    InputError.raise_any(faults)
+    return total
+
+
+def _deadlines(jobs: Sequence[Job], total_steps: Floats, fastest: Floats) -> Floats:
+    """Absolute deadlines; a factor counts the job's duration on its fastest accelerator, from its arrival."""
+    deadlines = np.full(len(jobs), np.nan)
+    faults = []
+    for i, job in enumerate(jobs):
+        if job.deadline_seconds is not None:
+            deadlines[i] = job.deadline_seconds
+        elif job.deadline_factor is not None and np.isnan(total_steps[i]):
+            faults.append(Fault(f"job {job.job_id!r}", "deadline_factor", "needs total_steps (or a duration) as well"))
+        elif job.deadline_factor is not None and fastest[i] > 0:
+            deadlines[i] = job.arrival_seconds + job.deadline_factor * total_steps[i] / fastest[i]
+    InputError.raise_any(faults)
+    return deadlines

@@ -1,0 +1,86 @@
+"""What every policy is: options that are stored, a view of the matrix, and a decision."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.problem import AllocationProblem
+
+__all__ = ["Decision", "Policy", "option"]
+
+Floats = NDArray[np.float64]
+
+
+def option(default: Any, text: str) -> Any:
+    """Return a dataclass field for a policy's option, with the text that `gavel policies show` prints."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy decides: (N, K) time fractions; value, proven bound and (K,) prices, or None where there is no program."""
+
+    time_fractions: Floats
+    objective_value: float | None = None
+    objective_bound: float | None = None
+    shadow_prices: Floats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(ABC):
+    """A rule that turns an `AllocationProblem` into time fractions. It has options, and no state between calls.
+
+    Subclass one of the three families (`OrderedPolicy`, `SumPolicy`, `DemandPolicy`). A policy's name is its class's name
+    in lower case with underscores.
+    """
+
+    agnostic: bool = option(False, "treat all accelerator types as equally fast (the comparison of the Gavel paper)")
+    reference: str | None = option(None, "with agnostic: the accelerator type whose speed counts for all types")
+
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "ones"
+    empty_objective: ClassVar[float | None] = 0.0
+
+    @abstractmethod
+    def decide(self, problem: AllocationProblem) -> Decision:
+        """Return the decision for a problem in which every job can run somewhere; its jobs come sorted by id."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is known."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def backfills(self) -> bool:
+        """Whether GPUs that the allocation leaves idle may be given to other jobs for a round."""
+        return True
+
+    def view(self, problem: AllocationProblem) -> AllocationProblem:
+        """Return the problem as this policy sees it.
+
+        agnostic: T_ij := 1 (view "ones") or T_ij := T_i,reference (view "reference"); zeros stay zero.
+        """
+        if not self.agnostic:
+            return problem
+        speed = np.ones(problem.num_jobs) if self.agnostic_view == "ones" else self._reference_speed(problem)
+        return replace(problem, throughputs=np.where(problem.throughputs > 0, speed[:, None], 0.0))
+
+    def _reference_speed(self, problem: AllocationProblem) -> Floats:
+        types = problem.accelerator_types
+        if self.reference is None:
+            raise InputError(Fault(f"policy {self.name}", "reference", f"is needed with agnostic; one of {', '.join(types)}"))
+        if self.reference not in types:
+            text = f"{self.reference!r} is not an accelerator type of this problem{nearest(self.reference, types)}"
+            raise UnknownNameError(Fault(f"policy {self.name}", "reference", text))
+        speed: Floats = problem.throughputs[:, types.index(self.reference)]
+        stuck = [problem.job_ids[i] for i in np.flatnonzero(speed <= 0)]
+        text = f"cannot run on the reference accelerator {self.reference!r}, so its speed there cannot stand for the others"
+        InputError.raise_any([Fault(f"job {job!r}", "", text) for job in stuck])
+        return speed

@@ -1,0 +1,96 @@
+"""The demand family: the best level at which every job can be given what it needs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.problem import AllocationProblem
+from gavel_py.proof import priced_bound, tidied
+
+__all__ = ["DemandPolicy"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandPolicy(Policy):
+    """Find the best level θ at which every job i gets thr_i >= need_i(θ); write `need`.
+
+    The needs are in proportion to θ (direction "max": the more the better) or to 1/θ (direction "min": θ is a time), so
+    with ℓ = θ or 1/θ the best level is one linear program: max ℓ such that thr_i >= ℓ·need_i(1).
+    """
+
+    efficiency: bool = option(True, "among all answers of the best level, take the one with the most Σ s_i·v_i")
+
+    direction: ClassVar[Literal["max", "min"]]
+
+    @abstractmethod
+    def need(self, problem: AllocationProblem, level: float) -> Floats:
+        """Return (N,) the throughput in steps/s that each job needs at this level."""
+
+    def decide(self, problem: AllocationProblem) -> Decision:
+        need = self.need(problem, 1.0)
+        unit = _unit(problem, need)
+        level, bound, prices, fractions = _best_level(problem, need * unit, self.efficiency)
+        if self.direction == "max":
+            return Decision(fractions, level * unit, bound * unit, prices * unit)
+        # θ = 1/(unit·ℓ) falls by price/(unit·ℓ²) per unit of ℓ gained; it is convex in the GPUs, so the slope bounds the gain.
+        return Decision(fractions, 1 / (level * unit), 1 / (bound * unit), prices / (level**2 * unit))
+
+
+def _unit(problem: AllocationProblem, need: Floats) -> float:
+    """An upper bound on ℓ, by which the program is scaled so that its own level is at most 1.
+
+    No job is faster than alone on its best type, and all together they need at least Σ_i need_i·min_j(s_i / T_ij) GPUs.
+    """
+    alone = np.divide(problem.fastest, need, out=np.full_like(need, np.inf), where=need > 0).min()
+    together = problem.capacities.sum() / float((need * problem.num_gpus / problem.fastest).sum())
+    return float(min(alone, together))
+
+
+def _best_level(problem: AllocationProblem, need: Floats, efficiency: bool) -> tuple[float, float, Floats, Floats]:
+    """Return the best level, its proven bound, the prices of the GPUs, and an allocation that reaches the level."""
+    import cvxpy as cp
+
+    from gavel_py.program import Program
+
+    program = Program(problem)
+    speeds = problem.throughputs / problem.fastest[:, None]  # 1 on each job's best type
+    shares = need / problem.fastest  # time on its best type that a job needs at level 1
+    received = program.by_job(speeds[program.rows, program.columns])
+    level = cp.Variable(bounds=[0, None])
+    enough = received >= shares * level
+    fractions = tidied(problem, program.maximize(level, enough))
+    prices, duals = program.prices, np.maximum(0.0, np.atleast_1d(enough.dual_value))
+    duals /= float(duals @ shares)
+    # For any duals λ >= 0 with Σ λ_i·share_i = 1, ℓ <= Σ λ_i·received_i, an affine function that prices bound.
+    bound = priced_bound(problem, duals[:, None] * speeds, prices)
+    reached = _level(speeds, shares, fractions)
+    if efficiency:
+        most = program.total(cp.multiply(problem.num_gpus, program.normalized_throughput))
+        fractions = program.maximize(most, received >= shares * reached)
+        fractions = _topped_up(problem, fractions, speeds, shares * reached)
+        reached = _level(speeds, shares, fractions)
+    return reached, bound, prices, fractions
+
+
+def _level(speeds: Floats, shares: Floats, fractions: Floats) -> float:
+    received = (speeds * fractions).sum(axis=1)
+    return float(np.divide(received, shares, out=np.full_like(shares, np.inf), where=shares > 0).min())
+
+
+def _topped_up(problem: AllocationProblem, fractions: Floats, speeds: Floats, owed: Floats) -> Floats:
+    """Give each job that the solver's tolerance left short the rest on its best type, then tidy.
+
+    A job of tiny need could otherwise be left with nothing, which is within 1e-9 of its need and yet a level of 0.
+    """
+    fractions = tidied(problem, fractions)
+    best = np.where(problem.runnable, speeds, -1.0).argmax(axis=1)
+    fractions[np.arange(len(best)), best] += np.maximum(0.0, owed - (speeds * fractions).sum(axis=1))
+    return tidied(problem, fractions)

@@ -1,0 +1,28 @@
+"""First in, first out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.policies.base import option
+from gavel_py.policies.ordered import OrderedPolicy
+from gavel_py.problem import AllocationProblem
+
+__all__ = ["Fifo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fifo(OrderedPolicy):
+    """First in, first out: jobs in order of arrival, each on the fastest accelerator type that is free.
+
+    A job that does not fit makes all later ones wait, unless `backfill` is set.
+    Source: Gavel (OSDI 2020), section 4.4.
+    """
+
+    backfill: bool = option(False, "let later jobs pass one that does not fit; without it GPUs may stay idle")
+
+    def sort_key(self, problem: AllocationProblem) -> NDArray[np.float64]:
+        return problem.arrival_seconds
