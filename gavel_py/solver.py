@@ -7,6 +7,7 @@ cvxpy's own warm start cannot.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def _run(data: dict[str, Any]) -> dict[str, Any]:
         solver.setOptionValue(name, value)
     scale = float(np.abs(data["c"]).max(initial=0.0)) or 1.0
     solver.passModel(_model(data, data["c"] / scale))
-    solver.run()
+    _run_interruptibly(solver)
     answer = solver.getSolution()
     # cvxpy reads these off; the duals belong to the scaled costs.
     duals = np.array(answer.row_dual) * scale
@@ -78,6 +79,18 @@ def _run(data: dict[str, Any]) -> dict[str, Any]:
         "info": _scaled_info(info, scale),
         "run_time": solver.getRunTime(),
     }
+
+
+def _run_interruptibly(solver: Any) -> None:
+    """Run HiGHS so that Ctrl-C stops it at once instead of after the solve."""
+    solver.HandleUserInterrupt = True
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        running = worker.submit(solver.run)
+        try:
+            running.result()
+        except KeyboardInterrupt:
+            solver.cancelSolve()
+            raise
 
 
 def _scaled_info(info: Any, scale: float) -> SimpleNamespace:
