@@ -50,17 +50,17 @@ class ArrayChecker:
         """Return `values` as a float array of the axes' shape (all `default` when None), noting what breaks the rule."""
         shape = tuple(len(names) for _, names in axes)
         if values is None:
-            return np.full(shape, default)
+            return np.full(shape, float(default))
         try:
             array = np.array(values, dtype=float)
         except (TypeError, ValueError):
             self.add("", field, f"must be an array of numbers of shape {shape}")
-            return np.full(shape, default)
+            return np.full(shape, float(default))
         if array.size == 0 and 0 in shape:
             array = array.reshape(shape)
         if array.shape != shape:
             self.add("", field, f"must have the shape {shape}, found {array.shape}")
-            return np.full(shape, default)
+            return np.full(shape, float(default))
         text, test = RULES[rule]
         for place in np.argwhere(~test(array)):
             where = ", ".join(f"{word} {names[i]!r}" for (word, names), i in zip(axes, place, strict=True))

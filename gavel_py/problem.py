@@ -90,6 +90,10 @@ class AllocationProblem:
         fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1, initial=0.0)
         return fastest
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n}: {c:g}" for n, c in zip(self.accelerator_types, self.capacities, strict=True))
+        return f"AllocationProblem({self.num_jobs} jobs, {len(self.excluded)} of them excluded; GPUs {counts})"
+
     def required(self, field: str, asked_by: str) -> Floats:
         """Return the (N,) array `field`, or raise `InputError` naming the jobs for which it is unknown."""
         values: Floats = getattr(self, field)

@@ -66,7 +66,8 @@ def _best_level(problem: AllocationProblem, need: Floats, efficiency: bool) -> t
     received = program.by_job(speeds[program.rows, program.columns])
     level = cp.Variable(bounds=[0, None])
     enough = received >= shares * level
-    fractions = tidied(problem, program.maximize(level, enough))
+    fractions = program.maximize(level, enough)
+    fractions = _topped_up(problem, fractions, speeds, shares * float(level.value))
     prices, duals = program.prices, np.maximum(0.0, np.atleast_1d(enough.dual_value))
     duals /= float(duals @ shares)
     # For any duals λ >= 0 with Σ λ_i·share_i = 1, ℓ <= Σ λ_i·received_i, an affine function that prices bound.
