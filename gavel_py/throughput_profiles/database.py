@@ -1,0 +1,117 @@
+"""The SQLite file behind the store: its tables, its transactions, and what its errors mean in the user's words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from gavel_py.errors import Fault, InputError
+
+__all__ = ["BUSY_SECONDS", "reading", "writing"]
+
+BUSY_SECONDS = 30.0
+"""How long to wait for another process that is writing."""
+
+APPLICATION_ID = 0x6776_7470
+"""Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
+
+SCHEMA_VERSION = 1
+
+# A pair is stored once, in canonical order, so the unique index also catches a pair given from its other side.
+SCHEMA = (
+    """CREATE TABLE profiles (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        description TEXT NOT NULL,
+        licence TEXT NOT NULL,
+        notice TEXT NOT NULL,
+        url TEXT NOT NULL
+    )""",
+    """CREATE TABLE measurements (
+        id INTEGER PRIMARY KEY,
+        profile INTEGER NOT NULL REFERENCES profiles (id),
+        job_type TEXT NOT NULL,
+        num_gpus INTEGER NOT NULL,
+        accelerator TEXT NOT NULL,
+        placement TEXT NOT NULL,
+        steps_per_second REAL NOT NULL,
+        partner_job_type TEXT,
+        partner_steps_per_second REAL,
+        source TEXT NOT NULL
+    )""",
+    """CREATE UNIQUE INDEX measured_once ON measurements
+        (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, ''))""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+WORDING = {
+    sqlite3.SQLITE_BUSY: "another process has kept it locked for more than {seconds:g} s",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it is a file in a directory that you may write to",
+    sqlite3.SQLITE_CORRUPT: "is damaged: {error}",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database",
+    sqlite3.SQLITE_READONLY: "cannot be written: the file or its directory is read-only",
+}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the store in one transaction, so that all reads see the same state; a file that is not there reads as empty."""
+    with _clear_errors(path):
+        if path.exists() and path.stat().st_size > 0:
+            # rw falls back to reading only; it is needed to clean up after a writer that crashed.
+            opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN")
+        else:
+            opened = _transaction(path, ":memory:", "BEGIN")
+        with opened as connection:
+            yield connection
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the store, made when needed, in one transaction: at the end all of it is written, after an error nothing."""
+    with _clear_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE") as connection:
+            yield connection
+
+
+@contextmanager
+def _transaction(path: Path, address: str, begin: str) -> Iterator[sqlite3.Connection]:
+    # isolation_level None: this module begins and commits; closing without a commit rolls back.
+    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
+        connection.execute(begin)
+        _check_schema(path, connection)
+        yield connection
+        connection.execute("COMMIT")
+
+
+def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
+    """Make the tables in an empty database; raise unless they are those of this version."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == 0 and tables == 0:
+        for statement in SCHEMA:
+            connection.execute(statement)
+    elif application != APPLICATION_ID:
+        raise InputError(Fault(f"profile store {path}", "", "is an SQLite database, but no store of throughput profiles"))
+    elif version > SCHEMA_VERSION:
+        problem = f"was written by a newer gavel-py (schema {version}, this one knows up to {SCHEMA_VERSION}); upgrade gavel-py"
+        raise InputError(Fault(f"profile store {path}", "", problem))
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The lowest byte is the error's kind, the rest its details.
+        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        problem = WORDING.get(kind, "failed: {error}").format(error=error, seconds=BUSY_SECONDS)
+        raise InputError(Fault(f"profile store {path}", "", problem)) from None
+    except OSError as error:
+        raise InputError(Fault(f"profile store {path}", "", f"cannot be used: {error.strerror or error}")) from None

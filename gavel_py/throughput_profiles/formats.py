@@ -1,0 +1,123 @@
+"""Files of measurements: our tidy CSV, and the throughputs JSON of the published Gavel."""
+
+from __future__ import annotations
+
+import ast
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
+from gavel_py.validation import check_records
+
+__all__ = ["READERS", "read_csv", "read_gavel_json", "write_csv"]
+
+REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
+
+SPREAD = "_unconsolidated"
+"""Gavel's suffix to an accelerator's name for gangs that are spread over servers."""
+
+ALONE = "null"
+"""Gavel's key for a job type that runs alone."""
+
+
+def read_csv(path: str | Path) -> tuple[Measurement, ...]:
+    """Return the measurements in a CSV file; raises `InputError` with all faults, each with its line."""
+    rows = list(reading.csv_rows(path, REQUIRED))
+    unknown: dict[str, str] = {}
+    for where, row in rows:
+        for column in row.keys() - Row._fields:
+            unknown.setdefault(column, where)
+    faults = [
+        Fault(where, "", f"column {column!r} is not known{nearest(column, Row._fields)}")
+        for column, where in sorted(unknown.items())
+    ]
+    return _checked(((where, {c: cell for c, cell in row.items() if c not in unknown}) for where, row in rows), faults)
+
+
+def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
+    """Write the rows to a path or an open text file."""
+    if not isinstance(target, str | Path):
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(rows)
+        return
+    try:
+        with open(target, "w", encoding="utf-8", newline="") as file:
+            write_csv(rows, file)
+    except OSError as error:
+        raise InputError(Fault(str(target), "", f"cannot be written: {error.strerror or error}")) from None
+
+
+def read_gavel_json(path: str | Path) -> tuple[Measurement, ...]:
+    """Return the measurements in Gavel's throughputs JSON, each pair once; raises `InputError` with all faults."""
+    faults: list[Fault] = []
+    return _checked(_gavel_rows(path, faults), faults)
+
+
+def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault]) -> tuple[Measurement, ...]:
+    """Return the rows as measurements, or raise with `faults`, those of all rows, and those between rows."""
+    placed: list[tuple[str, Measurement]] = []
+    for where, row in rows:
+        try:
+            placed += [(where, measurement) for measurement in check_records(Measurement, [(where, row)])]
+        except InputError as error:
+            faults += error.faults
+    measurements, contradictions = collect(placed)
+    InputError.raise_any(faults + contradictions)
+    return measurements
+
+
+def _gavel_rows(path: str | Path, faults: list[Fault]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the fields of each figure with its place; what cannot be read becomes a fault."""
+    source = Path(path).name
+    for kind, table in _object(str(path), reading.json_document(path), faults):
+        place = {
+            "accelerator": kind.removesuffix(SPREAD),
+            "placement": "spread" if kind.endswith(SPREAD) else "consolidated",
+            "source": f"{source}, {kind}",
+        }
+        for key, cells in _object(f"{path}, type {kind!r}", table, faults):
+            where = f"{path}, type {kind!r}, key {key!r}"
+            for partner, figures in _object(where, cells, faults):
+                try:
+                    yield f"{where}, partner {partner}", place | _gavel_figures(key, partner, figures)
+                except ValueError as error:
+                    faults.append(Fault(where, partner, str(error)))
+
+
+def _object(where: str, value: object, faults: list[Fault]) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    faults.append(Fault(where, "", f"must be an object, found {type(value).__name__}"))
+    return ()
+
+
+def _gavel_figures(key: str, partner: str, figures: object) -> dict[str, Any]:
+    job_type, num_gpus = _gavel_key(key)
+    own: dict[str, Any] = {"job_type": job_type, "num_gpus": num_gpus}
+    if partner == ALONE:
+        return own | {"steps_per_second": figures}
+    partner_job_type, partner_gpus = _gavel_key(partner)
+    if partner_gpus != num_gpus:
+        raise ValueError(f"the gangs of a pair must be of equal size, found {num_gpus} and {partner_gpus}")
+    if not isinstance(figures, list) or len(figures) != 2:
+        raise ValueError(f"must be a list [own steps/s, partner's steps/s], found {figures!r}")
+    return own | {"partner_job_type": partner_job_type, "steps_per_second": figures[0], "partner_steps_per_second": figures[1]}
+
+
+def _gavel_key(text: str) -> tuple[str, int]:
+    try:
+        key = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        key = None
+    match key:
+        case (str(job_type), int(num_gpus)):
+            return job_type, num_gpus
+    raise ValueError(f"{text!r} is not a key of the form ('job type', GPUs)")
+
+
+READERS: dict[str, Callable[[str | Path], tuple[Measurement, ...]]] = {".csv": read_csv, ".json": read_gavel_json}

@@ -1,0 +1,67 @@
+"""From a profile by job type to the rows of many jobs: each kind of job is looked up once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import SHOWN_FAULTS, MissingThroughputError
+from gavel_py.jobs import Job
+from gavel_py.throughput_profiles.measurement import Entry
+from gavel_py.throughput_profiles.missing import Catalogue, Subject, counted, may_use
+
+__all__ = ["gather"]
+
+
+class Kind(NamedTuple):
+    """All that decides a job's row."""
+
+    job_type: str
+    num_gpus: int
+    allowed: tuple[str, ...] | None
+
+
+def gather(
+    speeds: Mapping[Entry, float], catalogue: Catalogue, jobs: Sequence[Job], accelerators: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return (N, K) steps/s of the jobs running alone and consolidated; see `ThroughputProfile.matrix`."""
+    numbers: dict[Kind, int] = {}
+    rows = np.array([numbers.setdefault(_kind(job), len(numbers)) for job in jobs], dtype=np.intp)
+    kinds = list(numbers)
+    table = np.zeros((len(kinds), len(accelerators)))
+    missing: list[tuple[int, Entry]] = []
+    for row, kind in enumerate(kinds):
+        for column, accelerator in enumerate(accelerators):
+            entry = Entry(kind.job_type, kind.num_gpus, accelerator)
+            if entry in speeds:
+                table[row, column] = speeds[entry]
+            elif may_use(kind.allowed, accelerator):
+                missing.append((row, entry))
+    if missing:
+        raise _error(catalogue, jobs, rows, missing)
+    return table[rows]
+
+
+def _kind(job: Job) -> Kind:
+    return Kind(job.job_type, job.num_gpus, job.allowed_accelerators)
+
+
+def _error(
+    catalogue: Catalogue, jobs: Sequence[Job], rows: NDArray[np.intp], missing: Sequence[tuple[int, Entry]]
+) -> MissingThroughputError:
+    """Name each unknown once, with the first job and the number of jobs that it concerns."""
+    concerned: dict[Subject, set[int]] = {}
+    for row, entry in missing:
+        for subject in catalogue.unknown(entry):
+            concerned.setdefault(subject, set()).add(row)
+    _, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
+    faults = []
+    for number, (subject, kinds) in enumerate(concerned.items()):
+        members = list(kinds)
+        concerning = ", needed by " + counted(jobs[firsts[members].min()].job_id, counts[members].sum())
+        # What comes nearest is costly to find and is not shown beyond the first faults.
+        faults.append(catalogue.fault(subject, concerning, hint=number < SHOWN_FAULTS))
+    return MissingThroughputError(*faults)

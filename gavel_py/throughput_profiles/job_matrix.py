@@ -1,0 +1,176 @@
+"""Throughputs known job by job: a plain matrix of jobs x accelerators, from a file or an array."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, nearest
+from gavel_py.jobs import Job
+from gavel_py.throughput_profiles.missing import counted, may_use
+
+__all__ = ["ThroughputMatrix"]
+
+
+class ThroughputMatrix:
+    """Steps/s of each job's whole gang on each accelerator, found by job id whatever the job type; immutable.
+
+    values: (N, K) steps/s, NaN where missing; given as an array, or as nested lists with None for missing. 0 = cannot run
+    there. `places` says where each row was found, for messages. Raises `InputError` for a wrong shape, names that stand twice
+    and values that are negative or not finite.
+
+    >>> ThroughputMatrix("mine", ["a", "b"], ["v100", "k80"], [[4.0, 1.0], [3.0, None]])
+    ThroughputMatrix('mine': 2 jobs on v100, k80)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        job_ids: Iterable[str],
+        accelerators: Iterable[str],
+        values: ArrayLike,
+        places: Sequence[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.job_ids: tuple[str, ...] = tuple(str(job_id) for job_id in job_ids)
+        self.accelerators: tuple[str, ...] = tuple(accelerators)
+        if places is None:
+            places = [f"{self._where}, row {number}" for number in range(1, len(self.job_ids) + 1)]
+        faults = _name_faults("job_id", zip(places, self.job_ids, strict=True))
+        faults += _name_faults("accelerator", ((f"{self._where}, column {k}", a) for k, a in enumerate(self.accelerators, 1)))
+        self.values, wrong = _checked(np.asarray(values, dtype=object), places, self.accelerators, self._where)
+        InputError.raise_any(faults + wrong)
+        self.values.flags.writeable = False
+        self._rows = {job_id: row for row, job_id in enumerate(self.job_ids)}
+
+    def __len__(self) -> int:
+        return len(self.job_ids)
+
+    def __repr__(self) -> str:
+        return f"ThroughputMatrix({self.name!r}: {len(self)} jobs on {', '.join(self.accelerators) or 'nothing'})"
+
+    @classmethod
+    def from_csv(cls, path: str | Path, name: str | None = None) -> ThroughputMatrix:
+        """Read a matrix from CSV: a column job_id, then one column per accelerator; an empty cell is missing."""
+        rows = list(reading.csv_rows(path, required=("job_id",)))
+        # An empty cell is no part of its row, so only the header names all columns.
+        header = next(row for row in csv.reader(reading.lines(path)) if any(cell.strip() for cell in row))
+        accelerators = [column.strip() for column in header if column.strip() != "job_id"]
+        job_ids = [row.get("job_id", "") for _, row in rows]
+        cells: Any = [[row.get(a) for a in accelerators] for _, row in rows]
+        return cls(Path(path).stem if name is None else name, job_ids, accelerators, cells, [where for where, _ in rows])
+
+    def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
+        """Return the steps/s of the job's gang; a matrix knows no placement but consolidated.
+
+        Raises `UnknownNameError` for an accelerator without a column, `MissingThroughputError` for a job without a row and for an
+        empty cell.
+        """
+        if placement != "consolidated":
+            problem = f"knows consolidated throughputs only; {placement!r} was asked for job {job.job_id!r}"
+            raise MissingThroughputError(Fault(self._where, "", problem))
+        speed = self._speeds([job], [accelerator])[0, 0]
+        if math.isnan(speed):
+            error = MissingThroughputError if accelerator in self.accelerators else UnknownNameError
+            raise error(*self._faults([(job.job_id, accelerator)]))
+        return float(speed)
+
+    def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+        """Return (N, K) steps/s of N jobs on K accelerators; 0 = cannot run there.
+
+        What is missing on an accelerator that the job may not use counts as 0. Raises one `MissingThroughputError` with all that
+        is missing otherwise.
+        """
+        speeds = self._speeds(jobs, accelerators)
+        absent = np.isnan(speeds)
+        needed = [
+            (jobs[n].job_id, accelerators[k])
+            for n, k in np.argwhere(absent)
+            if may_use(jobs[n].allowed_accelerators, accelerators[k])
+        ]
+        if needed:
+            raise MissingThroughputError(*self._faults(needed))
+        speeds[absent] = 0.0
+        return speeds
+
+    def _speeds(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+        """(N, K) steps/s, NaN where missing."""
+        # Index -1 stands for an unknown job or accelerator: one more row and column, all missing.
+        padded = np.pad(self.values, ((0, 1), (0, 1)), constant_values=np.nan)
+        columns = {accelerator: column for column, accelerator in enumerate(self.accelerators)}
+        rows = np.array([self._rows.get(job.job_id, -1) for job in jobs], dtype=np.intp)
+        return padded[np.ix_(rows, np.array([columns.get(a, -1) for a in accelerators], dtype=np.intp))]
+
+    def _faults(self, needed: Iterable[tuple[str, str]]) -> list[Fault]:
+        """Name each cause once, with the first of the (job id, accelerator) that it concerns and the number of its jobs."""
+        causes: dict[tuple[str, str], dict[str, None]] = {}
+        for job_id, accelerator in needed:
+            if accelerator not in self.accelerators:
+                cause = ("accelerator", accelerator)
+            else:
+                cause = ("", accelerator) if job_id in self._rows else ("job_id", "")
+            causes.setdefault(cause, {})[job_id] = None
+        return [self._fault(field, accelerator, list(ids)) for (field, accelerator), ids in causes.items()]
+
+    def _fault(self, field: str, accelerator: str, job_ids: list[str]) -> Fault:
+        concerned = counted(job_ids[0], len(job_ids))
+        if field == "accelerator":
+            problem = f"{accelerator!r} is not in it, needed by {concerned}{nearest(accelerator, self.accelerators)}"
+        elif field == "job_id":
+            problem = f"has no row for {concerned}{nearest(job_ids[0], self.job_ids)}"
+        else:
+            problem = f"has no throughput on {accelerator!r} for {concerned}; write 0 if it cannot run there"
+        return Fault(self._where, field, problem)
+
+    @property
+    def _where(self) -> str:
+        return f"throughput matrix {self.name!r}"
+
+
+def _name_faults(field: str, placed: Iterable[tuple[str, str]]) -> list[Fault]:
+    first: dict[str, str] = {}
+    faults = []
+    for where, name in placed:
+        if not name:
+            faults.append(Fault(where, field, "is required"))
+        elif name in first:
+            faults.append(Fault(where, field, f"{name!r} stands twice, first at {first[name]}"))
+        first.setdefault(name, where)
+    return faults
+
+
+def _checked(
+    cells: NDArray[np.object_], places: Sequence[str], accelerators: Sequence[str], where: str
+) -> tuple[NDArray[np.float64], list[Fault]]:
+    """Return the (N, K) numbers, NaN for None, and a fault for each cell that is no throughput."""
+    values = np.full((len(places), len(accelerators)), np.nan)
+    if cells.shape != values.shape and cells.size + values.size > 0:
+        return values, [Fault(where, "", f"must be of shape (jobs, accelerators) = {values.shape}, found {cells.shape}")]
+    faults = []
+    for n, row in enumerate(cells.tolist()):
+        for k, cell in enumerate(row):
+            value = _number(cell)
+            if value is None:
+                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}"
+                faults.append(Fault(places[n], accelerators[k], problem))
+            else:
+                values[n, k] = value
+    return values, faults
+
+
+def _number(cell: object) -> float | None:
+    """The throughput in a cell, NaN when it is empty, None when it holds something else."""
+    if cell is None:
+        return math.nan
+    try:
+        value = float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if 0 <= value < math.inf else None

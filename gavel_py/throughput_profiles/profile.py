@@ -1,0 +1,204 @@
+"""The throughput profile: how fast each job type runs, by gang size, accelerator, placement and partner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
+from gavel_py.jobs import Job
+from gavel_py.throughput_profiles import builtin, formats
+from gavel_py.throughput_profiles.gathering import gather
+from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix
+from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
+from gavel_py.throughput_profiles.missing import Catalogue, nearest_entries
+
+__all__ = ["ThroughputProfile"]
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ThroughputProfile:
+    """Measured speeds (steps/s of the whole gang) under one name; immutable.
+
+    A pair may be given from either side and is kept once. Zero means "cannot run there"; what was never measured is missing,
+    and asking for it raises `MissingThroughputError`. Raises `InputError` for an entry that stands twice or a pair whose two
+    sides contradict each other.
+
+    >>> ThroughputProfile.builtin("gavel-osdi20").throughput("ResNet-50 (batch size 64)", 1, "v100")
+    4.395
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    description: str
+    licence: str
+    notice: str
+    url: str
+
+    def __init__(
+        self,
+        name: str,
+        measurements: Iterable[Measurement],
+        *,
+        description: str = "",
+        licence: str = "",
+        notice: str = "",
+        url: str = "",
+    ) -> None:
+        kept, faults = collect((f"measurement {number}", m) for number, m in enumerate(measurements, 1))
+        if not name or not name.isprintable():
+            faults.insert(0, Fault("", "name", f"must be printable and not empty, found {name!r}"))
+        InputError.raise_any([Fault(f"throughput profile {name!r}, {f.where}".rstrip(", "), f.field, f.problem) for f in faults])
+        # The class is frozen for its users; only this and `builtin` fill it.
+        rows = tuple(m.row() for m in kept)
+        self.__dict__.update(name=name, rows=rows, description=description, licence=licence, notice=notice, url=url)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        known = f"{len(self.job_types)} job types on {', '.join(self.accelerators) or 'nothing'}"
+        return f"ThroughputProfile({self.name!r}: {len(self)} measurements, {known})"
+
+    @cached_property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """The measurements, in the order given; each pair once, its two sides in alphabetical order."""
+        return tuple(Measurement(**row._asdict()) for row in self.rows)
+
+    @cached_property
+    def accelerators(self) -> tuple[str, ...]:
+        """The accelerators, in the order of their first measurement."""
+        return tuple(dict.fromkeys(row.accelerator for row in self.rows))
+
+    @cached_property
+    def job_types(self) -> tuple[str, ...]:
+        """The job types, in the order of their first measurement; partners count too."""
+        return tuple(dict.fromkeys(entry.job_type for entry in self._speeds))
+
+    @cached_property
+    def gang_sizes(self) -> tuple[int, ...]:
+        """The gang sizes measured, in GPUs, smallest first."""
+        return tuple(sorted({row.num_gpus for row in self.rows}))
+
+    @cached_property
+    def _speeds(self) -> dict[Entry, float]:
+        speeds: dict[Entry, float] = {}
+        for job_type, num_gpus, accelerator, placement, own, partner, others, _ in self.rows:
+            speeds[Entry(job_type, num_gpus, accelerator, placement, partner)] = own
+            if partner is not None and others is not None:
+                speeds[Entry(partner, num_gpus, accelerator, placement, job_type)] = others
+        return speeds
+
+    @property
+    def _catalogue(self) -> Catalogue:
+        return Catalogue(self.name, self.job_types, self.accelerators, self._speeds)
+
+    def has(
+        self, job_type: str, num_gpus: int, accelerator: str, placement: str = "consolidated", partner: str | None = None
+    ) -> bool:
+        """Say whether this was measured, be it zero."""
+        return Entry(job_type, num_gpus, accelerator, placement, partner) in self._speeds
+
+    def throughput(
+        self, job_type: str, num_gpus: int, accelerator: str, placement: str = "consolidated", partner: str | None = None
+    ) -> float:
+        """Return the steps/s of a whole gang; with a `partner`, its own steps/s while the two share the same GPUs.
+
+        Raises `UnknownNameError` for a name that the profile does not know at all, `MissingThroughputError` when all are known
+        but this combination was not measured.
+        """
+        entry = Entry(job_type, num_gpus, accelerator, placement, partner)
+        speed = self._speeds.get(entry)
+        if speed is None:
+            raise self._error(entry)
+        return speed
+
+    def _error(self, entry: Entry) -> InputError:
+        unknown = self._catalogue.unknown(entry)
+        error = UnknownNameError if unknown[0].field else MissingThroughputError
+        return error(*(self._catalogue.fault(subject) for subject in unknown))
+
+    def pair(
+        self, job_type: str, partner: str, num_gpus: int, accelerator: str, placement: str = "consolidated"
+    ) -> tuple[float, float]:
+        """Return the steps/s of `job_type` and of `partner` while they share the same GPUs; errors as `throughput`."""
+        own = self.throughput(job_type, num_gpus, accelerator, placement, partner)
+        return own, self.throughput(partner, num_gpus, accelerator, placement, job_type)
+
+    def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
+        """Return the steps/s of the job's gang running alone; errors as `throughput`."""
+        return self.throughput(job.job_type, job.num_gpus, accelerator, placement)
+
+    def nearest_entries(self, entry: Entry, count: int = 5) -> tuple[Entry, ...]:
+        """Return the measured entries of the same job type that come nearest to `entry`, nearest first."""
+        return nearest_entries(self._speeds, entry, count)
+
+    def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+        """Return (N, K) steps/s of N jobs running alone and consolidated on K accelerators; 0 = cannot run there.
+
+        What is missing on an accelerator that the job may not use counts as 0. Raises one `MissingThroughputError` with all that
+        is missing otherwise.
+        """
+        return gather(self._speeds, self._catalogue, jobs, accelerators)
+
+    @classmethod
+    def builtin(cls, name: str) -> ThroughputProfile:
+        """Load a profile that comes with gavel_py; raises `UnknownNameError`."""
+        rows, about = builtin.read(name)
+        profile = cls.__new__(cls)
+        profile.__dict__.update(name=name, rows=rows, **about)
+        return profile
+
+    @classmethod
+    def builtin_names(cls) -> tuple[str, ...]:
+        """The names that `builtin` knows."""
+        return builtin.names()
+
+    @classmethod
+    def from_file(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
+        """Read a profile from our .csv or Gavel's .json, told apart by the file's suffix; named as the file unless said."""
+        return cls(_name(path, name), formats.READERS[reading.suffix_of(path, formats.READERS)](path))
+
+    @classmethod
+    def from_csv(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
+        """Read a profile from CSV: columns named as the fields of `Measurement`; an empty cell means the default."""
+        return cls(_name(path, name), formats.read_csv(path))
+
+    @classmethod
+    def from_gavel_json(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
+        """Read a profile from the throughputs JSON of the published Gavel."""
+        return cls(_name(path, name), formats.read_gavel_json(path))
+
+    @classmethod
+    def from_matrix(
+        cls,
+        source: str | Path | ArrayLike,
+        *,
+        job_ids: Iterable[str] | None = None,
+        accelerators: Iterable[str] | None = None,
+        name: str | None = None,
+    ) -> ThroughputMatrix:
+        """Return throughputs known job by job, from a CSV file (job_id, then a column per accelerator) or an (N, K) array.
+
+        An array needs `job_ids` (N) and `accelerators` (K). An empty cell (None) is missing, 0 = cannot run there.
+        """
+        if isinstance(source, str | Path):
+            return ThroughputMatrix.from_csv(source, name)
+        if job_ids is None or accelerators is None:
+            raise InputError("an array of throughputs needs job_ids, one per row, and accelerators, one per column")
+        return ThroughputMatrix(name or "matrix", job_ids, accelerators, source)
+
+    def to_csv(self, target: str | Path | TextIO) -> None:
+        """Write the measurements as CSV that `from_csv` reads; name and description are not part of the file."""
+        formats.write_csv(self.rows, target)
+
+
+def _name(path: str | Path, name: str | None) -> str:
+    return Path(path).stem if name is None else name

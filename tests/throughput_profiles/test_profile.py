@@ -1,0 +1,245 @@
+"""What a throughput profile knows, what it does not, and how it says so."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+from gavel_py.errors import InputError, MissingThroughputError, UnknownNameError
+from gavel_py.jobs import Job
+from gavel_py.throughput_profiles import Entry, Measurement, ThroughputProfile
+
+
+def alone(job_type: str, num_gpus: int, accelerator: str, speed: float, placement: str = "consolidated") -> Measurement:
+    return Measurement(job_type=job_type, num_gpus=num_gpus, accelerator=accelerator, placement=placement, steps_per_second=speed)
+
+
+def pair(job_type: str, speed: float, partner: str, partner_speed: float, accelerator: str = "v100") -> Measurement:
+    return Measurement(
+        job_type=job_type,
+        num_gpus=1,
+        accelerator=accelerator,
+        steps_per_second=speed,
+        partner_job_type=partner,
+        partner_steps_per_second=partner_speed,
+    )
+
+
+@pytest.fixture
+def profile() -> ThroughputProfile:
+    return ThroughputProfile(
+        "mine",
+        [
+            alone("resnet", 1, "v100", 4.0),
+            alone("resnet", 2, "v100", 7.5),
+            alone("resnet", 8, "v100", 25.0),
+            alone("resnet", 8, "v100", 20.0, "spread"),
+            alone("resnet", 1, "k80", 0.0),
+            alone("bert", 1, "v100", 2.0),
+            pair("resnet", 3.0, "bert", 1.5),
+            pair("bert", 1.2, "bert", 1.2),
+        ],
+    )
+
+
+class TestLookup:
+    def test_a_measured_speed(self, profile: ThroughputProfile) -> None:
+        assert profile.throughput("resnet", 2, "v100") == 7.5
+
+    def test_consolidated_and_spread_are_different_entries(self, profile: ThroughputProfile) -> None:
+        assert profile.throughput("resnet", 8, "v100") == 25.0
+        assert profile.throughput("resnet", 8, "v100", "spread") == 20.0
+
+    def test_a_pair_is_known_from_both_sides(self, profile: ThroughputProfile) -> None:
+        assert profile.throughput("resnet", 1, "v100", partner="bert") == 3.0
+        assert profile.throughput("bert", 1, "v100", partner="resnet") == 1.5
+        assert profile.pair("resnet", "bert", 1, "v100") == (3.0, 1.5)
+        assert profile.pair("bert", "resnet", 1, "v100") == (1.5, 3.0)
+        assert profile.pair("bert", "bert", 1, "v100") == (1.2, 1.2)
+
+    def test_zero_is_a_value(self, profile: ThroughputProfile) -> None:
+        assert profile.has("resnet", 1, "k80")
+        assert profile.throughput("resnet", 1, "k80") == 0.0
+
+    def test_missing_is_not_zero(self, profile: ThroughputProfile) -> None:
+        assert not profile.has("bert", 1, "k80")
+        with pytest.raises(MissingThroughputError):
+            profile.throughput("bert", 1, "k80")
+
+    def test_a_missing_pair_is_missing_although_both_are_known_alone(self, profile: ThroughputProfile) -> None:
+        assert not profile.has("resnet", 1, "v100", partner="resnet")
+        with pytest.raises(MissingThroughputError, match="sharing with 'resnet'"):
+            profile.pair("resnet", "resnet", 1, "v100")
+
+    def test_of_a_job(self, profile: ThroughputProfile) -> None:
+        job = Job("j", job_type="resnet", num_gpus=8)
+        assert profile.job_throughput(job, "v100") == 25.0
+        assert profile.job_throughput(job, "v100", "spread") == 20.0
+
+    def test_names_in_order_of_first_appearance(self, profile: ThroughputProfile) -> None:
+        assert profile.accelerators == ("v100", "k80")
+        assert profile.job_types == ("resnet", "bert")
+        assert profile.gang_sizes == (1, 2, 8)
+        assert len(profile) == 8
+        assert repr(profile) == "ThroughputProfile('mine': 8 measurements, 2 job types on v100, k80)"
+
+    def test_a_job_type_known_only_as_a_partner_is_known(self) -> None:
+        assert ThroughputProfile("p", [pair("a", 1.0, "b", 2.0)]).job_types == ("a", "b")
+
+    def test_it_cannot_be_changed(self, profile: ThroughputProfile) -> None:
+        with pytest.raises(FrozenInstanceError):
+            profile.name = "other"  # type: ignore[misc]
+
+    def test_it_survives_pickling(self, profile: ThroughputProfile) -> None:
+        assert pickle.loads(pickle.dumps(profile)) == profile  # noqa: S301
+
+    def test_measurements_come_back_each_pair_once(self) -> None:
+        profile = ThroughputProfile("p", [pair("b", 2.0, "a", 1.0), pair("a", 1.0, "b", 2.0)])
+        assert profile.measurements == (pair("a", 1.0, "b", 2.0),)
+
+
+class TestMessages:
+    def test_a_missing_gang_size_lists_the_nearest(self, profile: ThroughputProfile) -> None:
+        with pytest.raises(MissingThroughputError) as caught:
+            profile.throughput("resnet", 4, "v100")
+        assert str(caught.value) == (
+            "throughput profile 'mine': has no throughput of 'resnet' on 4 x v100 (consolidated); nearest known: "
+            "2 x v100 (consolidated), 1 x v100 (consolidated), 8 x v100 (consolidated), 1 x k80 (consolidated), 8 x v100 (spread)"
+        )
+
+    def test_nearest_entries_put_the_same_pair_first(self, profile: ThroughputProfile) -> None:
+        near = profile.nearest_entries(Entry("bert", 2, "v100", partner="resnet"), count=2)
+        assert near == (Entry("bert", 1, "v100", partner="resnet"), Entry("bert", 1, "v100"))
+
+    @pytest.mark.parametrize(
+        ("arguments", "field", "suggestion"),
+        [
+            (("resnt", 1, "v100"), "job_type", "'resnt' is not in it; did you mean 'resnet'?"),
+            (("resnet", 1, "v10"), "accelerator", "'v10' is not in it; did you mean 'v100'?"),
+            (("resnet", 1, "v100", "spred"), "placement", "'spred' is not in it; did you mean 'spread'?"),
+            (("resnet", 1, "v100", "consolidated", "brt"), "partner", "'brt' is not in it; did you mean 'bert'?"),
+        ],
+    )
+    def test_an_unknown_name_suggests_the_nearest(
+        self, profile: ThroughputProfile, arguments: tuple[str, int, str], field: str, suggestion: str
+    ) -> None:
+        with pytest.raises(UnknownNameError) as caught:
+            profile.throughput(*arguments)
+        assert [(fault.field, fault.problem) for fault in caught.value.faults] == [(field, suggestion)]
+
+    def test_all_unknown_names_are_reported(self, profile: ThroughputProfile) -> None:
+        with pytest.raises(UnknownNameError) as caught:
+            profile.throughput("gpt", 1, "h100")
+        assert [fault.field for fault in caught.value.faults] == ["job_type", "accelerator"]
+
+
+class TestMatrix:
+    def test_rows_are_jobs_and_columns_accelerators(self, profile: ThroughputProfile) -> None:
+        jobs = [Job("a", job_type="resnet"), Job("b", job_type="resnet"), Job("c", job_type="resnet", num_gpus=1)]
+        assert profile.matrix(jobs, ["k80", "v100"]).tolist() == [[0.0, 4.0]] * 3
+
+    def test_without_jobs_or_accelerators(self, profile: ThroughputProfile) -> None:
+        assert profile.matrix([], ["k80", "v100"]).shape == (0, 2)
+        assert profile.matrix([Job("a", job_type="resnet")], []).shape == (1, 0)
+
+    def test_missing_where_the_job_may_not_run_counts_as_zero(self, profile: ThroughputProfile) -> None:
+        jobs = [Job("a", job_type="bert", allowed_accelerators=("v100",))]
+        assert profile.matrix(jobs, ["v100", "k80", "h100"]).tolist() == [[2.0, 0.0, 0.0]]
+
+    def test_all_that_is_missing_is_reported_once_each(self, profile: ThroughputProfile) -> None:
+        jobs = [
+            Job("fine", job_type="resnet"),
+            Job("j1", job_type="bert"),
+            Job("j2", job_type="bert"),
+            Job("j3", job_type="bert", allowed_accelerators=("k80",)),
+            Job("j4", job_type="bert", allowed_accelerators=("v100",)),
+            Job("j5", job_type="gpt", num_gpus=2),
+            Job("j6", job_type="gpt", num_gpus=4),
+        ]
+        with pytest.raises(MissingThroughputError) as caught:
+            profile.matrix(jobs, ["v100", "k80"])
+        assert [fault.problem for fault in caught.value.faults] == [
+            "has no throughput of 'bert' on 1 x k80 (consolidated), needed by job 'j1' and 2 more; "
+            "nearest known: 1 x v100 (consolidated)",
+            "'gpt' is not in it, needed by job 'j5' and 1 more; known: resnet, bert",
+        ]
+
+    def test_an_unknown_accelerator_is_one_fault(self, profile: ThroughputProfile) -> None:
+        jobs = [Job("a", job_type="resnet"), Job("b", job_type="bert"), Job("c", job_type="bert", allowed_accelerators=("v100",))]
+        with pytest.raises(MissingThroughputError) as caught:
+            profile.matrix(jobs, ["v100", "h100"])
+        assert [str(fault) for fault in caught.value.faults] == [
+            "throughput profile 'mine', field accelerator: 'h100' is not in it, needed by job 'a' and 1 more; did you mean 'v100'?"
+        ]
+
+    def test_thousands_of_unknown_job_types_are_all_counted(self, profile: ThroughputProfile) -> None:
+        jobs = [Job(str(n), job_type=f"type-{n}") for n in range(3000)]
+        with pytest.raises(MissingThroughputError) as caught:
+            profile.matrix(jobs, profile.accelerators)
+        assert len(caught.value.faults) == 3000
+
+    def test_each_kind_of_job_gets_its_own_row(self, profile: ThroughputProfile) -> None:
+        sizes = [1, 2, 8] * 10
+        jobs = [Job(str(n), job_type="resnet", num_gpus=size) for n, size in enumerate(sizes)]
+        expected = [[{1: 4.0, 2: 7.5, 8: 25.0}[size]] for size in sizes]
+        np.testing.assert_array_equal(profile.matrix(jobs, ["v100"]), expected)
+
+
+class TestContradictions:
+    def test_an_entry_that_stands_twice(self) -> None:
+        with pytest.raises(InputError) as caught:
+            ThroughputProfile("p", [alone("a", 1, "v100", 1.0), alone("b", 1, "v100", 1.0), alone("a", 1, "v100", 1.0)])
+        assert str(caught.value) == (
+            "throughput profile 'p', measurement 3: 'a' on 1 x v100 (consolidated) stands twice, first at measurement 1"
+        )
+
+    def test_a_pair_that_stands_twice_from_the_same_side(self) -> None:
+        with pytest.raises(InputError, match=r"measurement 2: 'b' on 1 x v100 .* stands twice, first at measurement 1"):
+            ThroughputProfile("p", [pair("b", 1.0, "a", 2.0), pair("b", 1.0, "a", 2.0)])
+
+    def test_a_pair_whose_two_sides_agree(self) -> None:
+        assert len(ThroughputProfile("p", [pair("b", 1.0, "a", 2.0), pair("a", 2.0, "b", 1.0)])) == 1
+
+    @pytest.mark.parametrize("first", ["a", "b"])
+    def test_a_pair_whose_two_sides_differ(self, first: str) -> None:
+        sides = [pair("a", 1.0, "b", 2.0), pair("b", 2.5, "a", 1.0)]
+        with pytest.raises(InputError, match=r"measurement 2: .* contradicts the same pair .* at measurement 1"):
+            ThroughputProfile("p", sides if first == "a" else sides[::-1])
+
+    def test_the_same_pair_on_another_accelerator_is_another_entry(self) -> None:
+        assert len(ThroughputProfile("p", [pair("a", 1.0, "b", 2.0), pair("b", 3.0, "a", 3.0, "k80")])) == 2
+
+    @pytest.mark.parametrize("name", ["", "two\nlines"])
+    def test_a_name_that_cannot_be_shown(self, name: str) -> None:
+        with pytest.raises(InputError, match="must be printable and not empty"):
+            ThroughputProfile(name, [])
+
+
+class TestMeasurement:
+    @pytest.mark.parametrize(
+        ("field", "value", "problem"),
+        [
+            ("job_type", "", "must not be empty"),
+            ("num_gpus", 0, "must be at least 1, found 0"),
+            ("num_gpus", 1.5, "must be a whole number, found 1.5"),
+            ("accelerator", "a\nb", "must not contain line breaks or control characters"),
+            ("placement", "scattered", "must be one of 'consolidated' or 'spread', found 'scattered'"),
+            ("steps_per_second", -1, "must be at least 0, found -1"),
+            ("steps_per_second", float("nan"), "must be a finite number, found nan"),
+            ("steps_per_second", float("inf"), "must be a finite number, found inf"),
+            ("partner_steps_per_second", 1.0, "must be given together"),
+            ("partner_job_type", "b", "must be given together"),
+        ],
+    )
+    def test_faults(self, field: str, value: object, problem: str) -> None:
+        fields = {"job_type": "a", "num_gpus": 1, "accelerator": "v100", "steps_per_second": 1.0} | {field: value}
+        with pytest.raises(InputError) as caught:
+            Measurement(**fields)
+        assert problem in str(caught.value)
+
+    def test_a_pair_with_itself_has_one_speed(self) -> None:
+        with pytest.raises(InputError, match="must have the same steps_per_second on both sides"):
+            pair("a", 1.0, "a", 2.0)

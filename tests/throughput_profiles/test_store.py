@@ -1,0 +1,365 @@
+"""The store: what it keeps, what it refuses, and that several processes may use it at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gavel_py.errors import InputError, UnknownNameError
+from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore, database
+from gavel_py.throughput_profiles.measurement import Row
+
+
+def measurement(job_type: str, speed: float = 1.0, **fields: object) -> Measurement:
+    return Measurement(**{"job_type": job_type, "num_gpus": 1, "accelerator": "v100", "steps_per_second": speed} | fields)
+
+
+def profile(name: str, rows: int = 3) -> ThroughputProfile:
+    return ThroughputProfile(name, [measurement(f"type-{n}", n / 7, source=f"run {n}") for n in range(rows)])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ThroughputStore:
+    return ThroughputStore(tmp_path / "new" / "profiles.sqlite")
+
+
+class TestKeeping:
+    def test_what_is_saved_is_loaded(self, store: ThroughputStore) -> None:
+        pairs = [
+            measurement("b", 0.1, partner_job_type="a", partner_steps_per_second=0.3),
+            measurement("c", 0.0, placement="spread"),
+        ]
+        saved = ThroughputProfile("mine", pairs, description="d", licence="l", notice="n", url="u")
+        store.save(saved)
+        assert store.load("mine") == saved
+        assert ThroughputStore(store.path).load("mine") == saved
+
+    def test_rows_keep_their_sources_and_order(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        assert [(row.job_type, row.source) for row in store.load("mine").rows] == [
+            ("type-0", "run 0"),
+            ("type-1", "run 1"),
+            ("type-2", "run 2"),
+        ]
+
+    def test_names_are_the_built_in_ones_and_those_stored(self, store: ThroughputStore) -> None:
+        store.save(profile("zebra"))
+        store.save(profile("ant"))
+        assert store.names() == (*ThroughputProfile.builtin_names(), "ant", "zebra")
+
+    def test_a_built_in_profile_is_loaded_by_name(self, store: ThroughputStore) -> None:
+        assert store.load("nvidia-2023") == ThroughputProfile.builtin("nvidia-2023")
+
+    def test_the_largest_profile_survives(self, store: ThroughputStore) -> None:
+        rows = ThroughputProfile.builtin("gavel-osdi20").rows
+        copy = ThroughputProfile("copy", ThroughputProfile.builtin("gavel-osdi20").measurements)
+        store.save(copy)
+        assert store.load("copy").rows == rows
+
+    def test_replacing(self, store: ThroughputStore) -> None:
+        store.save(profile("mine", 3))
+        store.save(profile("other", 2))
+        store.save(profile("mine", 1), replace=True)
+        assert store.load("mine") == profile("mine", 1)
+        assert store.load("other") == profile("other", 2)
+
+    def test_deleting(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        store.save(profile("other"))
+        store.delete("mine")
+        assert store.names() == (*ThroughputProfile.builtin_names(), "other")
+        assert store.load("other") == profile("other")
+        store.save(profile("mine", 1))
+        assert store.load("mine") == profile("mine", 1)
+
+    def test_summaries(self, store: ThroughputStore) -> None:
+        store.save(ThroughputProfile("mine", [measurement("a"), measurement("b", num_gpus=4)], licence="CC0", url="here"))
+        builtin, nvidia, mine = store.summaries()
+        assert (builtin.name, builtin.builtin, len(builtin.job_types), builtin.licence) == ("gavel-osdi20", True, 26, "MIT")
+        assert (nvidia.name, nvidia.builtin, len(nvidia.job_types)) == ("nvidia-2023", True, 121)
+        assert (mine.name, mine.builtin, mine.rows, mine.job_types) == ("mine", False, 2, ("a", "b"))
+        assert (mine.accelerators, mine.gang_sizes, mine.licence, mine.url) == (("v100",), (1, 4), "CC0", "here")
+
+
+class TestAdding:
+    def test_new_rows_and_new_figures_for_old_rows(self, store: ThroughputStore) -> None:
+        store.save(ThroughputProfile("mine", [measurement("a", 1.0), measurement("b", 2.0)], description="kept"))
+        store.add("mine", [measurement("a", 1.5, source="monday"), measurement("c", 3.0)])
+        loaded = store.load("mine")
+        assert loaded.measurements == (measurement("a", 1.5, source="monday"), measurement("b", 2.0), measurement("c", 3.0))
+        assert loaded.description == "kept"
+
+    def test_a_profile_is_made_when_there_is_none(self, store: ThroughputStore) -> None:
+        store.add("mine", [measurement("a")])
+        assert store.load("mine") == ThroughputProfile("mine", [measurement("a")])
+
+    def test_a_pair_is_updated_from_either_side(self, store: ThroughputStore) -> None:
+        store.add("mine", [measurement("a", 1.0, partner_job_type="b", partner_steps_per_second=2.0)])
+        store.add("mine", [measurement("b", 2.5, partner_job_type="a", partner_steps_per_second=1.5)])
+        assert len(store.load("mine")) == 1
+        assert store.load("mine").pair("a", "b", 1, "v100") == (1.5, 2.5)
+
+    def test_contradictions_change_nothing(self, store: ThroughputStore) -> None:
+        store.add("mine", [measurement("a", 1.0)])
+        with pytest.raises(InputError, match="stands twice"):
+            store.add("mine", [measurement("a", 2.0), measurement("a", 3.0)])
+        assert store.load("mine").throughput("a", 1, "v100") == 1.0
+
+
+class TestRefusals:
+    def test_a_name_that_is_taken(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        with pytest.raises(InputError, match="'mine' is taken; say replace to overwrite it"):
+            store.save(profile("mine", 1))
+        assert store.load("mine") == profile("mine")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda store: store.save(profile("gavel-osdi20")),
+            lambda store: store.save(profile("gavel-osdi20"), replace=True),
+            lambda store: store.add("gavel-osdi20", [measurement("a")]),
+            lambda store: store.delete("gavel-osdi20"),
+        ],
+    )
+    def test_a_built_in_name(self, store: ThroughputStore, change: Callable[[ThroughputStore], None]) -> None:
+        with pytest.raises(InputError, match="'gavel-osdi20' is a built-in profile"):
+            change(store)
+        assert not store.path.exists()
+
+    @pytest.mark.parametrize("use", [ThroughputStore.load, ThroughputStore.delete])
+    def test_an_unknown_name(self, store: ThroughputStore, use: Callable[[ThroughputStore, str], object]) -> None:
+        store.save(profile("cluster-a"))
+        with pytest.raises(UnknownNameError, match="has no profile 'cluster-b'; did you mean 'cluster-a'"):
+            use(store, "cluster-b")
+        with pytest.raises(UnknownNameError, match="did you mean 'gavel-osdi20'"):
+            use(store, "gavel-osdi")
+
+
+class TestWhere:
+    def test_reading_makes_no_file(self, store: ThroughputStore) -> None:
+        assert store.names() == ThroughputProfile.builtin_names()
+        assert len(store.summaries()) == 2
+        for use in (store.load, store.delete):
+            with pytest.raises(UnknownNameError):
+                use("mine")
+        assert not store.path.parent.exists()
+
+    def test_the_environment_variable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "env.sqlite"))
+        assert ThroughputStore().path == tmp_path / "env.sqlite"
+        assert ThroughputStore(tmp_path / "given.sqlite").path == tmp_path / "given.sqlite"
+
+    @pytest.mark.parametrize("value", [None, ""])
+    def test_the_user_s_data_directory(self, monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+        monkeypatch.delenv("GAVEL_PY_STORE", raising=False)
+        if value is not None:
+            monkeypatch.setenv("GAVEL_PY_STORE", value)
+        path = ThroughputStore().path
+        assert path.name == "profiles.sqlite"
+        assert "gavel-py" in path.parts
+
+    def test_a_path_with_characters_that_mean_something_in_an_address(self, tmp_path: Path) -> None:
+        store = ThroughputStore(tmp_path / "a?mode=ro #1 %41.sqlite")
+        store.save(profile("mine"))
+        assert store.load("mine") == profile("mine")
+        assert store.path.exists()
+
+
+def change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def read_and_write(store: ThroughputStore) -> list[Callable[[], object]]:
+    return [
+        store.names,
+        store.summaries,
+        lambda: store.load("mine"),
+        lambda: store.save(profile("new")),
+        lambda: store.delete("mine"),
+    ]
+
+
+def make_read_only(path: Path) -> None:
+    path.chmod(0o555 if path.is_dir() else 0o444)
+    if os.access(path, os.W_OK):
+        pytest.skip("this user may write everywhere, as the superuser does")
+
+
+class TestBrokenFiles:
+    def refuses(self, store: ThroughputStore, problem: str) -> None:
+        for use in read_and_write(store):
+            with pytest.raises(InputError) as caught:
+                use()
+            assert str(caught.value).startswith(f"profile store {store.path}: {problem}")
+
+    def test_no_database(self, tmp_path: Path) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("these are my notes\n" * 100)
+        self.refuses(ThroughputStore(path), "is not an SQLite database")
+        assert path.read_text() == "these are my notes\n" * 100
+
+    def test_a_newer_schema(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        change(store.path, "PRAGMA user_version = 2")
+        self.refuses(store, "was written by a newer gavel-py (schema 2, this one knows up to 1); upgrade gavel-py")
+
+    @pytest.mark.parametrize("version", [0, 1])
+    def test_somebody_else_s_database(self, tmp_path: Path, version: int) -> None:
+        path = tmp_path / "other.sqlite"
+        change(path, "CREATE TABLE profiles (name)")
+        change(path, f"PRAGMA user_version = {version}")
+        self.refuses(ThroughputStore(path), "is an SQLite database, but no store of throughput profiles")
+
+    def test_a_directory(self, tmp_path: Path) -> None:
+        self.refuses(ThroughputStore(tmp_path), "cannot be opened")
+
+    def test_a_damaged_file(self, store: ThroughputStore) -> None:
+        store.save(profile("mine", 500))
+        whole = store.path.read_bytes()
+        store.path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+        with pytest.raises(InputError, match=r"^profile store .* is damaged"):
+            store.load("mine")
+
+    def test_a_row_that_other_tools_spoiled(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        change(store.path, "UPDATE measurements SET steps_per_second = -1 WHERE job_type = 'type-1'")
+        with pytest.raises(InputError, match=r"profile 'mine', row 2 .*steps_per_second: must be at least 0, found -1"):
+            store.load("mine")
+
+    def test_a_directory_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        store = ThroughputStore(tmp_path / "file" / "profiles.sqlite")
+        with pytest.raises(InputError, match=r"cannot be used: (Not a directory|File exists)"):
+            store.save(profile("mine"))
+
+    def test_a_read_only_directory(self, tmp_path: Path) -> None:
+        folder = tmp_path / "locked"
+        folder.mkdir()
+        make_read_only(folder)
+        with pytest.raises(InputError, match="cannot be opened; check that it is a file in a directory that you may write to"):
+            ThroughputStore(folder / "profiles.sqlite").save(profile("mine"))
+
+    def test_a_read_only_file_can_be_read(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        make_read_only(store.path)
+        assert store.load("mine") == profile("mine")
+        with pytest.raises(InputError, match="cannot be written: the file or its directory is read-only"):
+            store.add("mine", [measurement("a")])
+
+    def test_a_file_in_a_read_only_directory_can_be_read(self, store: ThroughputStore) -> None:
+        store.save(profile("mine"))
+        make_read_only(store.path.parent)
+        assert store.load("mine") == profile("mine")
+        with pytest.raises(InputError, match="cannot be written: the file or its directory is read-only"):
+            store.add("mine", [measurement("a")])
+
+    def test_a_full_disk_leaves_the_store_as_it_was(self, store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        store.save(profile("mine"))
+        connect = sqlite3.connect
+
+        def connect_to_a_full_disk(*arguments: object, **options: object) -> sqlite3.Connection:
+            connection = connect(*arguments, **options)  # type: ignore[call-overload]
+            connection.execute("PRAGMA max_page_count = 1")
+            return connection  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(sqlite3, "connect", connect_to_a_full_disk)
+        with pytest.raises(InputError, match="the disk is full"):
+            store.save(profile("large", 2000))
+        monkeypatch.undo()
+        assert store.names() == (*ThroughputProfile.builtin_names(), "mine")
+
+    def test_a_file_that_another_process_keeps_locked(self, store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        store.save(profile("mine"))
+        monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert store.load("mine") == profile("mine")
+            with pytest.raises(InputError, match=r"another process has kept it locked for more than 0\.01 s"):
+                store.save(profile("new"))
+
+
+def test_an_import_that_fails_midway_leaves_nothing(store: ThroughputStore) -> None:
+    store.save(profile("mine"))
+    change(
+        store.path,
+        "CREATE TRIGGER t BEFORE INSERT ON measurements WHEN NEW.job_type = 'type-2' BEGIN SELECT raise(ABORT, 'no'); END",
+    )
+    with pytest.raises(InputError, match="failed: no"):
+        store.save(profile("half"))
+    with pytest.raises(InputError, match="failed: no"):
+        store.save(profile("mine"), replace=True)
+    assert store.names() == (*ThroughputProfile.builtin_names(), "mine")
+    assert store.load("mine") == profile("mine")
+
+
+def test_a_reader_sees_a_profile_before_or_after_but_never_half(store: ThroughputStore) -> None:
+    seen = []
+
+    class Watched(ThroughputProfile):
+        @property
+        def rows(self) -> Iterator[Row]:  # type: ignore[override]
+            for row in profile("mine", 5).rows:
+                seen.append((store.load("mine"), store.names()[2:]))
+                yield row
+
+    store.save(profile("mine", 3))
+    store.save(Watched("mine", []), replace=True)
+    store.save(Watched("new", []))
+    assert seen == [(profile("mine", 3), ("mine",))] * 5 + [(profile("mine", 5), ("mine",))] * 5
+    assert store.load("new").rows == profile("mine", 5).rows
+
+
+def test_all_reads_of_one_look_see_the_same_state(store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(profile("mine"))
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
+    with database.reading(store.path):
+        # The writer has to wait until the reader is done.
+        with pytest.raises(InputError, match="another process has kept it locked"):
+            store.delete("mine")
+        assert store.load("mine") == profile("mine")
+    store.delete("mine")
+
+
+ROWS = 400
+
+
+def test_several_processes_write_while_others_read(store: ThroughputStore) -> None:
+    names = [f"profile-{n}" for n in range(20)]
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        # Methods of the store, so that the new processes need to import nothing but gavel_py.
+        written = pool.map_async(store.save, [profile(name, ROWS) for name in names], chunksize=5)
+        while not written.ready():
+            for name in store.names()[2:]:
+                assert len(store.load(name)) == ROWS
+        written.get()
+    assert store.names()[2:] == tuple(sorted(names))
+    assert all(store.load(name) == profile(name, ROWS) for name in names)
+
+
+def test_several_processes_replace_one_profile_while_others_read(store: ThroughputStore) -> None:
+    store.save(profile("mine", ROWS))
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        replaced = pool.starmap_async(store.save, [(profile("mine", ROWS + n), True) for n in range(20)], chunksize=5)
+        lengths = set()
+        while not replaced.ready():
+            lengths.add(len(store.load("mine")))
+        replaced.get()
+    # Every profile that a reader saw is one of those written, whole.
+    assert lengths <= set(range(ROWS, ROWS + 20))
+    assert len(store.load("mine")) in range(ROWS, ROWS + 20)
+
+
+def test_several_processes_add_to_one_profile(store: ThroughputStore) -> None:
+    batches = [("mine", [measurement(f"type-{n}-{i}") for i in range(20)]) for n in range(20)]
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        pool.starmap(store.add, batches, chunksize=5)
+    assert len(store.load("mine")) == 400
