@@ -1,0 +1,38 @@
+# Needs: git, make, and Python 3.11 or newer with its venv module. Everything else is installed into .venv from
+# requirements/dev.txt, whose versions and hashes are fixed. Another interpreter: make PYTHON=python3.12 test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types unit lock clean
+
+demo: $(VENV)/ready
+	$(BIN)/gavel solve examples/jobs.csv --cluster examples/cluster.yaml --policy max_min_fairness --rounds 3
+
+test: lint types unit
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/ready
+	$(BIN)/mypy
+
+unit: $(VENV)/ready
+	$(BIN)/pytest -q
+
+$(VENV)/ready: requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'gavel-py needs Python 3.11 or newer; name one with: make PYTHON=python3.12'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Renews requirements/dev.txt from pyproject.toml; needs pip-tools (pip install pip-tools).
+lock:
+	pip-compile --generate-hashes --upgrade --extra dev --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links \
+		--no-emit-trusted-host --output-file requirements/dev.txt pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
