@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SolverError,
         UnknownNameError,
     )
+    from gavel_py.job_arrays import Profile
     from gavel_py.jobs import Job, JobSet
     from gavel_py.policies import (
         DemandPolicy,
@@ -62,6 +63,7 @@ _HOMES = {
         "SolverError",
         "UnknownNameError",
     ),
+    "job_arrays": ("Profile",),
     "jobs": ("Job", "JobSet"),
     "policies": (
         "DemandPolicy",
@@ -103,6 +105,7 @@ __all__ = [
     "OrderedPolicy",
     "Policy",
     "PolicyOption",
+    "Profile",
     "Program",
     "ProofError",
     "Round",

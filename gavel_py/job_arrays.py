@@ -23,10 +23,14 @@ class Profile(Protocol):
     """What a problem needs of a throughput profile (`gavel_py.throughput_profiles`)."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What messages call it."""
+        ...
 
     @property
-    def accelerators(self) -> tuple[str, ...]: ...
+    def accelerators(self) -> tuple[str, ...]:
+        """The accelerator types that it knows."""
+        ...
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
         """(N, K) steps/s of each whole gang on each type, consolidated."""

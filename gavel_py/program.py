@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
@@ -11,20 +9,14 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
 from gavel_py.problem import AllocationProblem
-from gavel_py.solver import solve_linear_program
+from gavel_py.proof import priced_bound
+from gavel_py.solver import SolvedProgram, solve_linear_program
 
-__all__ = ["Program"]
+__all__ = ["Program", "check_objective"]
 
 Floats = NDArray[np.float64]
 
-
-@dataclass(frozen=True)
-class Level:
-    """A variable that stands for the least entry of an expression: value <= expression, entry by entry."""
-
-    variable: cp.Variable
-    expression: cp.Expression
-    constraint: cp.Constraint
+ROUNDING = 1e-9
 
 
 class Program:
@@ -37,7 +29,7 @@ class Program:
     throughput: (N,) Σ_j T_ij x_ij, steps/s; normalized_throughput: (N,) v_i = throughput_i / P_i;
     time: (N,) Σ_j x_ij; gpus: (K,) Σ_i s_i x_ij. All are affine expressions over jobs; reduce them with `total` and
     `minimum`, which know how many jobs a row stands for, never with a bare sum.
-    The arrays of the problem (weights, steps_remaining, ...) are at `problem`.
+    weights, num_gpus, steps_remaining: (N,) arrays of the jobs; all others are at `problem`.
     """
 
     def __init__(self, problem: AllocationProblem) -> None:
@@ -49,10 +41,26 @@ class Program:
         self.normalized_throughput = self.by_job(throughputs / problem.equal_share[self.rows])
         self.time = self.by_job(np.ones(len(self.rows)))
         self.gpus = self._matrix(self.columns, problem.num_gpus[self.rows], len(problem.capacities)) @ self.fractions
+        self._time = self.time <= 1
         # Divided by c_j, so that HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7.
         self._units = np.maximum(problem.capacities, 1.0)
         self._capacity = cp.multiply(1 / self._units, self.gpus) <= problem.capacities / self._units
-        self._levels: list[Level] = []
+        self._solved: SolvedProgram | None = None
+
+    @property
+    def weights(self) -> Floats:
+        """(N,) w_i."""
+        return self.problem.weights
+
+    @property
+    def num_gpus(self) -> NDArray[np.int64]:
+        """(N,) s_i, GPUs of each gang."""
+        return self.problem.num_gpus
+
+    @property
+    def steps_remaining(self) -> Floats:
+        """(N,) n_i; raises `InputError` naming the jobs for which it is unknown."""
+        return self.problem.required("steps_remaining", "this policy")
 
     def by_job(self, coefficients: Floats) -> cp.Expression:
         """Return the (N,) expression Σ_j a_ij x_ij; `coefficients` has one a_ij for each runnable pair, job by job."""
@@ -64,14 +72,12 @@ class Program:
 
     def minimum(self, expression: cp.Expression) -> cp.Expression:
         """Return the least entry over all jobs of an (N,) concave expression, for use in an objective to be maximised."""
-        level = cp.Variable()
-        self._levels.append(Level(level, expression, level <= expression))
-        return level
+        return cp.min(expression)
 
     def maximize(self, objective: cp.Expression, *constraints: cp.Constraint) -> Floats:
         """Solve for the best valid allocation and return it, (N, K)."""
-        valid = [self.time <= 1, self._capacity, *(level.constraint for level in self._levels)]
-        solve_linear_program(cp.Problem(cp.Maximize(objective), valid + list(constraints)))
+        problem = cp.Problem(cp.Maximize(objective), [self._time, self._capacity, *constraints])
+        self._solved = solve_linear_program(problem)
         return self.matrix_of(self.fractions.value)
 
     def matrix_of(self, values: Floats) -> Floats:
@@ -88,26 +94,25 @@ class Program:
     def value(self, objective: cp.Expression, time_fractions: Floats) -> float:
         """Return the objective at this (N, K) allocation, recomputed."""
         self.fractions.value = time_fractions[self.rows, self.columns]
-        for level in self._levels:
-            level.variable.value = float(np.min(level.expression.value))
         return float(objective.value)
 
-    def gains(self, objective: cp.Expression) -> Floats:
-        """(N, K) slopes G of an affine function that is nowhere below the concave objective and touches it at the answer.
+    def bound(self) -> float:
+        """Return an upper bound on the objective just maximised, over all valid allocations.
 
-        It is the objective's gradient, where each level min_i e_i(x) is replaced by Σ_i λ_i e_i(x) with the level's duals,
-        λ >= 0 and Σ λ = 1: an average is never below the minimum, whatever the λ. Call it after `value`.
+        Weak duality: with duals y of the rows that a policy's objective and constraints added (kinks such as `minimum` become
+        rows), objective <= constant + Σ G_ij x_ij for every valid x, whatever y >= 0 is; `priced_bound` then bounds the sum.
         """
-        slopes = objective.grad
-        gains = _dense(slopes.get(self.fractions), len(self.rows))
-        for level in self._levels:
-            share = _dense(slopes.get(level.variable), 1)[0]
-            duals = np.maximum(0.0, np.atleast_1d(level.constraint.dual_value))
-            weights = duals / duals.sum() if duals.sum() > 0 else np.full(len(duals), 1 / len(duals))
-            gradient = level.expression.grad.get(self.fractions)
-            if gradient is not None:
-                gains += share * (gradient @ weights)
-        return self.matrix_of(gains)
+        solved = self._solved
+        if solved is None:
+            raise RuntimeError("bound() needs a program that maximize() has solved")
+        times, prices = np.maximum(0.0, np.atleast_1d(self._time.dual_value)), self.prices
+        slopes = -(solved.costs + solved.matrix.T @ solved.duals)
+        own = np.arange(len(self.rows)) + solved.start_of[self.fractions.id]
+        # What the valid-allocation rows contributed is taken out again: priced_bound accounts for these itself.
+        gains = slopes[own] + times[self.rows] + prices[self.columns] * self.num_gpus[self.rows]
+        constant = solved.duals @ solved.limits - solved.offset - times.sum() - prices @ self.problem.capacities
+        others = np.delete(np.arange(len(slopes)), own)
+        return float(constant + _most(solved, slopes, others) + priced_bound(self.problem, self.matrix_of(gains), prices))
 
     def _matrix(self, positions: NDArray[np.int64], coefficients: NDArray[np.generic], count: int) -> sp.csr_array:
         """The (count, pairs) matrix with each pair's coefficient in the row at its position."""
@@ -124,8 +129,13 @@ def check_objective(objective: object) -> cp.Expression:
     return objective
 
 
-def _dense(gradient: object, size: int) -> Floats:
-    if gradient is None:
-        return np.zeros(size)
-    dense = gradient.toarray() if sp.issparse(gradient) else gradient  # type: ignore[attr-defined]
-    return np.asarray(dense, dtype=float).reshape(size)
+def _most(solved: SolvedProgram, slopes: Floats, columns: NDArray[np.int64]) -> float:
+    """Return max Σ slope·z over the bounds of these columns, which stand for kinks of the objective.
+
+    A column without a bound has slope 0 up to rounding, or there is no bound on the objective; the rounding counts at its value.
+    """
+    slope, value = slopes[columns], solved.values[columns]
+    limit = np.where(slope > 0, solved.upper[columns], solved.lower[columns])
+    rounding = np.abs(slope) <= ROUNDING * np.maximum(1.0, np.abs(solved.costs).max(initial=0.0))
+    free = np.where(rounding, np.abs(slope) * (1 + np.abs(value)), np.inf)
+    return float(np.where(np.isinf(limit), free, slope * np.where(np.isinf(limit), 0.0, limit)).sum())

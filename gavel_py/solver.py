@@ -8,17 +8,21 @@ cvxpy's own warm start cannot.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["solve_linear_program"]
+__all__ = ["SolvedProgram", "solve_linear_program"]
+
+Floats = NDArray[np.float64]
 
 # HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`program`), and the cost vector is
 # scaled to 1 here, so that 1e-9 means the same in every unit of the objective.
@@ -29,19 +33,54 @@ OPTIONS: dict[str, object] = {
     "primal_feasibility_tolerance": 1e-9,
     "dual_feasibility_tolerance": 1e-9,
 }
+ITERATION_KINDS = ("simplex", "ipm", "crossover", "pdlp", "qp")
 
 
-def solve_linear_program(problem: cp.Problem) -> None:
-    """Solve `problem` to optimality and set the values of its variables and the dual values of its constraints.
+@dataclass(frozen=True)
+class SolvedProgram:
+    """A compiled program, min costs·z + offset with matrix z <= limits (the first rows with =) and lower <= z <= upper, solved.
+
+    values: z; duals: y, one per row, >= 0 for the rows with <=; start_of: {id of a cvxpy variable: its first column}.
+    """
+
+    costs: Floats
+    offset: float
+    matrix: Any
+    limits: Floats
+    lower: Floats
+    upper: Floats
+    values: Floats
+    duals: Floats
+    start_of: dict[int, int]
+
+
+def solve_linear_program(problem: cp.Problem) -> SolvedProgram:
+    """Solve `problem` to optimality, set its variables and the dual values of its constraints, and return it as compiled.
 
     Raises `InputError` when it is not a linear program, `SolverError` when HiGHS ends with any status but optimal.
     """
     data, chain, inverse = _compiled(problem)
-    results = _run(data)
-    if results["model_status"] != "kOptimal":
-        status = results["model_status"].removeprefix("k").lower()
-        raise SolverError(f"HiGHS ended with status {status!r}, not optimal; there is no allocation")
-    problem.unpack_results(results, chain, inverse)
+    solver, scale = _run(data)
+    status = solver.getModelStatus().name
+    if status != "kOptimal":
+        raise SolverError(f"HiGHS ended with status {status.removeprefix('k').lower()!r}, not optimal; there is no allocation")
+    answer = solver.getSolution()
+    duals = -np.array(answer.row_dual) * scale
+    equalities = data["dims"].zero
+    duals[equalities:] = np.maximum(0.0, duals[equalities:])
+    solved = SolvedProgram(
+        costs=data["c"],
+        offset=float(inverse[-1]["offset"]),
+        matrix=data["A"],
+        limits=data["b"],
+        lower=_bounds(data["lower_bounds"], -np.inf, len(data["c"])),
+        upper=_bounds(data["upper_bounds"], np.inf, len(data["c"])),
+        values=np.array(answer.col_value),
+        duals=duals,
+        start_of=dict(data["param_prob"].var_id_to_col),
+    )
+    problem.unpack_results(_as_cvxpy_reads_it(solver, solved), chain, inverse)
+    return solved
 
 
 def _compiled(problem: cp.Problem) -> tuple[dict[str, Any], Any, Any]:
@@ -59,8 +98,8 @@ def _compiled(problem: cp.Problem) -> tuple[dict[str, Any], Any, Any]:
     return compiled
 
 
-def _run(data: dict[str, Any]) -> dict[str, Any]:
-    """Hand cvxpy's data (minimise c x, rows A x = b first, then A x <= b) to HiGHS."""
+def _run(data: dict[str, Any]) -> tuple[Any, float]:
+    """Hand cvxpy's data to HiGHS; return it after the run, and the number by which the costs were divided."""
     import highspy
 
     solver = highspy.Highs()
@@ -69,16 +108,7 @@ def _run(data: dict[str, Any]) -> dict[str, Any]:
     scale = float(np.abs(data["c"]).max(initial=0.0)) or 1.0
     solver.passModel(_model(data, data["c"] / scale))
     _run_interruptibly(solver)
-    answer = solver.getSolution()
-    # cvxpy reads these off; the duals belong to the scaled costs.
-    duals = np.array(answer.row_dual) * scale
-    info = solver.getInfo()
-    return {
-        "model_status": solver.getModelStatus().name,
-        "solution": SimpleNamespace(col_value=np.array(answer.col_value), row_dual=duals),
-        "info": _scaled_info(info, scale),
-        "run_time": solver.getRunTime(),
-    }
+    return solver, scale
 
 
 def _run_interruptibly(solver: Any) -> None:
@@ -93,13 +123,20 @@ def _run_interruptibly(solver: Any) -> None:
             raise
 
 
-def _scaled_info(info: Any, scale: float) -> SimpleNamespace:
-    counts = ("simplex", "ipm", "crossover", "pdlp", "qp")
-    fields = {f"{count}_iteration_count": getattr(info, f"{count}_iteration_count") for count in counts}
-    return SimpleNamespace(objective_function_value=info.objective_function_value * scale, **fields)
+def _as_cvxpy_reads_it(solver: Any, solved: SolvedProgram) -> dict[str, Any]:
+    """The answer in the form that cvxpy's own call of HiGHS returns, in unscaled costs."""
+    info = solver.getInfo()
+    counts = {f"{kind}_iteration_count": getattr(info, f"{kind}_iteration_count") for kind in ITERATION_KINDS}
+    value = float(solved.costs @ solved.values)
+    return {
+        "model_status": solver.getModelStatus().name,
+        "solution": SimpleNamespace(col_value=solved.values, row_dual=-solved.duals),
+        "info": SimpleNamespace(objective_function_value=value, **counts),
+        "run_time": solver.getRunTime(),
+    }
 
 
-def _model(data: dict[str, Any], costs: np.ndarray) -> Any:
+def _model(data: dict[str, Any], costs: Floats) -> Any:
     import highspy
 
     matrix = data["A"].tocsc()
@@ -108,9 +145,9 @@ def _model(data: dict[str, Any], costs: np.ndarray) -> Any:
     model.num_row_, model.num_col_ = matrix.shape
     model.col_cost_ = costs
     model.row_upper_ = data["b"]
-    model.row_lower_ = np.concatenate([data["b"][:equalities], np.full(len(data["b"]) - equalities, -highspy.kHighsInf)])
-    model.col_lower_ = _bounds(data["lower_bounds"], -highspy.kHighsInf, len(costs))
-    model.col_upper_ = _bounds(data["upper_bounds"], highspy.kHighsInf, len(costs))
+    model.row_lower_ = np.concatenate([data["b"][:equalities], np.full(len(data["b"]) - equalities, -np.inf)])
+    model.col_lower_ = _bounds(data["lower_bounds"], -np.inf, len(costs))
+    model.col_upper_ = _bounds(data["upper_bounds"], np.inf, len(costs))
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     model.a_matrix_.start_ = matrix.indptr
     model.a_matrix_.index_ = matrix.indices
@@ -118,5 +155,5 @@ def _model(data: dict[str, Any], costs: np.ndarray) -> Any:
     return model
 
 
-def _bounds(bounds: np.ndarray | None, default: float, count: int) -> np.ndarray:
+def _bounds(bounds: Floats | None, default: float, count: int) -> Floats:
     return np.full(count, default) if bounds is None else np.asarray(bounds, dtype=float)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import priced_bound, tidied
+from gavel_py.proof import tidied
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -32,9 +32,6 @@ class SumPolicy(Policy):
         program = Program(problem)
         objective = check_objective(self.objective(program))
         fractions = tidied(problem, program.maximize(objective))
-        prices = program.prices
-        value = program.value(objective, fractions)
-        gains = program.gains(objective)
-        # The objective is nowhere above value + Σ gains·(X - fractions), so the best X of that affine function bounds it.
-        bound = value - float((gains * fractions).sum()) + priced_bound(problem, gains, prices)
-        return Decision(fractions, value, bound, prices)
+        # Bound and prices are those of the solve; the value is that of the tidied fractions.
+        bound, prices = program.bound(), program.prices
+        return Decision(fractions, program.value(objective, fractions), bound, prices)

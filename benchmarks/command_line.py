@@ -1,0 +1,97 @@
+"""How long the command line takes: `gavel --help`, and solving 1,000 jobs, against an interpreter that does nothing.
+
+    python benchmarks/command_line.py            print the table
+    python benchmarks/command_line.py --write    and put it into docs/performance.md
+
+Each figure is the median of 7 runs of a whole process after one warm-up; the commands take turns, so that a machine whose
+speed drifts slows all of them alike.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import gavel_py as gp
+
+RUNS = 7
+JOBS = 1_000
+CLUSTER = "v100:200,p100:200,k80:200"
+PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
+MARKS = ("<!-- command_line: begin -->", "<!-- command_line: end -->")
+
+
+def write_jobs(path: Path) -> None:
+    """Write `JOBS` jobs of the built-in profile, gangs 1/2/4/8 at 70/10/15/5 %, seeded."""
+    chance = random.Random(0)  # noqa: S311
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["job_id", "job_type", "num_gpus", "weight", "total_steps"])
+        for number in range(JOBS):
+            gang = chance.choices([1, 2, 4, 8], [70, 10, 15, 5])[0]
+            types = [name for name in profile.job_types if profile.has(name, gang, "v100")]
+            writer.writerow(
+                [f"job-{number}", chance.choice(types), gang, chance.choice([1, 1, 1, 5]), chance.randint(10**4, 10**6)]
+            )
+
+
+def seconds(command: list[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def commands(jobs: Path) -> dict[str, list[str]]:
+    python = sys.executable
+    gavel = [python, "-m", "gavel_py"]
+    solve = [*gavel, "solve", str(jobs), "--cluster", CLUSTER, "--policy"]
+    imports = "import cvxpy, highspy, scipy.sparse, pydantic, gavel_py"
+    return {
+        "`python -c pass` (baseline)": [python, "-c", "pass"],
+        "`gavel --help`": [*gavel, "--help"],
+        "importing cvxpy, highspy, scipy.sparse, pydantic": [python, "-c", imports],
+        **{f"`gavel solve`, {JOBS:,} jobs, `{name}`": [*solve, name] for name in gp.policy_names()},
+    }
+
+
+def table(jobs: Path) -> str:
+    """Measure, and return the figures as a Markdown table."""
+    rows = commands(jobs)
+    taken: dict[str, list[float]] = {name: [] for name in rows}
+    for run in range(RUNS + 1):
+        for name, command in rows.items():
+            took = seconds(command)
+            if run:
+                taken[name].append(took)
+    base = statistics.median(next(iter(taken.values())))
+    lines = ["| what | median, s | least to most, s | x baseline |", "|---|---|---|---|"]
+    for name, times in taken.items():
+        median = statistics.median(times)
+        lines.append(f"| {name} | {median:.2f} | {min(times):.2f} to {max(times):.2f} | {median / base:.1f} |")
+    where = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return "\n".join(lines) + f"\n\nMedians of {RUNS} runs; {where}; `python benchmarks/command_line.py --write`.\n"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = Path(folder) / "jobs.csv"
+        write_jobs(jobs)
+        text = table(jobs)
+    print(text)
+    if "--write" in sys.argv[1:]:
+        page = PERFORMANCE.read_text()
+        before, rest = page.split(MARKS[0])
+        PERFORMANCE.write_text(before + MARKS[0] + "\n" + text + MARKS[1] + rest.split(MARKS[1])[1])
+
+
+if __name__ == "__main__":
+    main()

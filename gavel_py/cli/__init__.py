@@ -1,0 +1,73 @@
+"""The command `gavel`: one file per command, each a thin skin over the public API; heavy imports happen inside them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from gavel_py import __version__
+from gavel_py.errors import GavelError, InputError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "completion": "completion",
+    "policies": "policies",
+    "profiles": "profiles",
+    "rounds": "rounds",
+    "solve": "solve",
+}
+
+
+class _UserError(click.ClickException):
+    """An error that the user can mend."""
+
+    exit_code = 2
+
+
+class _RunTimeError(click.ClickException):
+    """A failure that is not the user's."""
+
+    exit_code = 1
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when it is needed, which keeps `gavel --help` quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"gavel_py.cli.{COMMANDS[name]}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            raise _UserError(str(error)) from error
+        except GavelError as error:
+            raise _RunTimeError(str(error)) from error
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gavel")
+def _gavel() -> None:
+    """Decide which job gets which GPU type, for how much of the time, and on which GPUs.
+
+    \b
+    gavel solve jobs.csv --cluster v100:16,p100:8/4 --policy max_min_fairness
+    gavel policies
+    gavel profiles list
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exits with 0, 1 (failure at run time) or 2 (wrong usage or input)."""
+    _gavel(arguments, prog_name="gavel" if arguments is None else None)
+    sys.exit(0)

@@ -1,0 +1,25 @@
+"""gavel completion: the script that a shell needs to complete gavel's commands."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+__all__ = ["command"]
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print the completion script for a shell; put its output where the shell reads it.
+
+    \b
+    bash: eval "$(gavel completion bash)"     in ~/.bashrc
+    zsh:  eval "$(gavel completion zsh)"      in ~/.zshrc
+    fish: gavel completion fish > ~/.config/fish/completions/gavel.fish
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"click has no completion for {shell}")
+    click.echo(kind(ctx.find_root().command, {}, "gavel", "_GAVEL_COMPLETE").source())

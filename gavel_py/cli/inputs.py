@@ -1,0 +1,164 @@
+"""Options that several commands share, and the way from them to jobs, cluster and profile."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+import gavel_py as gp
+
+__all__ = ["Inputs", "PolicyChoice", "load", "policies_of", "problem_options", "warnings_shown"]
+
+DEFAULT_PROFILE = "gavel-osdi20"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the files and options say, read and checked."""
+
+    jobs: gp.JobSet
+    cluster: gp.Cluster
+    profile: gp.Profile
+
+    def problem(self) -> gp.AllocationProblem:
+        """Return the allocation problem of all jobs together, at time 0."""
+        return gp.AllocationProblem.from_jobs(self.jobs, self.cluster, self.profile)
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """One --policy: its label in tables, and the policy."""
+
+    label: str
+    policy: gp.Policy
+
+
+def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    return [CompletionItem(name) for name in gp.policy_names() if name.startswith(incomplete)]
+
+
+def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    names = (CompletionItem(name) for name in gp.ThroughputStore().names() if name.startswith(incomplete))
+    return [*names, CompletionItem(incomplete, type="file")]
+
+
+FILE = click.Path(path_type=Path)
+OPTIONS = (
+    click.argument("jobs_file", metavar="JOBS", type=FILE),
+    click.option(
+        "--cluster", "-c", required=True, metavar="FILE|SPEC", help="A YAML, JSON or openb CSV file, or v100:16,p100:8/4."
+    ),
+    click.option("--profile", metavar="NAME|FILE", shell_complete=_complete_profile, help="Speeds by job type [gavel-osdi20]."),
+    click.option("--throughputs", type=FILE, metavar="FILE", help="Speeds by job: a CSV of job_id,<type>,<type>,..."),
+    click.option(
+        "--policy",
+        "-p",
+        "policy_specs",
+        multiple=True,
+        metavar="NAME[,OPTION=VALUE...]",
+        shell_complete=_complete_policy,
+        help="May be given several times to compare [max_min_fairness].",
+    ),
+    click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="Set an option of every policy that has it."),
+    click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
+    click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
+)
+
+
+def problem_options(command: Command) -> Command:
+    """Give a command the options that name jobs, cluster, throughputs and policies."""
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(OPTIONS), command)
+
+
+def load(
+    jobs_file: Path, cluster: str, profile: str | None, throughputs: Path | None, renames: tuple[str, ...], store: Path | None
+) -> Inputs:
+    """Read jobs, cluster and profile as the options of `problem_options` name them; faults of all three come together."""
+    if profile is not None and throughputs is not None:
+        raise click.UsageError("--profile and --throughputs both say how fast jobs run; give one of them")
+    with _together() as attempt:
+        jobs = attempt(lambda: gp.JobSet.from_file(jobs_file))
+        found = attempt(lambda: _cluster(cluster, renames))
+        speeds = attempt(lambda: _profile(profile or DEFAULT_PROFILE, throughputs, store))
+    return Inputs(jobs, found, speeds)
+
+
+@contextmanager
+def _together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Run several readings and raise the faults of all that failed as one error."""
+    failed: list[gp.InputError] = []
+
+    def attempt(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except gp.InputError as error:
+            failed.append(error)
+            return None
+
+    yield attempt
+    if failed:
+        raise gp.InputError(*(fault for error in failed for fault in error.faults))
+
+
+def _cluster(text: str, renames: tuple[str, ...]) -> gp.Cluster:
+    is_inline = ":" in text and not Path(text).exists()
+    cluster = gp.Cluster.from_inline(text) if is_inline else gp.Cluster.from_file(text)
+    return cluster.renamed(dict(_assignment(rename, "--map-accelerator", "OLD=NEW") for rename in renames))
+
+
+def _profile(name: str, throughputs: Path | None, store: Path | None) -> gp.Profile:
+    if throughputs is not None:
+        return gp.ThroughputProfile.from_matrix(throughputs)
+    if Path(name).suffix in {".csv", ".json"}:
+        return gp.ThroughputProfile.from_file(name)
+    return gp.ThroughputStore(store).load(name)
+
+
+def _assignment(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise click.UsageError(f"{option} {text!r} is not of the form {form}")
+    return name.strip(), value.strip()
+
+
+def policies_of(specs: tuple[str, ...], settings: tuple[str, ...]) -> list[PolicyChoice]:
+    """Return the policies that --policy and --set name; each --set must be an option of at least one of them."""
+    shared = dict(_assignment(setting, "--set", "OPTION=VALUE") for setting in settings)
+    specs = specs or ("max_min_fairness",)
+    names = [spec.split(",")[0].strip() for spec in specs]
+    known = [gp.policy_options(gp.policy_class(name)) for name in names]
+    everywhere = {option for options in known for option in options}
+    choices = []
+    for spec, name, options in zip(specs, names, known, strict=True):
+        own = dict(_assignment(part, "--policy", "NAME,OPTION=VALUE") for part in spec.split(",")[1:])
+        applied = {option: value for option, value in shared.items() if option in options or option not in everywhere}
+        choices.append(PolicyChoice(spec, gp.resolve_policy(name, **(applied | own))))
+    return choices
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Print our own warnings to standard error as they come, in one line each and once; leave others alone."""
+    shown = warnings.showwarning
+    said: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, gp.GavelWarning):
+            shown(message, category, *rest, **more)
+        elif str(message) not in said:
+            said.add(str(message))
+            click.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", gp.GavelWarning)
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,113 @@
+"""gavel profiles: the throughput profiles, built-in and stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.output import emit, number, table_text
+
+__all__ = ["command"]
+
+
+@click.group("profiles")
+@click.option("--store", type=click.Path(path_type=Path), metavar="FILE", help="Where imported profiles are kept.")
+@click.pass_context
+def command(ctx: click.Context, store: Path | None) -> None:
+    """List, show, import and export throughput profiles: steps/s by job type, gang size and accelerator."""
+    ctx.obj = gp.ThroughputStore(store)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.pass_obj
+def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
+    """List the profiles that --profile can name."""
+    summaries = store.summaries()
+    if as_json:
+        emit(json.dumps([dataclasses.asdict(summary) for summary in summaries], indent=2), None)
+        return
+    rows = (
+        [s.name, "built-in" if s.builtin else "stored", str(len(s.job_types)), _sizes(s.gang_sizes), ", ".join(s.accelerators)]
+        for s in summaries
+    )
+    emit(table_text("", ["profile", "kept", "job types", "gang sizes", "accelerators"], rows, text_columns=5), None)
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    return ", ".join(str(size) for size in sizes)
+
+
+@command.command("show")
+@click.argument("name")
+@click.option("--job-type", metavar="TYPE", help="Show all that is known of this job type, pairs included.")
+@click.pass_obj
+def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
+    """Show a profile: throughput of each job type and gang size, consolidated, on each accelerator."""
+    profile = store.load(name)
+    if job_type is not None:
+        emit(_job_type_text(profile, job_type), None)
+        return
+    sizes = [(kind, gang) for kind in profile.job_types for gang in profile.gang_sizes]
+    rows = []
+    for kind, gang in sizes:
+        cells = [_cell(profile, kind, gang, accelerator) for accelerator in profile.accelerators]
+        if any(cells):
+            rows.append([kind, str(gang), *cells])
+    emit(table_text(f"{name}: steps/s of the whole gang", ["job type", "GPUs", *profile.accelerators], rows), None)
+    notes = (profile.description, f"Licence: {profile.licence}" if profile.licence else "", profile.url)
+    emit("\n".join(note for note in notes if note) or "No description.", None)
+
+
+def _cell(profile: gp.ThroughputProfile, job_type: str, gang: int, accelerator: str) -> str:
+    return number(profile.throughput(job_type, gang, accelerator)) if profile.has(job_type, gang, accelerator) else ""
+
+
+def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
+    found = [m for m in profile.measurements if job_type in (m.job_type, m.partner_job_type)]
+    if not found:
+        profile.throughput(job_type, 1, profile.accelerators[0])  # raises, with the nearest names
+    rows = []
+    for m in found:
+        own, other = (m.steps_per_second, m.partner_job_type)
+        if m.job_type != job_type:
+            own, other = m.partner_steps_per_second or 0.0, m.job_type
+        rows.append([m.accelerator, m.placement, other or "", m.source, str(m.num_gpus), number(own)])
+    return table_text(job_type, ["accelerator", "placement", "shared with", "source", "GPUs", "steps/s"], rows, text_columns=4)
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="Name it so; otherwise it is named as the file.")
+@click.option("--replace", is_flag=True, help="Overwrite a stored profile of the same name.")
+@click.pass_obj
+def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, replace: bool) -> None:
+    """Store a profile from our CSV or from Gavel's throughputs JSON."""
+    profile = gp.ThroughputProfile.from_file(file, name)
+    store.save(profile, replace=replace)
+    emit(f"Stored {profile!r} in {store.path}", None)
+
+
+@command.command("export")
+@click.argument("name")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead.")
+@click.pass_obj
+def export(store: gp.ThroughputStore, name: str, out: Path | None) -> None:
+    """Write a profile as CSV."""
+    buffer = io.StringIO()
+    store.load(name).to_csv(buffer)
+    emit(buffer.getvalue(), out)
+
+
+@command.command("delete")
+@click.argument("name")
+@click.pass_obj
+def delete(store: gp.ThroughputStore, name: str) -> None:
+    """Remove a stored profile."""
+    store.delete(name)
+    emit(f"Removed {name!r} from {store.path}", None)

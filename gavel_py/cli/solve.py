@@ -1,0 +1,183 @@
+"""gavel solve: who gets which accelerator type for how much of the time."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import Inputs, PolicyChoice, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.output import csv_text, emit, number, table_text
+from gavel_py.cli.rounds import delivery_text, play, rounds_text
+
+__all__ = ["command"]
+
+
+@click.command("solve")
+@problem_options
+@click.option("--rounds", "num_rounds", type=click.IntRange(min=0), default=0, metavar="N", help="Also place the first N rounds.")
+@click.option("--round-seconds", type=click.FloatRange(min=0, min_open=True), default=360.0, show_default=True, metavar="S")
+@click.option("--json", "form", flag_value="json", help="Print JSON and nothing else.")
+@click.option("--csv", "form", flag_value="csv", help="Print CSV, one line per job, and nothing else.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead of to the terminal."
+)
+def command(
+    jobs_file: Path,
+    cluster: str,
+    profile: str | None,
+    throughputs: Path | None,
+    policy_specs: tuple[str, ...],
+    settings: tuple[str, ...],
+    renames: tuple[str, ...],
+    store: Path | None,
+    num_rounds: int,
+    round_seconds: float,
+    form: str | None,
+    out: Path | None,
+) -> None:
+    """Solve the allocation of a job set on a cluster, and show who gets what.
+
+    JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
+
+    \b
+    gavel solve jobs.csv -c v100:16,p100:8/4
+    gavel solve jobs.csv -c cluster.yaml -p max_min_fairness -p max_min_fairness,agnostic=true
+    gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
+    """
+    with warnings_shown():
+        choices = policies_of(policy_specs, settings)
+        started = time.perf_counter()
+        inputs = load(jobs_file, cluster, profile, throughputs, renames, store)
+        read = time.perf_counter()
+        problem = inputs.problem()
+        built = time.perf_counter()
+        _import_solver(choices)
+        seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
+        results = [_result(inputs, problem, choice, num_rounds, round_seconds, seconds) for choice in choices]
+    if form == "json":
+        documents = [result.document for result in results]
+        emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), out)
+    elif form == "csv":
+        emit(_csv(results), out)
+    else:
+        emit(_report(inputs, results), out)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One policy's allocation, and its first rounds if they were asked for."""
+
+    choice: PolicyChoice
+    allocation: gp.Allocation
+    rounds: list[gp.Round]
+    delivery: gp.DeliveryReport | None
+    document: dict[str, Any]
+
+
+def _result(
+    inputs: Inputs,
+    problem: gp.AllocationProblem,
+    choice: PolicyChoice,
+    num_rounds: int,
+    round_seconds: float,
+    seconds: dict[str, float],
+) -> Result:
+    allocation = gp.solve(problem, choice.policy)
+    document = allocation.to_dict()
+    document["seconds"] |= seconds
+    if not num_rounds:
+        return Result(choice, allocation, [], None, document | {"rounds": []})
+    scheduler, rounds = play(inputs, choice.policy, num_rounds, round_seconds)
+    delivery = scheduler.delivery()
+    document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
+    return Result(choice, allocation, rounds, delivery, document)
+
+
+def _import_solver(choices: list[PolicyChoice]) -> None:
+    """Import what programs need before the clock of the first policy starts, if any of them needs it."""
+    if not all(isinstance(choice.policy, gp.OrderedPolicy) for choice in choices):
+        importlib.import_module(gp.Program.__module__)
+
+
+def _csv(results: list[Result]) -> str:
+    """One line per policy and job: fractions by type, throughput, and the reason if the job is excluded."""
+    types = results[0].allocation.accelerator_types
+    header = ["policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"]
+    rows = (
+        [result.choice.label, job_id, *fractions, throughput, normalized, result.allocation.excluded.get(job_id, "")]
+        for result in results
+        for job_id, fractions, throughput, normalized in zip(
+            result.allocation.job_ids,
+            result.allocation.time_fractions.tolist(),
+            result.allocation.throughputs.tolist(),
+            result.allocation.normalized_throughputs.tolist(),
+            strict=True,
+        )
+    )
+    return csv_text(header, rows)
+
+
+def _report(inputs: Inputs, results: list[Result]) -> str:
+    parts = [_jobs_table(inputs, results[0].allocation)] if len(results) == 1 else []
+    for result in results:
+        if result.delivery is not None:
+            heading = [f"Rounds under {result.choice.label}"] if len(results) > 1 else []
+            parts += [*heading, rounds_text(inputs.jobs, result.rounds), delivery_text(result.delivery)]
+    parts.append(_excluded_text(results[0].allocation))
+    parts.append(_summary(results[0]) if len(results) == 1 else _comparison(results))
+    return "\n".join(part for part in parts if part)
+
+
+def _jobs_table(inputs: Inputs, allocation: gp.Allocation) -> str:
+    jobs = {job.job_id: job for job in inputs.jobs}
+    columns = ["job", "job type", "GPUs", *(f"on {name}" for name in allocation.accelerator_types), "steps/s", "x equal"]
+    rows = []
+    for i, job_id in enumerate(allocation.job_ids):
+        fractions = ["." if part == 0 else f"{part:.1%}" for part in allocation.time_fractions[i]]
+        speed = [number(allocation.throughputs[i]), number(allocation.normalized_throughputs[i])]
+        rows.append([job_id, jobs[job_id].job_type, str(jobs[job_id].num_gpus), *fractions, *speed])
+    title = f"Time of each job on each accelerator type ({allocation.policy})"
+    return table_text(title, columns, rows, text_columns=2)
+
+
+def _excluded_text(allocation: gp.Allocation) -> str:
+    if not allocation.excluded:
+        return ""
+    return "Left out:\n" + "".join(f"  {job_id}: {reason}\n" for job_id, reason in allocation.excluded.items())
+
+
+def _summary(result: Result) -> str:
+    allocation = result.allocation
+    prices = allocation.shadow_prices
+    rows = [
+        [name, f"{used:.1%}", "-" if prices is None else number(prices[j])]
+        for j, (name, used) in enumerate(zip(allocation.accelerator_types, allocation.utilization, strict=True))
+    ]
+    table = table_text("", ["accelerator", "GPUs used", "objective per extra GPU"], rows)
+    objective = "no objective (jobs are served in order)"
+    if allocation.objective_value is not None:
+        objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
+    served = len(allocation.job_ids) - len(allocation.excluded)
+    return f"{table}\n{result.choice.label}: {objective}; {served} jobs, {sum(result.document['seconds'].values()):.2f} s\n"
+
+
+def _comparison(results: list[Result]) -> str:
+    types = results[0].allocation.accelerator_types
+    columns = ["policy", "objective", "total v", "least v", *(f"{name} used" for name in types), "seconds"]
+    rows = []
+    for result in results:
+        allocation = result.allocation
+        active = [i for i, job_id in enumerate(allocation.job_ids) if job_id not in allocation.excluded]
+        v = allocation.normalized_throughputs[active]
+        used = [f"{part:.1%}" for part in allocation.utilization]
+        row = [number(allocation.objective_value), number(v.sum()), number(v.min(initial=0) if not active else v.min())]
+        rows.append([result.choice.label, *row, *used, f"{allocation.seconds['solve']:.2f}"])
+    note = "v: a job's throughput over that of an equal share of the cluster; objectives are each policy's own and do not compare\n"
+    return table_text("Policies compared", columns, rows) + note

@@ -1,0 +1,104 @@
+"""The layers of docs/architecture.md: imports point down, the command line uses the public API only, imports are light."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+
+PACKAGE = Path(gp.__file__).parent
+
+# From the ground floor up; a module may import from floors below its own and from its own package.
+FLOORS = [
+    {"errors"},
+    {"validation", "reading", "array_checks", "screening"},
+    {"cluster", "jobs"},
+    {"throughput_profiles"},
+    {"job_arrays"},
+    {"problem"},
+    {"solver", "proof"},
+    {"program"},
+    {"allocation"},
+    {"policies"},
+    {"allocator"},
+    {"rounds"},
+    {"cli"},
+    {"__main__"},
+]
+FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of gavel_py that a module imports anywhere, also inside functions and for type checking."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gavel_py."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.ImportFrom) and node.module == "gavel_py":
+            found |= {alias.name for alias in node.names if alias.name in FLOOR_OF}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("gavel_py.")}
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    own = part_of(path)
+    for imported in imported_parts(path) - {own}:
+        assert FLOOR_OF[imported] < FLOOR_OF[own], f"{own} may not import {imported}"
+
+
+def test_the_command_line_uses_the_public_api_only() -> None:
+    for path in (PACKAGE / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                assert not node.module.startswith("gavel_py.") or node.module.split(".")[1] in {"cli", "errors"}, path
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_module_says_what_it_is_and_what_it_exports(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree)
+    names = [
+        target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)
+    ]
+    assert "__all__" in names or path.name == "__main__.py"
+
+
+@pytest.mark.parametrize("name", gp.__all__)
+def test_everything_public_is_documented(name: str) -> None:
+    thing = getattr(gp, name)
+    assert inspect.getdoc(thing)
+    if inspect.isclass(thing):
+        for attribute, value in vars(thing).items():
+            if not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+                assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import gavel_py", ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml"]),
+        ("from gavel_py.cli import main", ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml"]),
+        ("import gavel_py as gp; gp.policy_options(gp.policy_class('max_min_fairness'))", ["cvxpy", "scipy", "highspy"]),
+        ("import gavel_py as gp; gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]), 'fifo')", ["cvxpy", "scipy", "highspy"]),
+    ],
+)
+def test_heavy_imports_wait_until_they_are_needed(statement: str, heavy: list[str]) -> None:
+    code = f"{statement}\nimport sys\nprint([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

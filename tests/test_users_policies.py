@@ -1,0 +1,146 @@
+"""Policies that a user writes: their objective is solved, bounded and priced without a word about any of it in the policy."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from scipy.optimize import linprog
+
+import gavel_py as gp
+from tests.instances import Floats, best_value, problems, valid_rows
+
+
+class MaxProgressRate(gp.SumPolicy):
+    """Work on short jobs first, as a linear program: max Σ_i w_i thr_i / n_i."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return program.total(cp.multiply(program.weights / program.steps_remaining, program.throughput))
+
+
+class WorstAndAverage(gp.SumPolicy):
+    """The worst-off job counts as much as the average of all."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        v = program.normalized_throughput
+        return program.minimum(v) + program.total(v) / program.problem.num_jobs
+
+
+class TwoWorst(gp.SumPolicy):
+    """Two levels at once: the least normalised throughput, and half of the least time."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return program.minimum(program.normalized_throughput) + 0.5 * program.minimum(program.time) + 3
+
+
+class ShareOfGpus(gp.DemandPolicy):
+    """Max-min fairness without weights and gang sizes: every job's throughput over that of an equal share."""
+
+    direction = "max"
+
+    def need(self, problem: gp.AllocationProblem, level: float) -> Floats:
+        return level * problem.equal_share
+
+
+class LargestGangFirst(gp.OrderedPolicy):
+    """The largest gang first."""
+
+    def sort_key(self, problem: gp.AllocationProblem) -> Floats:
+        return -problem.num_gpus.astype(float)
+
+
+def active(problem: gp.AllocationProblem) -> gp.AllocationProblem:
+    rows = np.flatnonzero(problem.runnable.any(axis=1))
+    assume(rows.size > 0)
+    return problem.select(rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems())
+def test_a_weighted_sum_is_optimal(problem: gp.AllocationProblem) -> None:
+    problem = active(problem)
+    gains = problem.throughputs * (problem.weights / problem.steps_remaining)[:, None]
+    allocation = gp.solve(problem, MaxProgressRate())
+    assert allocation.objective_value == pytest.approx(best_value(problem, gains), rel=1e-6)
+    assert allocation.policy == "max_progress_rate"
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_jobs=6))
+def test_a_minimum_in_the_objective_is_optimal_and_bounded(problem: gp.AllocationProblem) -> None:
+    problem = active(problem)
+    n, k = problem.throughputs.shape
+    v = problem.throughputs / problem.equal_share[:, None]
+    rows, limits = valid_rows(problem)
+    levels = np.zeros((n, n * k + 1))
+    for i in range(n):
+        levels[i, i * k : (i + 1) * k] = -v[i]
+        levels[i, -1] = 1
+    table = np.vstack([np.hstack([rows, np.zeros((len(rows), 1))]), levels])
+    costs = -np.append(v.ravel() / n, 1.0)
+    bounds = [(0, 1 if runs else 0) for runs in problem.runnable.ravel()] + [(None, None)]
+    expected = -linprog(costs, table, np.concatenate([limits, np.zeros(n)]), bounds=bounds).fun
+    assert gp.solve(problem, WorstAndAverage()).objective_value == pytest.approx(expected, rel=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems())
+def test_several_minimums_and_a_constant_are_proven(problem: gp.AllocationProblem) -> None:
+    allocation = gp.solve(active(problem), TwoWorst())
+    assert allocation.objective_value is not None
+    assert allocation.objective_value >= 3
+    assert allocation.objective_bound == pytest.approx(allocation.objective_value, rel=1e-6)
+
+
+def test_demand_and_order_of_ones_own() -> None:
+    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0], [2.0]], [4], num_gpus=[1, 4, 1])
+    assert gp.solve(problem, LargestGangFirst()).time_fractions.tolist() == [[0], [1], [0]]
+    assert gp.solve(problem, ShareOfGpus(efficiency=False)).objective_value == pytest.approx(4 / 6)
+
+
+def test_an_objective_that_is_no_linear_program_is_refused() -> None:
+    class Curved(gp.SumPolicy):
+        """Proportional fairness."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return program.total(cp.log(program.normalized_throughput))
+
+    class Bent(gp.SumPolicy):
+        """Convex where it must be concave."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return cp.max(program.throughput)
+
+    class Many(gp.SumPolicy):
+        """One number per job instead of one number."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return program.throughput
+
+    problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
+    for policy, message in ((Curved(), "not a linear program"), (Bent(), "must be concave"), (Many(), "must be one cvxpy number")):
+        with pytest.raises(gp.InputError, match=message):
+            gp.solve(problem, policy)
+
+
+class Capped(gp.SumPolicy):
+    """Nobody gains from more than half of an equal share's throughput, and idle time is worth a little."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return program.total(cp.minimum(program.normalized_throughput, 0.5) + 0.01 * cp.abs(program.time - 1) * -1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems())
+def test_kinks_of_any_kind_are_proven(problem: gp.AllocationProblem) -> None:
+    allocation = gp.solve(problem, Capped())
+    assert allocation.objective_bound == pytest.approx(allocation.objective_value, rel=1e-6)
+
+
+def test_an_answer_that_is_worse_than_its_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
+    half = gp.Program.maximize
+    monkeypatch.setattr(gp.Program, "maximize", lambda *arguments: half(*arguments) / 2)
+    with pytest.raises(gp.ProofError, match="not proven to be optimal"):
+        gp.solve(problem, "max_total_throughput")
