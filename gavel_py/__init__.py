@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gavel_py.allocation import Allocation, AllocationStatus
     from gavel_py.allocator import solve
-    from gavel_py.cluster import AcceleratorType, Cluster, Node
+    from gavel_py.cluster import Cluster
     from gavel_py.errors import (
         Fault,
         GavelError,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from gavel_py.job_arrays import Profile
     from gavel_py.jobs import Job, JobSet
+    from gavel_py.nodes import AcceleratorType, Node
     from gavel_py.policies import (
         DemandPolicy,
         OrderedPolicy,
@@ -52,7 +53,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "allocation": ("Allocation", "AllocationStatus"),
     "allocator": ("solve",),
-    "cluster": ("AcceleratorType", "Cluster", "Node"),
+    "cluster": ("Cluster",),
     "errors": (
         "Fault",
         "GavelError",
@@ -65,6 +66,7 @@ _HOMES = {
     ),
     "job_arrays": ("Profile",),
     "jobs": ("Job", "JobSet"),
+    "nodes": ("AcceleratorType", "Node"),
     "policies": (
         "DemandPolicy",
         "OrderedPolicy",

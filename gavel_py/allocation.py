@@ -28,10 +28,11 @@ class AllocationStatus(StrEnum):
     """There is no job to allocate to."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Allocation:
     """Who gets what. N jobs, K accelerator types, in the order of the problem.
 
+    policy, options: its name, and the options that differ from their defaults;
     time_fractions: (N, K) X_ij, part of wall-clock time of job i on type j, row sums <= 1;
     throughputs: (N,) Σ_j T_ij X_ij, steps/s; normalized_throughputs: (N,) the same over P_i, the throughput of an equal share
     (0 for excluded jobs); utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs;
@@ -41,6 +42,7 @@ class Allocation:
     """
 
     policy: str
+    options: dict[str, Any] = field(default_factory=dict)
     status: AllocationStatus
     job_ids: tuple[str, ...]
     accelerator_types: tuple[str, ...]
@@ -54,10 +56,15 @@ class Allocation:
     excluded: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"
+        return f"Allocation({self.policy}: {len(self.job_ids)} jobs, {len(self.excluded)} of them excluded{objective})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the allocation as plain data, as `gavel solve --json` prints it (docs/file-formats.md)."""
         return {
             "policy": self.policy,
+            "options": dict(self.options),
             "status": str(self.status),
             "objective": {"value": self.objective_value, "bound": self.objective_bound},
             "accelerator_types": list(self.accelerator_types),
@@ -81,6 +88,7 @@ class Allocation:
             prices = document["shadow_prices"]
             return cls(
                 policy=document["policy"],
+                options=dict(document["options"]),
                 status=AllocationStatus(document["status"]),
                 job_ids=tuple(job["job_id"] for job in jobs),
                 accelerator_types=types,

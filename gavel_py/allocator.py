@@ -61,6 +61,7 @@ def _expanded(
         prices = np.zeros(len(capacities))
     return Allocation(
         policy=policy.name,
+        options=policy.changed_options,
         status=status,
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,

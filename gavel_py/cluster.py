@@ -1,55 +1,23 @@
-"""The cluster: nodes with GPUs of one accelerator type each, and what is known of the types."""
+"""The cluster: a set of nodes, counted by accelerator type."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from gavel_py import reading
+from gavel_py.cluster_files import read_cluster
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.validation import Record, check_records
+from gavel_py.nodes import AcceleratorType, Node
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]
 
 DEFAULT_GPUS_PER_NODE = 8
-
-Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class AcceleratorType(Record):
-    """A kind of accelerator.
-
-    name: as in the throughput profile; memory_gb: memory of one GPU, GB; price_per_hour: of one GPU, any currency.
-    """
-
-    label: ClassVar[str] = "accelerator type"
-    identifier: ClassVar[str] = "name"
-
-    name: Name
-    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    price_per_hour: Amount | None = None
-
-
-class Node(Record):
-    """One machine: `num_gpus` GPUs of one accelerator type, numbered from 0; cpus: cores; memory_gb: host memory, GB."""
-
-    label: ClassVar[str] = "node"
-    identifier: ClassVar[str] = "name"
-
-    name: Name
-    accelerator: Name
-    num_gpus: Annotated[int, Field(ge=0, le=4096)]
-    cpus: Amount | None = None
-    memory_gb: Amount | None = None
-    rack: Name | None = None
 
 
 class Cluster:
@@ -167,54 +135,11 @@ class Cluster:
     @classmethod
     def from_file(cls, path: str | Path) -> Cluster:
         """Read a cluster from YAML, JSON, or Alibaba's openb node list (CSV), told apart by the file's suffix."""
-        readers: dict[str, Callable[[str | Path], Cluster]] = {
-            ".yaml": cls.from_yaml,
-            ".yml": cls.from_yaml,
-            ".json": cls.from_json,
-            ".csv": cls.from_openb,
-        }
-        return readers[reading.suffix_of(path, readers)](path)
-
-    @classmethod
-    def from_yaml(cls, path: str | Path) -> Cluster:
-        """Read a cluster from YAML (docs/file-formats.md)."""
-        document, places = reading.yaml_document(path)
-        return cls._from_document(path, document, lambda *place: f"{path}, line {places.get(place, 1)}")
-
-    @classmethod
-    def from_json(cls, path: str | Path) -> Cluster:
-        """Read a cluster from JSON: the same document as in YAML."""
-        return cls._from_document(path, reading.json_document(path), lambda *place: f"{path}, {_pointer(place)}")
-
-    @classmethod
-    def from_openb(cls, path: str | Path) -> Cluster:
-        """Read Alibaba's openb node list: sn, cpu_milli, memory_mib, gpu, model; nodes without GPUs are left out."""
-        rows = reading.csv_rows(path, required=("sn", "cpu_milli", "memory_mib", "gpu", "model"))
-        nodes = check_records(_OpenbNode, ((where, row) for where, row in rows if row.get("gpu") != "0"))
-        return cls(node.as_node() for node in nodes)
-
-    @classmethod
-    def _from_document(cls, path: str | Path, document: Any, where: Callable[..., str]) -> Cluster:
-        if not isinstance(document, dict):
-            raise InputError(Fault(str(path), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
-        known = ("nodes", "accelerator_types")
-        faults = [
-            Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), known)}") for key in document if key not in known
-        ]
-        nodes = document.get("nodes") or []
-        kinds = document.get("accelerator_types") or {}
-        faults += [] if isinstance(nodes, list) else [Fault(where("nodes"), "nodes", "must be a list of nodes")]
-        faults += (
-            [] if isinstance(kinds, dict) else [Fault(where("accelerator_types"), "accelerator_types", "must be a mapping by name")]
-        )
-        InputError.raise_any(faults)
-        entries = ((where("nodes", i), _mapping(node, where("nodes", i))) for i, node in enumerate(nodes))
-        groups = check_records(_NodeEntry, entries)
-        types = (
-            (where("accelerator_types", k), {"name": k} | _mapping(v or {}, where("accelerator_types", k)))
-            for k, v in kinds.items()
-        )
-        return cls((node for group in groups for node in group.expanded()), check_records(AcceleratorType, types))
+        try:
+            return cls(*read_cluster(path))
+        except InputError as error:
+            # Faults of the cluster as a whole, such as a name that stands twice, know no file.
+            raise InputError(*(replace(f, where=str(path)) if f.where == "cluster" else f for f in error.faults)) from None
 
     def __repr__(self) -> str:
         nodes = Counter(node.accelerator for node in self.nodes)
@@ -227,36 +152,6 @@ class Cluster:
         return (self.nodes, self.accelerator_types) == (other.nodes, other.accelerator_types)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class _NodeEntry(Node):
-    """A node of a cluster file, or `count` equal nodes named name-0, name-1, ..."""
-
-    count: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-
-    def expanded(self) -> Iterator[Node]:
-        fields = self.model_dump(exclude={"count"})
-        if self.count is None:
-            yield Node(**fields)
-        for index in range(self.count or 0):
-            yield Node(**fields | {"name": f"{self.name}-{index}"})
-
-
-class _OpenbNode(Record):
-    """A row of openb's node list."""
-
-    label: ClassVar[str] = "node"
-    identifier: ClassVar[str] = "sn"
-
-    sn: Name
-    cpu_milli: Amount
-    memory_mib: Amount
-    gpu: Annotated[int, Field(ge=0, le=4096)]
-    model: Name
-
-    def as_node(self) -> Node:
-        memory_gb = self.memory_mib * 2**20 / 1e9
-        return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
 
 
 def _hole(node: Node, locality: str) -> str:
@@ -279,14 +174,3 @@ def _count_faults(name: str, gpus: object, per_node: object) -> list[Fault]:
     if not isinstance(per_node, int | np.integer) or per_node < 1:
         faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}"))
     return faults
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(Fault(where, "", f"must be a mapping of field to value, found {value!r}"))
-    return {str(key): cell for key, cell in value.items()}
-
-
-def _pointer(place: tuple[str | int, ...]) -> str:
-    """The way into a JSON document, as in nodes[3].num_gpus."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".") or "top level"

@@ -7,9 +7,11 @@ everything else is a failure at run time (exit code 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "Fault",
@@ -21,6 +23,7 @@ __all__ = [
     "SolverError",
     "UnknownNameError",
     "nearest",
+    "together",
 ]
 
 SHOWN_FAULTS = 20
@@ -84,6 +87,28 @@ class SolverError(GavelError, RuntimeError):
 
 class ProofError(SolverError):
     """The solver reported an optimum, but its answer is not feasible or its bound does not meet its value."""
+
+
+@contextmanager
+def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Run several checks and raise the faults of all that fail as one error.
+
+    >>> with together() as attempt:
+    ...     number = attempt(lambda: 1)
+    >>> number
+    1
+    """
+    faults: list[Fault] = []
+
+    def attempt(check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except InputError as error:
+            faults.extend(error.faults)
+            return None
+
+    yield attempt
+    InputError.raise_any(faults)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

@@ -66,7 +66,7 @@ def known_part(cluster: Cluster, profile: Profile) -> Cluster:
         raise UnknownNameError(*faults)
     for fault, name in zip(faults, unknown, strict=True):
         gpus = sum(node.num_gpus for node in cluster.nodes_of(name))
-        warnings.warn(f"{fault}; its {gpus} GPUs are left out", GavelWarning, stacklevel=3)
+        warnings.warn(f"{gpus} GPUs are left out: {fault}", GavelWarning, stacklevel=3)
     return cluster.restricted_to(profile.accelerators)
 
 

@@ -27,7 +27,7 @@ class Job(Record):
     """A job as it is submitted: what it runs, how large its gang is, and what it is owed.
 
     job_id: unique name; job_type: row of the throughput profile; num_gpus: GPUs of the gang, all or nothing;
-    weight: a job of weight 2 is owed twice as much; priority: higher goes first (policy `priority`);
+    weight: a job of weight 2 is owed twice as much; priority: higher goes first;
     total_steps, steps_done: work in training steps, unknown total when None; duration_seconds on duration_accelerator:
     stands in for total_steps (steps = duration x throughput there);
     arrival_seconds, deadline_seconds: on the clock of the cluster, a deadline is absolute;
@@ -122,8 +122,8 @@ class JobSet(Sequence[Job]):
         """Read jobs from JSON: a list of objects, or an object with the list under "jobs"."""
         document = reading.json_document(path)
         rows = document.get("jobs") if isinstance(document, dict) else document
-        if not isinstance(rows, list):
-            raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with the list under "jobs"'))
+        if not isinstance(rows, list) or (isinstance(document, dict) and len(document) > 1):
+            raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with nothing but the list under "jobs"'))
         return cls._from_rows((f"{path}, entry {index}", row) for index, row in enumerate(rows, 1))
 
     @classmethod

@@ -28,7 +28,7 @@ def screen(
     largest_gangs: NDArray[np.float64],
     steps_remaining: NDArray[np.float64],
 ) -> Screening:
-    """Apply the masks of a valid allocation, so that no time is promised that no round can deliver.
+    """Apply the masks of a valid allocation, so that no job is promised time where its gang can never be placed.
 
     A job runs on a type if T_ij > 0, it allows the type, and its gang fits an empty cluster: s_i <= largest_gangs_ij, an
     (N, K) array of the GPUs of a type that one gang may span under its locality. A job without steps left, or without any

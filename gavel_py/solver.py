@@ -91,7 +91,8 @@ def _compiled(problem: cp.Problem) -> tuple[dict[str, Any], Any, Any]:
     except cp.error.DCPError as error:
         raise InputError(f"the objective or a constraint of this policy is not convex: {error}") from None
     except cp.error.SolverError as error:
-        raise InputError(f"this policy is not a linear program, which is what HiGHS solves: {error}") from None
+        text = "this policy is not a linear program, which is what HiGHS solves: no logarithms, powers or other curves"
+        raise InputError(text) from error
     data = compiled[0]
     if data.get("P") is not None or data["bool_vars_idx"] or data["int_vars_idx"]:
         raise InputError("this policy has a quadratic objective or whole-number variables; only linear programs are solved")

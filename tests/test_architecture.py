@@ -18,7 +18,9 @@ PACKAGE = Path(gp.__file__).parent
 FLOORS = [
     {"errors"},
     {"validation", "reading", "array_checks", "screening"},
-    {"cluster", "jobs"},
+    {"nodes", "jobs"},
+    {"cluster_files"},
+    {"cluster"},
     {"throughput_profiles"},
     {"job_arrays"},
     {"problem"},

@@ -37,8 +37,6 @@ class TwoWorst(gp.SumPolicy):
 class ShareOfGpus(gp.DemandPolicy):
     """Max-min fairness without weights and gang sizes: every job's throughput over that of an equal share."""
 
-    direction = "max"
-
     def need(self, problem: gp.AllocationProblem, level: float) -> Floats:
         return level * problem.equal_share
 
@@ -97,6 +95,41 @@ def test_demand_and_order_of_ones_own() -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0], [2.0], [2.0]], [4], num_gpus=[1, 4, 1])
     assert gp.solve(problem, LargestGangFirst()).time_fractions.tolist() == [[0], [1], [0]]
     assert gp.solve(problem, ShareOfGpus(efficiency=False)).objective_value == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize("answer", [3.0, None, [1.0], [1.0, np.nan, 1.0], "x", [[1.0, 1.0, 1.0]]])
+def test_a_method_that_returns_no_number_per_job_is_named(answer: object) -> None:
+    class Demand(gp.DemandPolicy):
+        """Wrong."""
+
+        def need(self, problem: gp.AllocationProblem, level: float) -> Floats:  # noqa: ARG002
+            return answer  # type: ignore[return-value]
+
+    class Order(gp.OrderedPolicy):
+        """Wrong."""
+
+        def sort_key(self, problem: gp.AllocationProblem) -> Floats:  # noqa: ARG002
+            return answer  # type: ignore[return-value]
+
+    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0], [2.0]], [4])
+    for policy, method in ((Demand(), "need"), (Order(), "sort_key")):
+        with pytest.raises(
+            gp.InputError, match=rf"policy {policy.name}, field {method}: must return a finite number for each of the 3"
+        ):
+            gp.solve(problem, policy)
+
+
+def test_a_demand_may_be_a_list_but_not_nothing() -> None:
+    class Listed(gp.DemandPolicy):
+        """Needs as a list."""
+
+        def need(self, problem: gp.AllocationProblem, level: float) -> Floats:
+            return [level * scale for scale in (0.0, 1.0)][: problem.num_jobs]  # type: ignore[return-value]
+
+    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0]], [1])
+    assert gp.solve(problem, Listed()).objective_value == pytest.approx(2.0)
+    with pytest.raises(gp.InputError, match="not only 0"):
+        gp.solve(problem.select(np.array([0])), Listed())
 
 
 def test_an_objective_that_is_no_linear_program_is_refused() -> None:

@@ -14,8 +14,9 @@ import click
 from click.shell_completion import CompletionItem
 
 import gavel_py as gp
+from gavel_py.errors import together
 
-__all__ = ["Inputs", "PolicyChoice", "load", "policies_of", "problem_options", "warnings_shown"]
+__all__ = ["Inputs", "load", "policies_of", "problem_options", "warnings_shown"]
 
 DEFAULT_PROFILE = "gavel-osdi20"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,14 +33,6 @@ class Inputs:
     def problem(self) -> gp.AllocationProblem:
         """Return the allocation problem of all jobs together, at time 0."""
         return gp.AllocationProblem.from_jobs(self.jobs, self.cluster, self.profile)
-
-
-@dataclass(frozen=True)
-class PolicyChoice:
-    """One --policy: its label in tables, and the policy."""
-
-    label: str
-    policy: gp.Policy
 
 
 def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -85,28 +78,11 @@ def load(
     """Read jobs, cluster and profile as the options of `problem_options` name them; faults of all three come together."""
     if profile is not None and throughputs is not None:
         raise click.UsageError("--profile and --throughputs both say how fast jobs run; give one of them")
-    with _together() as attempt:
+    with together() as attempt:
         jobs = attempt(lambda: gp.JobSet.from_file(jobs_file))
         found = attempt(lambda: _cluster(cluster, renames))
         speeds = attempt(lambda: _profile(profile or DEFAULT_PROFILE, throughputs, store))
     return Inputs(jobs, found, speeds)
-
-
-@contextmanager
-def _together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Run several readings and raise the faults of all that failed as one error."""
-    failed: list[gp.InputError] = []
-
-    def attempt(read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except gp.InputError as error:
-            failed.append(error)
-            return None
-
-    yield attempt
-    if failed:
-        raise gp.InputError(*(fault for error in failed for fault in error.faults))
 
 
 def _cluster(text: str, renames: tuple[str, ...]) -> gp.Cluster:
@@ -130,19 +106,19 @@ def _assignment(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def policies_of(specs: tuple[str, ...], settings: tuple[str, ...]) -> list[PolicyChoice]:
+def policies_of(specs: tuple[str, ...], settings: tuple[str, ...]) -> list[gp.Policy]:
     """Return the policies that --policy and --set name; each --set must be an option of at least one of them."""
     shared = dict(_assignment(setting, "--set", "OPTION=VALUE") for setting in settings)
     specs = specs or ("max_min_fairness",)
     names = [spec.split(",")[0].strip() for spec in specs]
     known = [gp.policy_options(gp.policy_class(name)) for name in names]
     everywhere = {option for options in known for option in options}
-    choices = []
+    policies = []
     for spec, name, options in zip(specs, names, known, strict=True):
         own = dict(_assignment(part, "--policy", "NAME,OPTION=VALUE") for part in spec.split(",")[1:])
         applied = {option: value for option, value in shared.items() if option in options or option not in everywhere}
-        choices.append(PolicyChoice(spec, gp.resolve_policy(name, **(applied | own))))
-    return choices
+        policies.append(gp.resolve_policy(name, **(applied | own)))
+    return policies
 
 
 @contextmanager

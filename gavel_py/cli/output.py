@@ -16,7 +16,7 @@ import click
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["csv_text", "emit", "number", "table_text", "width"]
+__all__ = ["counted", "csv_text", "emit", "number", "table_text", "width"]
 
 PIPE_WIDTH = 1000
 """Columns of a table that goes into a pipe or a file, where nothing tells the width."""
@@ -63,9 +63,7 @@ def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(title) if title else None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1)
-    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, column in enumerate(columns):
         justify: Any = "left" if index < text_columns else "right"
         table.add_column(Text(column), justify=justify, overflow="fold", no_wrap=index == 0)
@@ -74,13 +72,19 @@ def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     console = Console(file=io.StringIO(), width=width(), force_terminal=False, legacy_windows=False)
     console.print(table)
     text: Any = console.file
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    lines = [title, *text.getvalue().splitlines()] if title else text.getvalue().strip("\n").splitlines()
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
 def width() -> int:
     """Return how many columns a table may have: those of the terminal, or many where the output goes elsewhere."""
     is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return max(40, shutil.get_terminal_size().columns) if is_known else PIPE_WIDTH
+
+
+def counted(count: int, word: str) -> str:
+    """Return "1 job", "2 jobs"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def number(value: float | None) -> str:

@@ -47,15 +47,16 @@ def command(
     The job set stays as it is: no job makes progress, arrives or leaves.
     """
     with warnings_shown():
-        choices = policies_of(policy_specs, settings)
-        if len(choices) > 1:
+        policy, *others = policies_of(policy_specs, settings)
+        if others:
             raise click.UsageError("rounds are shown for one --policy at a time")
         inputs = load(jobs_file, cluster, profile, throughputs, renames, store)
-        scheduler, rounds = play(inputs, choices[0].policy, num_rounds, round_seconds)
+        scheduler, rounds = play(inputs, policy, num_rounds, round_seconds)
     delivery = scheduler.delivery()
     if form == "json":
         document = {
-            "policy": choices[0].policy.name,
+            "policy": policy.name,
+            "options": policy.changed_options,
             "round_seconds": round_seconds,
             "rounds": [round_.to_dict() for round_ in rounds],
             "delivery": delivery.to_dict(),
@@ -141,7 +142,7 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
     promised, delivered = (seconds / 3600 for seconds in (delivery.promised_gpu_seconds, delivery.delivered_gpu_seconds))
     summary = (
         f"Promised {promised:.4g} GPU-hours, delivered {delivered:.4g} (idle GPUs given to waiting jobs included).\n"
-        f"Still owed: {delivery.undelivered_share:.2%} of the promise; the rounds to come serve it first.\n"
+        f"Still owed: {delivery.undelivered_share:.2%} of the promise; later rounds serve it first, as far as whole gangs fit.\n"
     )
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import Inputs, PolicyChoice, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import csv_text, emit, number, table_text
+from gavel_py.cli.inputs import Inputs, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.output import counted, csv_text, emit, number, table_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
 
 __all__ = ["command"]
@@ -52,15 +52,15 @@ def command(
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     """
     with warnings_shown():
-        choices = policies_of(policy_specs, settings)
+        policies = policies_of(policy_specs, settings)
         started = time.perf_counter()
         inputs = load(jobs_file, cluster, profile, throughputs, renames, store)
         read = time.perf_counter()
         problem = inputs.problem()
         built = time.perf_counter()
-        _import_solver(choices)
+        _import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
-        results = [_result(inputs, problem, choice, num_rounds, round_seconds, seconds) for choice in choices]
+        results = [_result(inputs, problem, policy, num_rounds, round_seconds, seconds) for policy in policies]
     if form == "json":
         documents = [result.document for result in results]
         emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), out)
@@ -74,7 +74,7 @@ def command(
 class Result:
     """One policy's allocation, and its first rounds if they were asked for."""
 
-    choice: PolicyChoice
+    label: str
     allocation: gp.Allocation
     rounds: list[gp.Round]
     delivery: gp.DeliveryReport | None
@@ -84,25 +84,25 @@ class Result:
 def _result(
     inputs: Inputs,
     problem: gp.AllocationProblem,
-    choice: PolicyChoice,
+    policy: gp.Policy,
     num_rounds: int,
     round_seconds: float,
     seconds: dict[str, float],
 ) -> Result:
-    allocation = gp.solve(problem, choice.policy)
+    allocation = gp.solve(problem, policy)
     document = allocation.to_dict()
     document["seconds"] |= seconds
     if not num_rounds:
-        return Result(choice, allocation, [], None, document | {"rounds": []})
-    scheduler, rounds = play(inputs, choice.policy, num_rounds, round_seconds)
+        return Result(policy.label, allocation, [], None, document | {"rounds": []})
+    scheduler, rounds = play(inputs, policy, num_rounds, round_seconds)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
-    return Result(choice, allocation, rounds, delivery, document)
+    return Result(policy.label, allocation, rounds, delivery, document)
 
 
-def _import_solver(choices: list[PolicyChoice]) -> None:
+def _import_solver(policies: list[gp.Policy]) -> None:
     """Import what programs need before the clock of the first policy starts, if any of them needs it."""
-    if not all(isinstance(choice.policy, gp.OrderedPolicy) for choice in choices):
+    if not all(isinstance(policy, gp.OrderedPolicy) for policy in policies):
         importlib.import_module(gp.Program.__module__)
 
 
@@ -111,7 +111,7 @@ def _csv(results: list[Result]) -> str:
     types = results[0].allocation.accelerator_types
     header = ["policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"]
     rows = (
-        [result.choice.label, job_id, *fractions, throughput, normalized, result.allocation.excluded.get(job_id, "")]
+        [result.label, job_id, *fractions, throughput, normalized, result.allocation.excluded.get(job_id, "")]
         for result in results
         for job_id, fractions, throughput, normalized in zip(
             result.allocation.job_ids,
@@ -128,7 +128,7 @@ def _report(inputs: Inputs, results: list[Result]) -> str:
     parts = [_jobs_table(inputs, results[0].allocation)] if len(results) == 1 else []
     for result in results:
         if result.delivery is not None:
-            heading = [f"Rounds under {result.choice.label}"] if len(results) > 1 else []
+            heading = [f"Rounds under {result.label}"] if len(results) > 1 else []
             parts += [*heading, rounds_text(inputs.jobs, result.rounds), delivery_text(result.delivery)]
     parts.append(_excluded_text(results[0].allocation))
     parts.append(_summary(results[0]) if len(results) == 1 else _comparison(results))
@@ -165,7 +165,8 @@ def _summary(result: Result) -> str:
     if allocation.objective_value is not None:
         objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
     served = len(allocation.job_ids) - len(allocation.excluded)
-    return f"{table}\n{result.choice.label}: {objective}; {served} jobs, {sum(result.document['seconds'].values()):.2f} s\n"
+    seconds = sum(result.document["seconds"].values())
+    return f"{table}\n{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n"
 
 
 def _comparison(results: list[Result]) -> str:
@@ -178,6 +179,6 @@ def _comparison(results: list[Result]) -> str:
         v = allocation.normalized_throughputs[active]
         used = [f"{part:.1%}" for part in allocation.utilization]
         row = [number(allocation.objective_value), number(v.sum()), number(v.min(initial=0) if not active else v.min())]
-        rows.append([result.choice.label, *row, *used, f"{allocation.seconds['solve']:.2f}"])
+        rows.append([result.label, *row, *used, f"{allocation.seconds['solve']:.2f}"])
     note = "v: a job's throughput over that of an equal share of the cluster; objectives are each policy's own and do not compare\n"
     return table_text("Policies compared", columns, rows) + note

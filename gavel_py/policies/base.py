@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.problem import AllocationProblem
 
-__all__ = ["Decision", "Policy", "option"]
+__all__ = ["Decision", "Policy", "numbers_by_job", "option"]
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +22,18 @@ Floats = NDArray[np.float64]
 def option(default: Any, text: str) -> Any:
     """Return a dataclass field for a policy's option, with the text that `gavel policies show` prints."""
     return dataclasses.field(default=default, metadata={"help": text})
+
+
+def numbers_by_job(policy: Policy, method: str, values: object, problem: AllocationProblem) -> Floats:
+    """Return what a policy's method returned as an (N,) array, or raise `InputError` when it is none or not all finite."""
+    try:
+        numbers = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        numbers = np.zeros(0)
+    if numbers.shape != (problem.num_jobs,) or not np.isfinite(numbers).all():
+        text = f"must return a finite number for each of the {problem.num_jobs} jobs, returned {values!r}"
+        raise InputError(Fault(f"policy {policy.name}", method, text))
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,18 @@ class Policy(ABC):
     def name(self) -> str:
         """The name under which it is known."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    @property
+    def label(self) -> str:
+        """The name with the options that differ from their defaults, as the command line takes it: fifo,backfill=true."""
+        options = (f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in self.changed_options.items())
+        return ",".join([self.name, *options])
 
     @property
     def backfills(self) -> bool:

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.errors import Fault, InputError
+from gavel_py.policies.base import Decision, Policy, numbers_by_job, option
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import priced_bound, tidied
 
@@ -28,14 +29,17 @@ class DemandPolicy(Policy):
 
     efficiency: bool = option(True, "among all answers of the best level, take the one with the most Σ s_i·v_i")
 
-    direction: ClassVar[Literal["max", "min"]]
+    direction: ClassVar[Literal["max", "min"]] = "max"
 
     @abstractmethod
     def need(self, problem: AllocationProblem, level: float) -> Floats:
         """Return (N,) the throughput in steps/s that each job needs at this level."""
 
     def decide(self, problem: AllocationProblem) -> Decision:
-        need = self.need(problem, 1.0)
+        need = numbers_by_job(self, "need", self.need(problem, 1.0), problem)
+        if need.min() < 0 or need.max() <= 0:
+            text = f"must return numbers of at least 0 and not only 0, returned {need!r}"
+            raise InputError(Fault(f"policy {self.name}", "need", text))
         unit = _unit(problem, need)
         level, bound, prices, fractions = _best_level(problem, need * unit, self.efficiency)
         if self.direction == "max":

@@ -19,7 +19,7 @@ class Fifo(OrderedPolicy):
     """First in, first out: jobs in order of arrival, each on the fastest accelerator type that is free.
 
     A job that does not fit makes all later ones wait, unless `backfill` is set.
-    Source: Gavel (OSDI 2020), section 4.4.
+    Source: Gavel (OSDI 2020), section 4.2.
     """
 
     backfill: bool = option(False, "let later jobs pass one that does not fit; without it GPUs may stay idle")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,6 @@ class MaxMinFairness(DemandPolicy):
     θ = min_i s_i·thr_i / (w_i·P_i); w_i: weight, P_i: throughput of an equal share, s_i: GPUs of the gang.
     Source: Gavel (OSDI 2020), sections 4.1 and 4.2.
     """
-
-    direction: ClassVar[Literal["max", "min"]] = "max"
 
     def need(self, problem: AllocationProblem, level: float) -> NDArray[np.float64]:
         return level * problem.weights * problem.equal_share / problem.num_gpus

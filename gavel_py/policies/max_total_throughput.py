@@ -21,7 +21,7 @@ class MaxTotalThroughput(SumPolicy):
     """Maximum total throughput: max Σ_i thr_i(X) / P_i.
 
     P_i: throughput of an equal share of the cluster, so that models of different step size compare;
-    `normalized=False` takes Σ_i thr_i(X) in raw steps/s as Gavel does. Source: Gavel (OSDI 2020), section 4.3.
+    `normalized=False` takes Σ_i thr_i(X) in raw steps/s as Gavel does. Source: Gavel (OSDI 2020), section 4.2.
     """
 
     normalized: bool = option(True, "divide each job's throughput by that of an equal share; false: raw steps/s")

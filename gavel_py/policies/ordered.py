@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.policies.base import Decision, Policy, numbers_by_job, option
 from gavel_py.problem import AllocationProblem
 
 __all__ = ["OrderedPolicy"]
@@ -41,7 +41,8 @@ class OrderedPolicy(Policy):
     def decide(self, problem: AllocationProblem) -> Decision:
         free = problem.capacities.copy()
         fractions = np.zeros(problem.throughputs.shape)
-        order = np.lexsort((problem.arrival_seconds, self.sort_key(problem)))
+        key = numbers_by_job(self, "sort_key", self.sort_key(problem), problem)
+        order = np.lexsort((problem.arrival_seconds, key))
         if not self.preemptive:
             order = self._keep_running(problem, order, free, fractions)
         # The types of each job, fastest first; equal ones in the order of the cluster.

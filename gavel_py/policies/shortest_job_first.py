@@ -20,7 +20,7 @@ class ShortestJobFirst(OrderedPolicy):
     """Shortest job first: ascending best-case time n_i / max_j T_ij, over the types where job i can run.
 
     n_i: steps remaining (`by="remaining"`, also known as SRTF) or total steps (`by="total"`).
-    Source: Gavel (OSDI 2020), section 4.4, in its lexicographic form: it goes on to serve the others.
+    Source: Gavel (OSDI 2020), section 4.2, in its lexicographic form: it goes on to serve the others.
     """
 
     by: Literal["remaining", "total"] = option("remaining", "which steps count: those remaining, or the job's total")

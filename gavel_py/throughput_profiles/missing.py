@@ -40,6 +40,8 @@ class Catalogue(NamedTuple):
         if isinstance(subject.value, Entry):
             close = self._close(subject.value) if hint else ""
             return Fault(where, "", f"has no throughput of {subject.value}{concerning}{close}")
+        if not subject.value:
+            return Fault(where, subject.field, f"is empty{concerning}; it says which throughputs are meant")
         close = nearest(subject.value, self._known(subject.field)) if hint else ""
         return Fault(where, subject.field, f"{subject.value!r} is not in it{concerning}{close}")
 

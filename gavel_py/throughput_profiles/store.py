@@ -87,7 +87,7 @@ class ThroughputStore:
         with database.writing(self.path) as connection:
             if profile.name in _stored_names(connection):
                 if not replace:
-                    problem = f"{profile.name!r} is taken; say replace to overwrite it, or give the profile another name"
+                    problem = f"{profile.name!r} is taken; replace it (--replace, replace=True) or give the profile another name"
                     raise InputError(Fault(self._where, "name", problem))
                 _delete(connection, profile.name)
             _insert(connection, profile, INSERT_ROW)
@@ -126,15 +126,15 @@ class ThroughputStore:
         if name in builtin.names():
             raise InputError(Fault(self._where, "name", f"{name!r} is a built-in profile; {remedy}"))
 
-    def _profile_id(self, connection: sqlite3.Connection, name: str) -> int:
+    def _profile_id(self, connection: sqlite3.Connection, name: str, others: tuple[str, ...] = ()) -> int:
         found: tuple[int] | None = connection.execute("SELECT id FROM profiles WHERE name = ?", (name,)).fetchone()
         if found is None:
-            known = (*builtin.names(), *_stored_names(connection))
+            known = (*others, *_stored_names(connection))
             raise UnknownNameError(Fault(self._where, "name", f"has no profile {name!r}{nearest(name, known)}"))
         return found[0]
 
     def _load(self, connection: sqlite3.Connection, name: str) -> ThroughputProfile:
-        number = self._profile_id(connection, name)
+        number = self._profile_id(connection, name, builtin.names())
         about = connection.execute(SELECT_ABOUT, (number,)).fetchone()
         rows = (dict(zip(Row._fields, row, strict=True)) for row in connection.execute(SELECT_ROWS, (number,)))
         # Checked again: anyone can write to the file with other tools.

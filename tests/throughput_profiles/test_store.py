@@ -115,7 +115,7 @@ class TestAdding:
 class TestRefusals:
     def test_a_name_that_is_taken(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
-        with pytest.raises(InputError, match="'mine' is taken; say replace to overwrite it"):
+        with pytest.raises(InputError, match="'mine' is taken; replace it"):
             store.save(profile("mine", 1))
         assert store.load("mine") == profile("mine")
 
@@ -138,8 +138,12 @@ class TestRefusals:
         store.save(profile("cluster-a"))
         with pytest.raises(UnknownNameError, match="has no profile 'cluster-b'; did you mean 'cluster-a'"):
             use(store, "cluster-b")
+
+    def test_an_unknown_name_is_compared_with_those_that_would_do(self, store: ThroughputStore) -> None:
         with pytest.raises(UnknownNameError, match="did you mean 'gavel-osdi20'"):
-            use(store, "gavel-osdi")
+            store.load("gavel-osdi")
+        with pytest.raises(UnknownNameError, match="has no profile 'gavel-osdi'; there are none"):
+            store.delete("gavel-osdi")
 
 
 class TestWhere:

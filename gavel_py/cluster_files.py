@@ -1,0 +1,113 @@
+"""Reading clusters from YAML, JSON and Alibaba's openb node list (docs/file-formats.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, nearest, together
+from gavel_py.nodes import AcceleratorType, Amount, Name, Node
+from gavel_py.validation import Record, check_records
+
+__all__ = ["read_cluster"]
+
+Parts = tuple[list[Node], list[AcceleratorType]]
+KEYS = ("nodes", "accelerator_types")
+
+
+def read_cluster(path: str | Path) -> Parts:
+    """Return the nodes and the declared accelerator types of a file; the format is told by its suffix."""
+    readers: dict[str, Callable[[str | Path], Parts]] = {
+        ".yaml": _read_yaml,
+        ".yml": _read_yaml,
+        ".json": _read_json,
+        ".csv": _read_openb,
+    }
+    return readers[reading.suffix_of(path, readers)](path)
+
+
+def _read_yaml(path: str | Path) -> Parts:
+    document, places = reading.yaml_document(path)
+    return _parts(path, document, lambda *place: f"{path}, line {places.get(place, 1)}")
+
+
+def _read_json(path: str | Path) -> Parts:
+    return _parts(path, reading.json_document(path), lambda *place: f"{path}, {_pointer(place)}")
+
+
+def _read_openb(path: str | Path) -> Parts:
+    """sn, cpu_milli, memory_mib, gpu, model; nodes without GPUs are left out."""
+    rows = reading.csv_rows(path, required=("sn", "cpu_milli", "memory_mib", "gpu", "model"))
+    nodes = check_records(_OpenbNode, ((where, row) for where, row in rows if row.get("gpu") != "0"))
+    return [node.as_node() for node in nodes], []
+
+
+def _parts(path: str | Path, document: Any, where: Callable[..., str]) -> Parts:
+    if not isinstance(document, dict):
+        raise InputError(Fault(str(path), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
+    unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any(unknown))
+        nodes = attempt(lambda: _nodes(document.get("nodes"), where))
+        kinds = attempt(lambda: _accelerator_types(document.get("accelerator_types"), where))
+    return nodes, kinds
+
+
+def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
+    if not isinstance(entries, list | None):
+        raise InputError(Fault(where("nodes"), "nodes", "must be a list of nodes"))
+    rows = ((where("nodes", i), _mapping(entry, where("nodes", i))) for i, entry in enumerate(entries or []))
+    return [node for entry in check_records(_NodeEntry, rows) for node in entry.expanded()]
+
+
+def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[AcceleratorType]:
+    if not isinstance(entries, dict | None):
+        raise InputError(Fault(where("accelerator_types"), "accelerator_types", "must be a mapping from name to details"))
+    places = {name: where("accelerator_types", name) for name in entries or {}}
+    rows = ((places[name], {"name": name} | _mapping(entry or {}, places[name])) for name, entry in (entries or {}).items())
+    return check_records(AcceleratorType, rows)
+
+
+class _NodeEntry(Node):
+    """A node of a cluster file, or `count` equal nodes named name-0, name-1, ..."""
+
+    count: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+    def expanded(self) -> Iterator[Node]:
+        fields = self.model_dump(exclude={"count"})
+        if self.count is None:
+            yield Node(**fields)
+        for index in range(self.count or 0):
+            yield Node(**fields | {"name": f"{self.name}-{index}"})
+
+
+class _OpenbNode(Record):
+    """A row of openb's node list."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "sn"
+
+    sn: Name
+    cpu_milli: Amount
+    memory_mib: Amount
+    gpu: Annotated[int, Field(ge=0, le=4096)]
+    model: Name
+
+    def as_node(self) -> Node:
+        memory_gb = self.memory_mib * 2**20 / 1e9
+        return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(Fault(where, "", f"must be a mapping of field to value, found {value!r}"))
+    return {str(key): cell for key, cell in value.items()}
+
+
+def _pointer(place: tuple[str | int, ...]) -> str:
+    """The way into a JSON document, as in nodes[3].num_gpus."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".") or "top level"
