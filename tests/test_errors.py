@@ -1,0 +1,143 @@
+"""Errors say where, in which field, what was found and what would be right; one error holds every fault."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from gavel_py import errors
+from gavel_py.errors import (
+    Fault,
+    GavelError,
+    GavelWarning,
+    InputError,
+    MissingThroughputError,
+    ProofError,
+    SolverError,
+    UnknownNameError,
+    nearest,
+    together,
+)
+
+
+class TestFault:
+    @pytest.mark.parametrize(
+        ("fault", "text"),
+        [
+            (Fault("jobs.csv, line 3", "weight", "must be a number"), "jobs.csv, line 3, field weight: must be a number"),
+            (Fault("jobs.csv", "", "is empty"), "jobs.csv: is empty"),
+            (Fault("", "weights", "must have 2 entries"), "field weights: must have 2 entries"),
+            (Fault("", "", "there are no jobs"), "there are no jobs"),
+        ],
+    )
+    def test_names_its_place_first(self, fault: Fault, text: str) -> None:
+        assert str(fault) == text
+
+
+class TestInputError:
+    def test_holds_every_fault_on_a_line_of_its_own(self) -> None:
+        first, second = Fault("job 'a'", "weight", "is required"), Fault("job 'b'", "num_gpus", "must be at least 1, found 0")
+        error = InputError(first, second)
+        assert error.faults == (first, second)
+        assert str(error) == "job 'a', field weight: is required\njob 'b', field num_gpus: must be at least 1, found 0"
+
+    def test_takes_plain_text(self) -> None:
+        error = InputError("there are no jobs")
+        assert error.faults == (Fault("", "", "there are no jobs"),)
+        assert str(error) == "there are no jobs"
+
+    def test_shows_the_first_twenty_faults_and_counts_the_rest(self) -> None:
+        error = InputError(*(Fault(f"job {i}", "", "is wrong") for i in range(23)))
+        shown = str(error).splitlines()
+        assert shown[:2] == ["job 0: is wrong", "job 1: is wrong"]
+        assert shown[19:] == ["job 19: is wrong", "... and 3 more faults of this kind"]
+        assert len(error.faults) == 23
+
+    def test_shows_twenty_faults_without_a_remark(self) -> None:
+        assert str(InputError(*(Fault(f"job {i}", "", "is wrong") for i in range(20)))).splitlines()[-1] == "job 19: is wrong"
+
+    def test_raise_any_is_quiet_without_faults(self) -> None:
+        InputError.raise_any([])
+
+    def test_raise_any_raises_the_class_it_is_called_on(self) -> None:
+        fault = Fault("", "policy", "is not known")
+        with pytest.raises(UnknownNameError) as error:
+            UnknownNameError.raise_any([fault])
+        assert error.value.faults == (fault,)
+
+    def test_survives_the_way_to_another_process(self) -> None:
+        error = InputError(Fault("job 'a'", "weight", "is required"), "and more")
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert (type(copy), copy.faults, str(copy)) == (InputError, error.faults, str(error))
+
+
+class TestTogether:
+    def test_the_faults_of_all_checks_are_one_error(self) -> None:
+        first, second, third = (Fault(f"job {i}", "", "is wrong") for i in range(3))
+        checks = [lambda: InputError.raise_any([first, second]), lambda: 7, lambda: UnknownNameError.raise_any([third])]
+        results: list[object] = []
+        with pytest.raises(InputError) as error, together() as attempt:
+            results.extend(attempt(check) for check in checks)
+        assert error.value.faults == (first, second, third)
+        assert results == [None, 7, None]
+
+    def test_checks_that_pass_are_quiet(self) -> None:
+        with together() as attempt:
+            assert attempt(lambda: 7) == 7
+
+    def test_other_errors_are_not_held_back(self) -> None:
+        with pytest.raises(ZeroDivisionError), together() as attempt:
+            attempt(lambda: 1 / 0)
+
+
+class TestTree:
+    @pytest.mark.parametrize(
+        ("error", "builtin"),
+        [
+            (InputError, ValueError),
+            (UnknownNameError, LookupError),
+            (UnknownNameError, InputError),
+            (MissingThroughputError, LookupError),
+            (MissingThroughputError, InputError),
+            (SolverError, RuntimeError),
+            (ProofError, SolverError),
+        ],
+    )
+    def test_each_error_is_also_what_a_caller_expects(self, error: type[Exception], builtin: type[Exception]) -> None:
+        assert issubclass(error, builtin)
+
+    def test_all_errors_have_one_root(self) -> None:
+        public = [getattr(errors, name) for name in errors.__all__]
+        found = [kind for kind in public if isinstance(kind, type) and issubclass(kind, Exception)]
+        assert [kind for kind in found if not issubclass(kind, GavelError)] == [GavelWarning]
+
+    def test_a_failure_at_run_time_is_not_the_users_to_mend(self) -> None:
+        assert not issubclass(SolverError, InputError)
+
+    def test_the_warning_can_be_filtered_as_a_user_warning(self) -> None:
+        assert issubclass(GavelWarning, UserWarning)
+
+
+class TestNearest:
+    @pytest.mark.parametrize(
+        ("name", "known", "text"),
+        [
+            pytest.param("num_gpu", ["num_gpus", "weight"], "; did you mean 'num_gpus'?", id="one close name"),
+            pytest.param("v10", ["v100", "k80", "v1"], "; did you mean 'v100' or 'v1'?", id="closest first"),
+            pytest.param("colour", ["weight", "tenant"], "; known: weight, tenant", id="none close"),
+            pytest.param("", ["weight"], "; known: weight", id="empty name"),
+            pytest.param("colour", ["weight", "weight"], "; known: weight", id="repeated names once"),
+            pytest.param("colour", [], "; there are none", id="nothing known"),
+        ],
+    )
+    def test_suggests_or_lists(self, name: str, known: list[str], text: str) -> None:
+        assert nearest(name, known) == text
+
+    def test_suggests_three_at_most(self) -> None:
+        assert nearest("aaaa", ["aaab", "aaac", "aaad", "aaae"]).count(" or ") == 2
+
+    def test_lists_twelve_names_and_counts_all(self) -> None:
+        listed = ", ".join(f"n{i}" for i in range(12))
+        assert nearest("x", [f"n{i}" for i in range(12)]) == f"; known: {listed}"
+        assert nearest("x", [f"n{i}" for i in range(13)]) == f"; known: {listed}, ... (13 in all)"
