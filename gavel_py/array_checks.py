@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.validation import MOST, has_control
 
 __all__ = ["ArrayChecker"]
 
@@ -18,7 +19,8 @@ RULES: dict[str, tuple[str, Test]] = {
     "finite": ("must be a finite number", np.isfinite),
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
     "greater than 0": ("must be a finite number greater than 0", lambda a: np.isfinite(a) & (a > 0)),
-    "whole": ("must be a whole number of at least 1", lambda a: np.isfinite(a) & (a >= 1) & (a == np.floor(a))),
+    "whole": (f"must be a whole number from 1 to {MOST:,}", lambda a: (a >= 1) & (a <= MOST) & (a == np.floor(a))),
+    "from 0 to 1": ("must be a number from 0 to 1", lambda a: (a >= -1e-9) & (a <= 1 + 1e-9)),
     "finite or NaN": ("must be a finite number, or NaN for none", lambda a: ~np.isinf(a)),
     "at least 0 or NaN": (
         "must be a finite number of at least 0, or NaN for unknown",
@@ -67,24 +69,31 @@ class ArrayChecker:
             self.add(where, field, f"{text}, found {array[tuple(place)]:g}")
         return array
 
+    def _entries(self, field: str, values: object, count: int) -> list[object] | None:
+        """The values as a list of `count` entries; None, with a fault noted, when they are not that."""
+        if values is None:
+            return None
+        entries = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
+        if entries is None or len(entries) != count:
+            self.add("", field, f"must have {count} entries, found {values if entries is None else len(entries)!r}")
+            return None
+        return entries
+
     def texts(self, field: str, values: Sequence[object] | None, count: int) -> tuple[str, ...]:
         """Return `values` as text, or as many empty texts when None; note a wrong count."""
-        if values is not None and len(values) != count:
-            self.add("", field, f"must have {count} entries, found {len(values)}")
-        return ("",) * count if values is None else tuple(str(value) for value in values)
+        entries = self._entries(field, values, count)
+        return ("",) * count if entries is None else tuple(str(value) for value in entries)
 
     def columns_of(
         self, field: str, values: Sequence[object] | NDArray[np.int64] | None, jobs: Sequence[str], types: Sequence[str]
     ) -> NDArray[np.int64]:
         """Return (N,) column numbers from names or numbers of accelerator types; None and -1 mean none."""
         result = np.full(len(jobs), -1, dtype=np.int64)
-        if values is not None and len(values) != len(jobs):
-            self.add("", field, f"must have {len(jobs)} entries, found {len(values)}")
-            return result
+        entries = self._entries(field, values, len(jobs))
         numbers: dict[object, int] = {name: j for j, name in enumerate(types)}
         numbers |= {j: j for j in range(-1, len(types))} | {None: -1}
-        for i, value in enumerate(() if values is None else values):
-            if value in numbers:
+        for i, value in enumerate(entries or ()):
+            if isinstance(value, str | int | np.integer | None) and not isinstance(value, bool) and value in numbers:
                 result[i] = numbers[value]
             else:
                 known = ", ".join(types)
@@ -93,15 +102,13 @@ class ArrayChecker:
 
     def unique_names(self, field: str, values: Sequence[object] | None, count: int, prefix: str) -> tuple[str, ...]:
         """Return `values` as text, or prefix0, prefix1, ...; note a wrong count, an empty name or one that repeats."""
-        if values is None:
+        entries = self._entries(field, values, count)
+        if entries is None:
             return tuple(f"{prefix}{i}" for i in range(count))
-        names = tuple(str(value) for value in values)
-        if len(names) != count:
-            self.add("", field, f"must have {count} entries, found {len(names)}")
-            return tuple(f"{prefix}{i}" for i in range(count))
+        names = tuple(str(value) for value in entries)
         if len(set(names)) < count:
             for name in (name for name, times in Counter(names).items() if times > 1):
                 self.add(repr(name), field, "stands twice; names must be unique")
-        if "" in names:
-            self.add("", field, "must not contain an empty name")
+        if any(not name or has_control(name) for name in names):
+            self.add("", field, "must not contain an empty name or control characters")
         return names

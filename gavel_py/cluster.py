@@ -8,22 +8,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gavel_py.cluster_files import read_cluster
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.nodes import AcceleratorType, Node
+from gavel_py.validation import MOST
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]
 
 DEFAULT_GPUS_PER_NODE = 8
+LOCALITIES = ("any", "rack", "node")
 
 
 class Cluster:
     """A set of nodes; the order of `accelerator_types` is the order of columns in every allocation.
 
-    Types are taken from `accelerator_types` first, then from the nodes as they come. Raises `InputError` for nodes of one name
+    Types are taken from `accelerator_types` first, then from the nodes as they come; `left_out` names types that `restricted_to`
+    took away. Raises `InputError` for nodes of one name
     or types declared twice.
 
     >>> Cluster.from_counts({"v100": (16, 8), "p100": (6, 4)})
@@ -40,6 +44,7 @@ class Cluster:
             if node.accelerator not in kinds:
                 kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
         self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
+        self.left_out: tuple[str, ...] = ()
 
     @property
     def accelerator_names(self) -> tuple[str, ...]:
@@ -52,7 +57,9 @@ class Cluster:
         gpus: Counter[str] = Counter()
         for node in self.nodes:
             gpus[node.accelerator] += node.num_gpus
-        return np.array([gpus[name] for name in self.accelerator_names], dtype=float)
+        counts = np.array([gpus[name] for name in self.accelerator_names], dtype=float)
+        counts.setflags(write=False)
+        return counts
 
     @property
     def prices_per_hour(self) -> np.ndarray:
@@ -73,6 +80,8 @@ class Cluster:
 
         Nodes without a rack count as a rack of their own each.
         """
+        if locality not in LOCALITIES:
+            raise UnknownNameError(f"there is no locality {locality!r}{nearest(locality, LOCALITIES)}")
         holes: Counter[str] = Counter()
         for node in self.nodes_of(accelerator):
             holes[_hole(node, locality)] += node.num_gpus
@@ -87,17 +96,19 @@ class Cluster:
         kinds: dict[str, AcceleratorType] = {}
         for kind in self.accelerator_types:
             new = names.get(kind.name, kind.name)
-            kinds.setdefault(new, kind.model_copy(update={"name": new}))
+            kinds.setdefault(new, AcceleratorType(**kind.model_dump() | {"name": new}))
         nodes = (n.model_copy(update={"accelerator": names.get(n.accelerator, n.accelerator)}) for n in self.nodes)
         return Cluster(nodes, kinds.values())
 
     def restricted_to(self, accelerators: Iterable[str]) -> Cluster:
-        """Return the cluster without the nodes and types that are not in `accelerators`."""
-        keep = set(accelerators)
-        return Cluster(
+        """Return the cluster without the nodes and types that are not in `accelerators`, which are named in `left_out`."""
+        keep = {accelerators} if isinstance(accelerators, str) else set(accelerators)
+        rest = Cluster(
             (node for node in self.nodes if node.accelerator in keep),
             (kind for kind in self.accelerator_types if kind.name in keep),
         )
+        rest.left_out = (*self.left_out, *(name for name in self.accelerator_names if name not in keep))
+        return rest
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int | tuple[int, int]]) -> Cluster:
@@ -108,9 +119,10 @@ class Cluster:
         faults: list[Fault] = []
         nodes: list[Node] = []
         for name, count in counts.items():
-            gpus, per_node = count if isinstance(count, tuple | list) else (count, DEFAULT_GPUS_PER_NODE)
+            gpus, per_node = count if isinstance(count, tuple | list) and len(count) == 2 else (count, DEFAULT_GPUS_PER_NODE)
             faults += _count_faults(name, gpus, per_node)
             if not faults:
+                gpus, per_node = int(gpus), int(per_node)
                 sizes = [per_node] * (gpus // per_node) + [gpus % per_node] * (gpus % per_node > 0)
                 nodes += [Node(name=f"{name}-{i}", accelerator=name, num_gpus=size) for i, size in enumerate(sizes)]
         InputError.raise_any(faults)
@@ -122,7 +134,7 @@ class Cluster:
         counts: dict[str, tuple[int, int]] = {}
         faults: list[Fault] = []
         for part in text.split(","):
-            match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*(\d{1,9})(?:\s*/\s*(\d{1,9}))?\s*", part)
+            match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*([0-9]{1,9})(?:\s*/\s*([0-9]{1,9}))?\s*", part)
             if match is None:
                 faults.append(Fault("cluster", "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"))
             elif match[1].strip() in counts:
@@ -161,16 +173,22 @@ def _hole(node: Node, locality: str) -> str:
     return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _check_unique(what: str, names: Iterable[str]) -> None:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated])
 
 
-def _count_faults(name: str, gpus: object, per_node: object) -> list[Fault]:
+def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
     where = f"cluster, accelerator type {name!r}"
     faults = []
-    if not isinstance(gpus, int | np.integer) or gpus < 0:
+    if not _is_whole(gpus) or gpus < 0:
         faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}"))
-    if not isinstance(per_node, int | np.integer) or per_node < 1:
+    if not _is_whole(per_node) or per_node < 1:
         faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}"))
+    if not faults and gpus / per_node > MOST:
+        faults.append(Fault(where, "GPUs", f"must make at most {MOST:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
     return faults

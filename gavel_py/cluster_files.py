@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError, nearest, together
-from gavel_py.nodes import AcceleratorType, Amount, Name, Node
-from gavel_py.validation import Record, check_records
+from gavel_py.nodes import AcceleratorType, GpusPerNode, Node
+from gavel_py.validation import Name, NotNegative, Record, Whole, check_records, repeated
 
 __all__ = ["read_cluster"]
 
@@ -32,7 +30,7 @@ def read_cluster(path: str | Path) -> Parts:
 
 def _read_yaml(path: str | Path) -> Parts:
     document, places = reading.yaml_document(path)
-    return _parts(path, document, lambda *place: f"{path}, line {places.get(place, 1)}")
+    return _parts(path, document, lambda *place: f"{path}, line {places.get(tuple(str(part) for part in place), 1)}")
 
 
 def _read_json(path: str | Path) -> Parts:
@@ -42,8 +40,10 @@ def _read_json(path: str | Path) -> Parts:
 def _read_openb(path: str | Path) -> Parts:
     """sn, cpu_milli, memory_mib, gpu, model; nodes without GPUs are left out."""
     rows = reading.csv_rows(path, required=("sn", "cpu_milli", "memory_mib", "gpu", "model"))
-    nodes = check_records(_OpenbNode, ((where, row) for where, row in rows if row.get("gpu") != "0"))
-    return [node.as_node() for node in nodes], []
+    placed = [(where, row) for where, row in rows if row.get("gpu") != "0"]
+    nodes = [node.as_node() for node in check_records(_OpenbNode, placed)]
+    InputError.raise_any(repeated("node", "sn", zip((where for where, _ in placed), (node.name for node in nodes), strict=True)))
+    return nodes, []
 
 
 def _parts(path: str | Path, document: Any, where: Callable[..., str]) -> Parts:
@@ -60,22 +60,33 @@ def _parts(path: str | Path, document: Any, where: Callable[..., str]) -> Parts:
 def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
     if not isinstance(entries, list | None):
         raise InputError(Fault(where("nodes"), "nodes", "must be a list of nodes"))
-    rows = ((where("nodes", i), _mapping(entry, where("nodes", i))) for i, entry in enumerate(entries or []))
-    return [node for entry in check_records(_NodeEntry, rows) for node in entry.expanded()]
+    rows = [(where("nodes", i), entry) for i, entry in enumerate(entries or [])]
+    checked = check_records(_NodeEntry, rows)
+    nodes = [(place, node) for (place, _), entry in zip(rows, checked, strict=True) for node in entry.expanded()]
+    InputError.raise_any(repeated("node", "name", ((place, node.name) for place, node in nodes)))
+    return [node for _, node in nodes]
 
 
 def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[AcceleratorType]:
     if not isinstance(entries, dict | None):
         raise InputError(Fault(where("accelerator_types"), "accelerator_types", "must be a mapping from name to details"))
-    places = {name: where("accelerator_types", name) for name in entries or {}}
-    rows = ((places[name], {"name": name} | _mapping(entry or {}, places[name])) for name, entry in (entries or {}).items())
-    return check_records(AcceleratorType, rows)
+    details = {name: {} if entry is None else entry for name, entry in (entries or {}).items()}
+    double = [
+        Fault(f"{where('accelerator_types', n)} (accelerator type {n!r})", "name", "is the key; leave it out")
+        for n, d in details.items()
+        if isinstance(d, dict) and "name" in d
+    ]
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any(double))
+        rows = ((where("accelerator_types", n), d | {"name": n} if isinstance(d, dict) else d) for n, d in details.items())
+        kinds: list[AcceleratorType] = attempt(lambda: check_records(AcceleratorType, rows))
+    return kinds
 
 
 class _NodeEntry(Node):
     """A node of a cluster file, or `count` equal nodes named name-0, name-1, ..."""
 
-    count: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    count: Whole | None = None
 
     def expanded(self) -> Iterator[Node]:
         fields = self.model_dump(exclude={"count"})
@@ -92,20 +103,14 @@ class _OpenbNode(Record):
     identifier: ClassVar[str] = "sn"
 
     sn: Name
-    cpu_milli: Amount
-    memory_mib: Amount
-    gpu: Annotated[int, Field(ge=0, le=4096)]
+    cpu_milli: NotNegative
+    memory_mib: NotNegative
+    gpu: GpusPerNode
     model: Name
 
     def as_node(self) -> Node:
         memory_gb = self.memory_mib * 2**20 / 1e9
         return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(Fault(where, "", f"must be a mapping of field to value, found {value!r}"))
-    return {str(key): cell for key, cell in value.items()}
 
 
 def _pointer(place: tuple[str | int, ...]) -> str:

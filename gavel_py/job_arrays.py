@@ -73,13 +73,14 @@ def known_part(cluster: Cluster, profile: Profile) -> Cluster:
 def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seconds: float) -> JobArrays:
     """Look up and convert everything about the jobs that depends on the cluster or the profile."""
     names = cluster.accelerator_names
-    _check_names(jobs, {*names, *profile.accelerators})
+    _check_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
     throughputs = profile.matrix(jobs, names)
     allowed = _allowed(jobs, names)
     largest_gangs = _largest_gangs(jobs, cluster)
     total_steps = _total_steps(jobs, profile)
     done = np.array([job.steps_done for job in jobs], dtype=float)
-    fastest = np.where(allowed, throughputs, 0.0).max(axis=1, initial=0.0)
+    gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
+    fastest = np.where(allowed & (gangs <= largest_gangs), throughputs, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
     return JobArrays(throughputs, allowed, largest_gangs, total_steps, np.maximum(0.0, total_steps - done), deadlines)
 

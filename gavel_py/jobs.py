@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from gavel_py import reading
-from gavel_py.errors import Fault, InputError
-from gavel_py.validation import Record, check_records
+from gavel_py.errors import Fault, InputError, together
+from gavel_py.validation import Finite, Name, NotNegative, Positive, Record, Text, Whole, check_records, repeated
 
 __all__ = ["Job", "JobSet", "Locality"]
 
 Locality = Literal["any", "rack", "node"]
-
-Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Job(Record):
@@ -42,8 +37,8 @@ class Job(Record):
     identifier: ClassVar[str] = "job_id"
 
     job_id: Name
-    job_type: str = ""
-    num_gpus: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    job_type: Text = ""
+    num_gpus: Whole = 1
     weight: Positive = 1.0
     priority: Finite = 0.0
     total_steps: Positive | None = None
@@ -51,13 +46,13 @@ class Job(Record):
     arrival_seconds: Finite = 0.0
     deadline_seconds: Finite | None = None
     deadline_factor: Positive | None = None
-    tenant: str = ""
+    tenant: Text = ""
     allowed_accelerators: tuple[Name, ...] | None = None
     locality: Locality = "any"
     duration_seconds: Positive | None = None
     duration_accelerator: Name | None = None
 
-    def __init__(self, job_id: str | None = None, **fields: Any) -> None:
+    def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)
 
     @field_validator("allowed_accelerators", mode="before")
@@ -84,8 +79,10 @@ class JobSet(Sequence[Job]):
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.jobs: tuple[Job, ...] = tuple(jobs)
-        repeated = [job_id for job_id, times in Counter(job.job_id for job in self.jobs).items() if times > 1]
-        InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in repeated])
+        strange = [Fault("job set", "", f"must hold Job objects, found {job!r}") for job in self.jobs if not isinstance(job, Job)]
+        InputError.raise_any(strange)
+        twice = [job_id for job_id, times in Counter(job.job_id for job in self.jobs).items() if times > 1]
+        InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -96,6 +93,12 @@ class JobSet(Sequence[Job]):
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return self.jobs == other.jobs if isinstance(other, JobSet) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.jobs)
 
     def __repr__(self) -> str:
         return f"JobSet({len(self)} jobs)"
@@ -122,8 +125,10 @@ class JobSet(Sequence[Job]):
         """Read jobs from JSON: a list of objects, or an object with the list under "jobs"."""
         document = reading.json_document(path)
         rows = document.get("jobs") if isinstance(document, dict) else document
-        if not isinstance(rows, list) or (isinstance(document, dict) and len(document) > 1):
-            raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with nothing but the list under "jobs"'))
+        if not isinstance(rows, list):
+            raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with the list under "jobs"'))
+        others = [name for name in document if name != "jobs"] if isinstance(document, dict) else []
+        InputError.raise_any([Fault(str(path), "", f'key {name!r} is not known beside "jobs"') for name in others])
         return cls._from_rows((f"{path}, entry {index}", row) for index, row in enumerate(rows, 1))
 
     @classmethod
@@ -138,24 +143,17 @@ class JobSet(Sequence[Job]):
 
     @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
-        placed: list[tuple[str, Mapping[str, Any]]] = []
-        faults: list[Fault] = []
-        for where, row in rows:
-            if isinstance(row, Mapping):
-                placed.append((where, {k: v for k, v in row.items() if v is not None}))
-            else:
-                faults.append(Fault(where, "", f"must be an object with the fields of a job, found {type(row).__name__}"))
-        first: dict[str, str] = {}
-        for where, row in placed:
-            job_id = str(row.get("job_id", "")).strip()
-            if job_id and first.setdefault(job_id, where) != where:
-                faults.append(Fault(f"{where} (job {job_id!r})", "job_id", f"stands twice, first at {first[job_id]}"))
-        try:
-            jobs = check_records(Job, placed)
-        except InputError as error:
-            faults += error.faults
-        InputError.raise_any(faults)
+        placed = [(where, _without_nulls(row)) for where, row in rows]
+        ids = [(where, str(row["job_id"]).strip()) for where, row in placed if isinstance(row, Mapping) and "job_id" in row]
+        with together() as attempt:
+            attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
+            jobs = attempt(lambda: check_records(Job, placed))
         return cls(jobs)
+
+
+def _without_nulls(row: Any) -> Any:
+    """In JSON, null means the default, as an empty cell does in CSV."""
+    return {name: value for name, value in row.items() if value is not None} if isinstance(row, Mapping) else row
 
 
 GAVEL_FIELDS = (
@@ -173,11 +171,8 @@ GAVEL_FIELDS = (
 
 
 def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
-    number_of_jobs = 0
-    for number, line in enumerate(reading.lines(path), 1):
-        if not line.strip():
-            continue
-        cells = line.rstrip("\r\n").split("\t")
+    for index, (number, line) in enumerate(reading.numbered_lines(path)):
+        cells = line.split("\t")
         where = f"{path}, line {number}"
         if len(cells) != len(GAVEL_FIELDS):
             problem = f"has {len(cells)} tab-separated fields, Gavel's trace has {len(GAVEL_FIELDS)}"
@@ -187,5 +182,4 @@ def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
         # A negative SLO means none; anything else is a factor, and Job checks that it is a positive number.
         if not row["slo"].strip().startswith("-"):
             job["deadline_factor"] = row["slo"]
-        yield where, {"job_id": str(number_of_jobs), **job}
-        number_of_jobs += 1
+        yield where, {"job_id": str(index), **job}

@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gavel_py.validation import Record
+from gavel_py.validation import Integer, Name, NotNegative, Positive, Record
 
-__all__ = ["AcceleratorType", "Amount", "Name", "Node"]
+__all__ = ["AcceleratorType", "GpusPerNode", "Node"]
 
-Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+GpusPerNode = Annotated[Integer, Field(ge=0, le=4096)]
 
 
 class AcceleratorType(Record):
@@ -24,8 +23,8 @@ class AcceleratorType(Record):
     identifier: ClassVar[str] = "name"
 
     name: Name
-    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    price_per_hour: Amount | None = None
+    memory_gb: Positive | None = None
+    price_per_hour: NotNegative | None = None
 
 
 class Node(Record):
@@ -36,7 +35,7 @@ class Node(Record):
 
     name: Name
     accelerator: Name
-    num_gpus: Annotated[int, Field(ge=0, le=4096)]
-    cpus: Amount | None = None
-    memory_gb: Amount | None = None
+    num_gpus: GpusPerNode
+    cpus: NotNegative | None = None
+    memory_gb: NotNegative | None = None
     rack: Name | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -101,8 +103,9 @@ class AllocationProblem:
         InputError.raise_any([Fault(f"job {job!r}", field, f"is unknown, and {asked_by} needs it") for job in unknown])
         return values
 
-    def select(self, rows: NDArray[np.int64]) -> AllocationProblem:
-        """Return the problem of these jobs only, in this order."""
+    def select(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> AllocationProblem:
+        """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask."""
+        rows = np.arange(self.num_jobs)[rows]
         picked = {f.name: _picked(getattr(self, f.name), rows) for f in fields(self) if f.name not in _NOT_BY_JOB}
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
         return replace(self, excluded=excluded, **picked)
@@ -157,7 +160,7 @@ class AllocationProblem:
             check,
             ids,
             types,
-            throughputs=check.numbers("throughputs", throughputs, 0, "at least 0", [("job", ids), ("accelerator type", types)]),
+            throughputs=throughputs,
             capacities=counts,
             prices_per_hour=prices_per_hour,
             tenants=check.texts("tenants", tenants, rows),
@@ -203,6 +206,8 @@ class AllocationProblem:
 
         Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
         """
+        if not (isinstance(now_seconds, Real) and math.isfinite(now_seconds)):
+            raise InputError(Fault("", "now_seconds", f"must be a finite number, found {now_seconds!r}"))
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
         cluster = known_part(cluster, profile)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
@@ -241,7 +246,7 @@ class AllocationProblem:
         ids: tuple[str, ...],
         types: tuple[str, ...],
         *,
-        throughputs: Floats,
+        throughputs: ArrayLike,
         capacities: Floats,
         prices_per_hour: ArrayLike | None,
         tenants: tuple[str, ...],
@@ -254,19 +259,20 @@ class AllocationProblem:
     ) -> AllocationProblem:
         """Check what is left to check, find out who can run where, and freeze it all."""
         jobs, kinds = ("job", ids), ("accelerator type", types)
+        table = check.numbers("throughputs", throughputs, 0, "at least 0", [jobs, kinds])
         columns = {name: check.numbers(name, values, *rules[name], [jobs]) for name, values in by_job.items()}
         if by_job["steps_remaining"] is None:
             columns["steps_remaining"] = columns["total_steps"]
         prices = check.numbers("prices_per_hour", prices_per_hour, np.nan, "at least 0 or NaN", [kinds])
-        previous = check.numbers("previous_fractions", previous_fractions, 0, "at least 0", [jobs, kinds])
+        previous = check.numbers("previous_fractions", previous_fractions, 0, "from 0 to 1", [jobs, kinds])
         running = check.columns_of("running_on", running_on, ids, types)
         check.finish()
         gangs = columns.pop("num_gpus").astype(np.int64)
-        screening = screen(ids, types, throughputs, allowed, gangs, largest_gangs, columns["steps_remaining"])
+        screening = screen(ids, types, table, allowed, gangs, largest_gangs, columns["steps_remaining"])
         return cls(
             job_ids=ids,
             accelerator_types=types,
-            throughputs=throughputs,
+            throughputs=table,
             capacities=capacities,
             runnable=screening.runnable,
             excluded=screening.excluded,

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, InputError, nearest
 
-__all__ = ["Record", "check_records"]
+__all__ = [
+    "MOST",
+    "Finite",
+    "Integer",
+    "Name",
+    "NotNegative",
+    "Positive",
+    "Record",
+    "Text",
+    "Whole",
+    "check_records",
+    "has_control",
+    "repeated",
+]
+
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+"""Control characters and line breaks: an id with one of them would garble tables, messages and files."""
+
+MOST = 1_000_000
+"""The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
+
+
+def has_control(text: str) -> bool:
+    """Say whether the text has a line break or control character."""
+    return re.search(f"[{CONTROL}]", text) is not None
+
+
+def _no_bool(value: object) -> object:
+    # pydantic would read true as 1, which nobody who writes `num_gpus: yes` means.
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, found {value!r}")
+    return value
+
+
+# The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
+Text = Annotated[str, Field(pattern=f"^[^{CONTROL}]*$")]
+Name = Annotated[Text, Field(min_length=1)]
+Integer = Annotated[int, BeforeValidator(_no_bool)]
+Whole = Annotated[Integer, Field(ge=1, le=MOST)]
+Finite = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+NotNegative = Annotated[Finite, Field(ge=0)]
+Positive = Annotated[Finite, Field(gt=0)]
 
 # What each of pydantic's complaints means in the user's words; {…} are the limits that it names.
 WORDING = {
     "missing": "is required",
-    "greater_than": "must be greater than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
@@ -27,12 +69,11 @@ WORDING = {
     "int_parsing_size": "must be a whole number of reasonable size",
     "int_from_float": "must be a whole number",
     "string_type": "must be text",
+    "string_unicode": "must be text of valid characters",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must not contain line breaks or control characters",
     "literal_error": "must be one of {expected}",
     "tuple_type": "must be a list",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
 }
 
 
@@ -47,29 +88,34 @@ class Record(BaseModel):
     label: ClassVar[str] = "record"
     identifier: ClassVar[str] = ""
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise InputError(*self.faults(error, fields)) from None
+            raise InputError(*self._faults(error, fields)) from None
 
     @classmethod
-    def faults(cls, error: ValidationError, fields: Mapping[str, Any], where: str = "") -> list[Fault]:
-        """Return pydantic's complaints in our words; `where` names file and line."""
+    def _faults(cls, error: ValidationError, fields: Mapping[str, Any]) -> list[Fault]:
+        """Return pydantic's complaints in our words."""
         name = fields.get(cls.identifier)
-        who = f"{cls.label} {name!r}" if isinstance(name, str | int) and name != "" else cls.label
-        place = f"{where} ({who})" if where else who
-        return [Fault(place, ".".join(str(part) for part in e["loc"]), cls._wording(e)) for e in error.errors()]
+        who = f"{cls.label} {_shown(name)}" if isinstance(name, str | int) and name != "" else cls.label
+        return [Fault(who, ".".join(str(part) for part in e["loc"]), cls._wording(e)) for e in error.errors()]
 
     @classmethod
     def _wording(cls, error: ErrorDetails) -> str:
         if error["type"] == "extra_forbidden":
-            return f"is not known{nearest(str(error['loc'][-1]), cls.model_fields)}"
+            name = str(error["loc"][-1])
+            return f"is not known{nearest(name, cls.model_fields)}"
         if error["type"] == "value_error":
             return str(error["msg"]).removeprefix("Value error, ")
         template = WORDING.get(error["type"], error["msg"])
-        text = template.format(**error.get("ctx", {})) if "{" in template else template
+        limits = {name: _limit(value) for name, value in error.get("ctx", {}).items()}
+        text = template.format(**limits) if error["type"] in WORDING else template
         return text if error["type"] == "missing" else f"{text}, found {_shown(error['input'])}"
+
+
+def _limit(value: object) -> object:
+    return f"{value:,.12g}" if isinstance(value, int | float) else value
 
 
 def _shown(value: object) -> str:
@@ -80,14 +126,28 @@ def _shown(value: object) -> str:
 RecordType = TypeVar("RecordType", bound=Record)
 
 
-def check_records(model: type[RecordType], rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[RecordType]:
+def check_records(model: type[RecordType], rows: Iterable[tuple[str, Any]]) -> list[RecordType]:
     """Return one `model` per (where, fields) row, or raise `InputError` with the faults of all rows."""
     records: list[RecordType] = []
     faults: list[Fault] = []
     for where, fields in rows:
+        if not isinstance(fields, Mapping):
+            faults.append(Fault(where, "", f"must be a mapping of field to value, found {_shown(fields)}"))
+            continue
         try:
-            records.append(model(**fields))
+            records.append(model(**{str(name): value for name, value in fields.items()}))
         except InputError as error:
             faults += [Fault(f"{where} ({f.where})", f.field, f.problem) for f in error.faults]
     InputError.raise_any(faults)
     return records
+
+
+def repeated(label: str, field: str, names: Iterable[tuple[str, str]]) -> list[Fault]:
+    """Return a fault for each name of a (where, name) row that stands twice, with the place of its first."""
+    first: dict[str, str] = {}
+    found = [(where, name, first.setdefault(name, where)) for where, name in names]
+    return [
+        Fault(f"{where} ({label} {_shown(name)})", field, f"stands twice, first at {earlier}")
+        for where, name, earlier in found
+        if earlier != where
+    ]

@@ -17,7 +17,8 @@ PACKAGE = Path(gp.__file__).parent
 # From the ground floor up; a module may import from floors below its own and from its own package.
 FLOORS = [
     {"errors"},
-    {"validation", "reading", "array_checks", "screening"},
+    {"validation", "reading", "screening"},
+    {"array_checks"},
     {"nodes", "jobs"},
     {"cluster_files"},
     {"cluster"},

@@ -59,7 +59,7 @@ class TestNode:
         ("changes", "problem"),
         [
             ({"num_gpus": -1}, "node 'n1', field num_gpus: must be at least 0, found -1"),
-            ({"num_gpus": 4097}, "node 'n1', field num_gpus: must be at most 4096, found 4097"),
+            ({"num_gpus": 4097}, "node 'n1', field num_gpus: must be at most 4,096, found 4097"),
             ({"num_gpus": 0.5}, "node 'n1', field num_gpus: must be a whole number, found 0.5"),
             ({"num_gpus": NAN}, "node 'n1', field num_gpus: must be a finite number, found nan"),
             ({"num_gpus": "many"}, "node 'n1', field num_gpus: must be a whole number, found 'many'"),
@@ -487,7 +487,7 @@ class TestFromFile:
                 "c.csv, line 3 (node 'n1'), field model: is required\n"
                 "c.csv, line 4 (node 'n2'), field gpu: must be a whole number, found '1.5'\n"
                 "c.csv, line 5 (node 'n3'), field gpu: must be at least 0, found '-1'\n"
-                "c.csv, line 6 (node 'n4'), field gpu: must be at most 4096, found '5000'",
+                "c.csv, line 6 (node 'n4'), field gpu: must be at most 4,096, found '5000'",
                 id="several nodes",
             ),
         ],
@@ -513,7 +513,8 @@ class TestFromFile:
     def test_node_names_are_unique_and_the_fault_names_the_file(self, name: str, content: str) -> None:
         message = refusal(Cluster.from_file, file(name, content))
         assert message.startswith(name)
-        assert message.endswith("node 'a-1' stands twice; names must be unique")
+        assert "(node 'a-1'), field " in message
+        assert "stands twice, first at " in message
 
 
 type_names = (

@@ -147,7 +147,7 @@ class TestJobFaults:
         ("fields", "problem"),
         [
             pytest.param({}, "job, field job_id: is required", id="no id"),
-            pytest.param({"job_id": None}, "job, field job_id: is required", id="None as id"),
+            pytest.param({"job_id": None}, "job, field job_id: must be text, found None", id="None as id"),
             pytest.param({"job_id": ""}, "job, field job_id: must not be empty, found ''", id="empty id"),
             pytest.param({"job_id": "  "}, "job '  ', field job_id: must not be empty, found '  '", id="blank id"),
             pytest.param({"job_id": ["a"]}, "job, field job_id: must be text, found ['a']", id="list as id"),
@@ -321,6 +321,8 @@ class TestCsv:
                 "jobs.csv, line 6 (job 'c'), field job_id: stands twice, first at jobs.csv, line 5\n"
                 "jobs.csv, line 2 (job 'a'), field num_gpus: must be at least 1, found '0'\n"
                 "jobs.csv, line 2 (job 'a'), field weight: must be greater than 0, found '-1'\n"
+                "jobs.csv, line 3 (job 'b'), field tenant: must not contain line breaks or control characters, "
+                "found 'two\\nlines'\n"
                 "jobs.csv, line 5 (job 'c'), field num_gpus: must be a whole number, found 'x'\n"
                 "jobs.csv, line 5 (job 'c'), field weight: must be a finite number, found 'nan'\n"
                 "jobs.csv, line 6 (job 'c'), field num_gpus: must be a whole number, found 'inf'\n"
@@ -355,12 +357,14 @@ class TestJson:
     def test_no_jobs(self, content: str) -> None:
         assert len(JobSet.from_file(file("jobs.json", content))) == 0
 
-    @pytest.mark.parametrize(
-        "content", ["3", "null", '"jobs"', "{}", '{"jobs": {"a": 1}}', '{"job": [{"job_id": "a"}]}', '{"jobs": [], "jbos": [{}]}']
-    )
+    @pytest.mark.parametrize("content", ["3", "null", '"jobs"', "{}", '{"jobs": {"a": 1}}', '{"job": [{"job_id": "a"}]}'])
     def test_anything_else_is_refused(self, content: str) -> None:
-        problem = 'jobs.json: must be a list of jobs, or an object with nothing but the list under "jobs"'
+        problem = 'jobs.json: must be a list of jobs, or an object with the list under "jobs"'
         assert refusal(JobSet.from_file, file("jobs.json", content)) == problem
+
+    def test_another_key_beside_jobs_is_refused(self) -> None:
+        content = '{"jobs": [], "jbos": [{"job_id": "a"}]}'
+        assert refusal(JobSet.from_file, file("jobs.json", content)) == "jobs.json: key 'jbos' is not known beside \"jobs\""
 
     @pytest.mark.parametrize(
         ("content", "problem"),
@@ -380,10 +384,10 @@ class TestJson:
             ),
             pytest.param(
                 '[1, {"job_id": "a", "num_gpus": 0}, "b", []]',
-                "jobs.json, entry 1: must be an object with the fields of a job, found int\n"
-                "jobs.json, entry 3: must be an object with the fields of a job, found str\n"
-                "jobs.json, entry 4: must be an object with the fields of a job, found list\n"
-                "jobs.json, entry 2 (job 'a'), field num_gpus: must be at least 1, found 0",
+                "jobs.json, entry 1: must be a mapping of field to value, found 1\n"
+                "jobs.json, entry 2 (job 'a'), field num_gpus: must be at least 1, found 0\n"
+                "jobs.json, entry 3: must be a mapping of field to value, found 'b'\n"
+                "jobs.json, entry 4: must be a mapping of field to value, found []",
                 id="entries that are no objects",
             ),
             pytest.param(
@@ -407,9 +411,9 @@ class TestJsonLines:
     def test_faults_of_all_lines_at_once(self) -> None:
         content = '{"job_id": "a", "num_gpus": -2}\n[]\n\n{"job_id": "a", "size": 1}\n'
         assert refusal(JobSet.from_file, file("jobs.jsonl", content)).splitlines() == [
-            "jobs.jsonl, line 2: must be an object with the fields of a job, found list",
             "jobs.jsonl, line 4 (job 'a'), field job_id: stands twice, first at jobs.jsonl, line 1",
             "jobs.jsonl, line 1 (job 'a'), field num_gpus: must be at least 1, found -2",
+            "jobs.jsonl, line 2: must be a mapping of field to value, found []",
             f"jobs.jsonl, line 4 (job 'a'), field size: is not known; {FIELD_LIST}",
         ]
 

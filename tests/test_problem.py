@@ -174,7 +174,7 @@ class TestFaultsInArrays:
     @pytest.mark.parametrize(
         ("field", "rule", "wrong"),
         [
-            ("num_gpus", "must be a whole number of at least 1", [0, -1, 1.5, NAN, INF]),
+            ("num_gpus", "must be a whole number from 1 to 1,000,000", [0, -1, 1.5, NAN, INF]),
             ("weights", "must be a finite number greater than 0", [0, -1, NAN, INF]),
             ("priorities", "must be a finite number", [NAN, INF, -INF]),
             ("steps_remaining", "must be a finite number of at least 0", [-1, NAN, INF]),
@@ -219,7 +219,7 @@ class TestFaultsInArrays:
             ({"job_ids": ["a", "b"]}, "field job_ids: must have 3 entries, found 2"),
             ({"job_ids": ["a", "b", "a"]}, "'a', field job_ids: stands twice; names must be unique"),
             ({"job_ids": [1, "1", 2]}, "'1', field job_ids: stands twice; names must be unique"),
-            ({"job_ids": ["a", "", "b"]}, "field job_ids: must not contain an empty name"),
+            ({"job_ids": ["a", "", "b"]}, "field job_ids: must not contain an empty name or control characters"),
             ({"accelerator_types": ["v100"]}, "field accelerator_types: must have 2 entries, found 1"),
             ({"accelerator_types": ["k80", "k80"]}, "'k80', field accelerator_types: stands twice; names must be unique"),
             ({"tenants": ["x"]}, "field tenants: must have 3 entries, found 1"),
@@ -227,7 +227,7 @@ class TestFaultsInArrays:
             ({"previous_fractions": [1, 0, 0]}, "field previous_fractions: must have the shape (3, 2), found (3,)"),
             (
                 {"previous_fractions": [[0, 0], [0, -1], [0, 0]]},
-                "job '1', accelerator type 'type-1', field previous_fractions: must be a finite number of at least 0, found -1",
+                "job '1', accelerator type 'type-1', field previous_fractions: must be a number from 0 to 1, found -1",
             ),
             ({"prices_per_hour": [1]}, "field prices_per_hour: must have the shape (2,), found (1,)"),
             (
@@ -246,8 +246,8 @@ class TestFaultsInArrays:
         assert [line.split(":")[0] for line in message.splitlines()] == [
             "'a', field job_ids",
             "accelerator type 'type-0', field capacities",
-            "job 'a', accelerator type 'type-0', field throughputs",
             "field tenants",
+            "job 'a', accelerator type 'type-0', field throughputs",
             "field num_gpus",
             "job 'a', field weights",
             "job 'a', field running_on",

@@ -207,8 +207,8 @@ class TestJson:
             pytest.param('{"a": 1\n"b": 2}', "t.json, line 2: is not valid JSON: Expecting ',' delimiter (column 1)", id="comma"),
             pytest.param("[1]\n[2]", "t.json, line 2: is not valid JSON: Extra data (column 1)", id="two documents"),
             pytest.param('["a\0b"]', "t.json, line 1: is not valid JSON: Invalid control character at (column 4)", id="NUL"),
-            pytest.param('{"b": 1, "a": 1, "a": 2}', "t.json, line 1: key 'a' stands twice in one object", id="repeated key"),
-            pytest.param('[{"b": {"c": 1, "c": 1}}]', "t.json, line 1: key 'c' stands twice in one object", id="repeated deeper"),
+            pytest.param('{"b": 1, "a": 1, "a": 2}', "t.json: key 'a' stands twice in one object", id="repeated key"),
+            pytest.param('[{"b": {"c": 1, "c": 1}}]', "t.json: key 'c' stands twice in one object", id="repeated deeper"),
             pytest.param(
                 "[" * 200_000, "t.json, line 1: is nested too deeply to be a job set, cluster or profile", id="deep nesting, open"
             ),
@@ -275,9 +275,9 @@ class TestYaml:
     def test_lines_of_entries(self) -> None:
         content = "# two nodes\nnodes:\n  - name: a\n    num_gpus: 2\n\n  - {name: b}\nkinds: {v: {}}\n"
         _, places = reading.yaml_document(file("t.yaml", content))
-        assert places["nodes", 0] == 3
-        assert places["nodes", 0, "num_gpus"] == 4
-        assert places["nodes", 1] == places["nodes", 1, "name"] == 6
+        assert places["nodes", "0"] == 3
+        assert places["nodes", "0", "num_gpus"] == 4
+        assert places["nodes", "1"] == places["nodes", "1", "name"] == 6
         assert places["kinds", "v"] == 7
 
     @pytest.mark.parametrize(
@@ -311,5 +311,5 @@ class TestYaml:
         layers = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         layers += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 20)]
         start = time.monotonic()
-        assert "has more than 2,000,000 entries, counting what aliases repeat" in refusal(yaml, "\n".join(layers))
+        assert "has more than 2,000,000 entries or 100 levels, counting what aliases repeat" in refusal(yaml, "\n".join(layers))
         assert time.monotonic() - start < 20

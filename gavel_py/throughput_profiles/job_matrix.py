@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -61,8 +60,7 @@ class ThroughputMatrix:
         """Read a matrix from CSV: a column job_id, then one column per accelerator; an empty cell is missing."""
         rows = list(reading.csv_rows(path, required=("job_id",)))
         # An empty cell is no part of its row, so only the header names all columns.
-        header = next(row for row in csv.reader(reading.lines(path)) if any(cell.strip() for cell in row))
-        accelerators = [column.strip() for column in header if column.strip() != "job_id"]
+        accelerators = [column for column in reading.csv_header(path) if column != "job_id"]
         job_ids = [row.get("job_id", "") for _, row in rows]
         cells: Any = [[row.get(a) for a in accelerators] for _, row in rows]
         return cls(Path(path).stem if name is None else name, job_ids, accelerators, cells, [where for where, _ in rows])

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from gavel_py.errors import Fault
-from gavel_py.validation import Record
+from gavel_py.validation import Name, NotNegative, Record, Text, Whole
 
 __all__ = ["PLACEMENTS", "Entry", "Measurement", "Placement", "Row", "collect"]
 
 Placement = Literal["consolidated", "spread"]
 PLACEMENTS: tuple[Placement, ...] = ("consolidated", "spread")
-
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
-Name = Annotated[Text, Field(min_length=1)]
-Speed = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Entry(NamedTuple):
@@ -68,12 +64,12 @@ class Measurement(Record):
     identifier: ClassVar[str] = "job_type"
 
     job_type: Name
-    num_gpus: Annotated[int, Field(ge=1, le=1_000_000)]
+    num_gpus: Whole
     accelerator: Name
     placement: Placement = "consolidated"
-    steps_per_second: Speed
+    steps_per_second: NotNegative
     partner_job_type: Name | None = None
-    partner_steps_per_second: Speed | None = None
+    partner_steps_per_second: NotNegative | None = None
     source: Text = ""
 
     @model_validator(mode="after")
