@@ -17,6 +17,7 @@ __all__ = ["Program", "check_objective"]
 Floats = NDArray[np.float64]
 
 ROUNDING = 1e-9
+NOISE = 1e-12
 
 
 class Program:
@@ -78,7 +79,8 @@ class Program:
         """Solve for the best valid allocation and return it, (N, K)."""
         problem = cp.Problem(cp.Maximize(objective), [self._time, self._capacity, *constraints])
         self._solved = solve_linear_program(problem)
-        return self.matrix_of(self.fractions.value)
+        values = self.fractions.value
+        return self.matrix_of(np.where(values > NOISE, values, 0.0))
 
     def matrix_of(self, values: Floats) -> Floats:
         """Return one value per runnable pair as an (N, K) table with 0 elsewhere."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import ProofError
 from gavel_py.problem import AllocationProblem
 
-__all__ = ["check_gap", "check_valid", "priced_bound", "tidied"]
+__all__ = ["check_gap", "check_valid", "gap", "priced_bound", "tidied"]
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,6 @@ def tidied(problem: AllocationProblem, time_fractions: Floats) -> Floats:
     What is scaled down is scaled down by the size of a tolerance; the objective is recomputed afterwards.
     """
     fractions = np.where(problem.runnable, np.clip(time_fractions, 0.0, 1.0), 0.0)
-    fractions[fractions < 1e-12] = 0.0
     fractions /= np.maximum(1.0, fractions.sum(axis=1, keepdims=True))
     used = problem.num_gpus @ fractions
     return fractions * np.minimum(1.0, np.divide(problem.capacities, used, out=np.ones_like(used), where=used > 0))
@@ -53,11 +52,16 @@ def check_valid(problem: AllocationProblem, time_fractions: Floats) -> None:
             raise ProofError(f"the solver's answer is not a valid allocation: {what}, by {amount:.3g}")
 
 
+def gap(value: float, bound: float) -> float:
+    """Return |bound - value| in parts of the larger of the two."""
+    return abs(bound - value) / max(abs(value), abs(bound), 1e-300)
+
+
 def check_gap(value: float, bound: float) -> None:
     """Raise `ProofError` unless |bound - value| is within 1e-6 of the value's size."""
-    gap = abs(bound - value) / max(abs(value), abs(bound), 1e-300)
-    if not gap <= GAP_TOLERANCE:
+    found = gap(value, bound)
+    if not found <= GAP_TOLERANCE:
         raise ProofError(
-            f"the answer's value {value:.9g} and the proven bound {bound:.9g} differ by {gap:.2g} of their size "
+            f"the answer's value {value:.9g} and the proven bound {bound:.9g} differ by {found:.2g} of their size "
             f"(at most {GAP_TOLERANCE:g} is accepted), so it is not proven to be optimal"
         )

@@ -183,6 +183,7 @@ def test_more_gpus_gain_at_most_their_price(name: str) -> None:
         {"steps_remaining": [1, 1e12, 1e6]},
         {"capacities": [0, 1e7]},
         {"throughputs": [[1, 1], [1, 1], [1, 1]]},
+        {"throughputs": [[1e6, 1e-6], [1, 1e6], [1e-6, 1]], "steps_remaining": [1, 1e12, 1], "weights": [1e-6, 1e6, 1]},
     ],
     ids=str,
 )

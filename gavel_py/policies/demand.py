@@ -9,14 +9,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, ProofError
 from gavel_py.policies.base import Decision, Policy, numbers_by_job, option
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import priced_bound, tidied
+from gavel_py.proof import gap, priced_bound, tidied
 
 __all__ = ["DemandPolicy"]
 
 Floats = NDArray[np.float64]
+
+NARROW_GAP = 1e-8
+MOST_SCALES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,26 +43,49 @@ class DemandPolicy(Policy):
         if need.min() < 0 or need.max() <= 0:
             text = f"must return numbers of at least 0 and not only 0, returned {need!r}"
             raise InputError(Fault(f"policy {self.name}", "need", text))
-        unit = _unit(problem, need)
-        level, bound, prices, fractions = _best_level(problem, need * unit, self.efficiency)
+        best = _best_level(problem, need, _highest(problem, need), self.efficiency)
         if self.direction == "max":
-            return Decision(fractions, level * unit, bound * unit, prices * unit)
-        # θ = 1/(unit·ℓ) falls by price/(unit·ℓ²) per unit of ℓ gained; it is convex in the GPUs, so the slope bounds the gain.
-        return Decision(fractions, 1 / (level * unit), 1 / (bound * unit), prices / (level**2 * unit))
+            return Decision(best.time_fractions, best.level, best.bound, best.prices)
+        # θ = 1/ℓ falls by price/ℓ² per unit of ℓ gained; it is convex in the GPUs, so the slope bounds the gain.
+        return Decision(best.time_fractions, 1 / best.level, 1 / best.bound, best.prices / best.level**2)
 
 
-def _unit(problem: AllocationProblem, need: Floats) -> float:
-    """An upper bound on ℓ, by which the program is scaled so that its own level is at most 1.
+@dataclass(frozen=True)
+class _Best:
+    """An allocation, the level ℓ that it reaches, a proven bound on ℓ, and ℓ per GPU of each type."""
 
-    No job is faster than alone on its best type, and all together they need at least Σ_i need_i·min_j(s_i / T_ij) GPUs.
-    """
+    time_fractions: Floats
+    level: float
+    bound: float
+    prices: Floats
+
+
+def _highest(problem: AllocationProblem, need: Floats) -> float:
+    """A level that cannot be exceeded: no job is faster than alone on its best type, nor all together than all GPUs are."""
     alone = np.divide(problem.fastest, need, out=np.full_like(need, np.inf), where=need > 0).min()
     together = problem.capacities.sum() / float((need * problem.num_gpus / problem.fastest).sum())
     return float(min(alone, together))
 
 
-def _best_level(problem: AllocationProblem, need: Floats, efficiency: bool) -> tuple[float, float, Floats, Floats]:
-    """Return the best level, its proven bound, the prices of the GPUs, and an allocation that reaches the level."""
+def _best_level(problem: AllocationProblem, need: Floats, highest: float, efficiency: bool) -> _Best:
+    """Find the best level as a multiple of `highest`, which is 1 or less.
+
+    Where the level is a tiny part of `highest`, it drowns in the solver's tolerance, which is absolute. Then the gap to the bound
+    is wide, but the bound is a better scale, and the program is solved again in that.
+    """
+    best = _solved(problem, need * highest, efficiency)
+    for _ in range(MOST_SCALES):
+        if gap(best.level, best.bound) <= NARROW_GAP:
+            break
+        highest *= best.bound
+        best = _solved(problem, need * highest, efficiency)
+    if best.level <= 0:
+        raise ProofError("no level above 0 was found, though every job can run; the needs of the jobs differ by too much")
+    return _Best(best.time_fractions, best.level * highest, best.bound * highest, best.prices * highest)
+
+
+def _solved(problem: AllocationProblem, need: Floats, efficiency: bool) -> _Best:
+    """Solve max ℓ such that thr_i >= ℓ·need_i, and with `efficiency` for the most Σ s_i·v_i at that level."""
     import cvxpy as cp
 
     from gavel_py.program import Program
@@ -73,16 +99,18 @@ def _best_level(problem: AllocationProblem, need: Floats, efficiency: bool) -> t
     fractions = program.maximize(level, enough)
     fractions = _topped_up(problem, fractions, speeds, shares * float(level.value))
     prices, duals = program.prices, np.maximum(0.0, np.atleast_1d(enough.dual_value))
-    duals /= float(duals @ shares)
+    weight = float(duals @ shares)
+    if weight <= 0:
+        raise ProofError("the solver's duals prove no bound on the level")
     # For any duals λ >= 0 with Σ λ_i·share_i = 1, ℓ <= Σ λ_i·received_i, an affine function that prices bound.
-    bound = priced_bound(problem, duals[:, None] * speeds, prices)
+    bound = priced_bound(problem, duals[:, None] * speeds / weight, prices)
     reached = _level(speeds, shares, fractions)
     if efficiency:
         most = program.total(cp.multiply(problem.num_gpus, program.normalized_throughput))
         fractions = program.maximize(most, received >= shares * reached)
         fractions = _topped_up(problem, fractions, speeds, shares * reached)
         reached = _level(speeds, shares, fractions)
-    return reached, bound, prices, fractions
+    return _Best(fractions, reached, bound, prices)
 
 
 def _level(speeds: Floats, shares: Floats, fractions: Floats) -> float:
