@@ -100,15 +100,23 @@ def _compiled(problem: cp.Problem) -> tuple[dict[str, Any], Any, Any]:
 
 
 def _run(data: dict[str, Any]) -> tuple[Any, float]:
-    """Hand cvxpy's data to HiGHS; return it after the run, and the number by which the costs were divided."""
+    """Hand cvxpy's data to HiGHS; return it after the run, and the number by which the costs were divided.
+
+    What does not end with an optimum is tried once more without presolve, which takes a feasible set as thin as the tolerance
+    for an empty one: keeping a level that jobs of tiny need have reached leaves them no more room than that.
+    """
     import highspy
 
-    solver = highspy.Highs()
-    for name, value in OPTIONS.items():
-        solver.setOptionValue(name, value)
     scale = float(np.abs(data["c"]).max(initial=0.0)) or 1.0
-    solver.passModel(_model(data, data["c"] / scale))
-    _run_interruptibly(solver)
+    model = _model(data, data["c"] / scale)
+    for presolve in ("on", "off"):
+        solver = highspy.Highs()
+        for name, value in (OPTIONS | {"presolve": presolve}).items():
+            solver.setOptionValue(name, value)
+        solver.passModel(model)
+        _run_interruptibly(solver)
+        if solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            break
     return solver, scale
 
 

@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 import gavel_py as gp
 
 Floats = NDArray[np.float64]
+TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 
 @st.composite
@@ -32,9 +33,12 @@ def best_value(problem: gp.AllocationProblem, gains: Floats) -> float:
     """max Σ G_ij X_ij over valid allocations, one dense row per constraint, by scipy."""
     rows, limits = valid_rows(problem)
     free = problem.runnable.ravel()
-    answer = linprog(-gains.ravel(), rows, limits, bounds=[(0, 1 if runs else 0) for runs in free], method="highs")
+    scale = gains.max() or 1.0  # linprog's tolerances are absolute
+    answer = linprog(
+        -gains.ravel() / scale, rows, limits, bounds=[(0, 1 if runs else 0) for runs in free], method="highs", options=TIGHT
+    )
     assert answer.status == 0
-    return float(-answer.fun)
+    return float(-answer.fun * scale)
 
 
 def best_level(problem: gp.AllocationProblem, need: Floats) -> float:
@@ -50,7 +54,8 @@ def best_level(problem: gp.AllocationProblem, need: Floats) -> float:
     bounds = [(0, 1 if runs else 0) for runs in problem.runnable.ravel()] + [(0, None)]
     costs = np.zeros(n * k + 1)
     costs[-1] = -1
-    answer = linprog(costs, table, np.concatenate([limits, np.zeros(len(active))]), bounds=bounds, method="highs")
+    limits = np.concatenate([limits, np.zeros(len(active))])
+    answer = linprog(costs, table, limits, bounds=bounds, method="highs", options=TIGHT)
     assert answer.status == 0
     return float(-answer.fun)
 

@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 NARROW_GAP = 1e-8
 MOST_SCALES = 4
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,7 @@ def _solved(problem: AllocationProblem, need: Floats, efficiency: bool) -> _Best
     bound = priced_bound(problem, duals[:, None] * speeds / weight, prices)
     reached = _level(speeds, shares, fractions)
     if efficiency:
+        reached *= 1 - ROUNDING  # what was reached to the last bit may look infeasible in the next to last
         most = program.total(cp.multiply(problem.num_gpus, program.normalized_throughput))
         fractions = program.maximize(most, received >= shares * reached)
         fractions = _topped_up(problem, fractions, speeds, shares * reached)
