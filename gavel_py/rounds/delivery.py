@@ -1,0 +1,162 @@
+"""What the allocations promised, what the rounds delivered, and what is still owed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DeliveryLedger", "DeliveryReport", "JobDelivery"]
+
+Floats = NDArray[np.float64]
+
+# A job that idle GPUs served beyond its fraction has taken from nobody; counted in full, that time would be held against it for as
+# long as it took to "pay it back" once GPUs are scarce. One round is what an honest turn can put a job ahead.
+MOST_AHEAD_ROUNDS = -1.0
+# A fraction that no round can deliver (two gangs of 2 on 3 GPUs) builds up a debt without end, which would crowd out all others
+# when the cluster or the job set changes. Ten rounds keep such a job in front; what it lost stays in the report.
+MOST_OWED_ROUNDS = 10.0
+
+
+@dataclass(frozen=True)
+class JobDelivery:
+    """One job's account, in seconds of its whole gang by accelerator type.
+
+    Time on a type beyond what was promised there (from GPUs that would have idled) does not make up for a shortfall on another.
+    """
+
+    job_id: str
+    num_gpus: int
+    promised_by_type: dict[str, float]
+    delivered_by_type: dict[str, float]
+
+    @property
+    def promised_seconds(self) -> float:
+        """Σ_j promised_ij, the time fractions in force summed over the rounds."""
+        return sum(self.promised_by_type.values())
+
+    @property
+    def delivered_seconds(self) -> float:
+        """Σ_j delivered_ij, the rounds in which it ran."""
+        return sum(self.delivered_by_type.values())
+
+    @property
+    def shortfall_seconds(self) -> float:
+        """Σ_j max(0, promised_ij − delivered_ij)."""
+        return sum(max(0.0, promised - self.delivered_by_type[name]) for name, promised in self.promised_by_type.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the account as plain data."""
+        return {
+            "job_id": self.job_id,
+            "num_gpus": self.num_gpus,
+            "promised_seconds": self.promised_seconds,
+            "delivered_seconds": self.delivered_seconds,
+            "shortfall_seconds": self.shortfall_seconds,
+            "promised_by_type": dict(self.promised_by_type),
+            "delivered_by_type": dict(self.delivered_by_type),
+        }
+
+
+@dataclass(frozen=True)
+class DeliveryReport:
+    """Promised and delivered time of every job that any allocation so far counted in, by job_id; sums are weighted by GPUs."""
+
+    jobs: dict[str, JobDelivery]
+
+    @property
+    def promised_gpu_seconds(self) -> float:
+        """Σ_i s_i · promised seconds."""
+        return sum(job.num_gpus * job.promised_seconds for job in self.jobs.values())
+
+    @property
+    def delivered_gpu_seconds(self) -> float:
+        """Σ_i s_i · delivered seconds, those beyond the promise included."""
+        return sum(job.num_gpus * job.delivered_seconds for job in self.jobs.values())
+
+    @property
+    def shortfall_gpu_seconds(self) -> float:
+        """Σ_i s_i · shortfall seconds."""
+        return sum(job.num_gpus * job.shortfall_seconds for job in self.jobs.values())
+
+    @property
+    def undelivered_share(self) -> float:
+        """Shortfall over promise, in GPU-seconds; 0 when nothing was promised."""
+        promised = self.promised_gpu_seconds
+        return self.shortfall_gpu_seconds / promised if promised else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "promised_gpu_seconds": self.promised_gpu_seconds,
+            "delivered_gpu_seconds": self.delivered_gpu_seconds,
+            "shortfall_gpu_seconds": self.shortfall_gpu_seconds,
+            "undelivered_share": self.undelivered_share,
+            "jobs": [job.to_dict() for job in self.jobs.values()],
+        }
+
+
+class DeliveryLedger:
+    """The accounts of all jobs over all rounds. K accelerator types, the same throughout; a job gets its row when first seen.
+
+    A deficit is the running balance in rounds: D_ij += X_ij − received_ij each round, whatever the allocation, kept between
+    MOST_AHEAD_ROUNDS and MOST_OWED_ROUNDS, and dropped where the job can no longer run.
+    """
+
+    def __init__(self, accelerator_types: Sequence[str]) -> None:
+        self.accelerator_types = tuple(accelerator_types)
+        self._rows: dict[str, int] = {}
+        self._num_gpus: list[int] = []
+        self._promised, self._delivered, self._deficits = (np.zeros((0, len(self.accelerator_types))) for _ in range(3))
+
+    def deficits(self, job_ids: Sequence[str]) -> Floats:
+        """Return (N, K) D_ij, rounds owed; 0 for jobs not seen yet."""
+        deficits = np.zeros((len(job_ids), len(self.accelerator_types)))
+        known = [(i, self._rows[job_id]) for i, job_id in enumerate(job_ids) if job_id in self._rows]
+        if known:
+            here, there = np.array(known).T
+            deficits[here] = self._deficits[there]
+        return deficits
+
+    def record(
+        self,
+        job_ids: Sequence[str],
+        num_gpus: NDArray[np.int64],
+        runnable: NDArray[np.bool_],
+        fractions: Floats,
+        columns: NDArray[np.int64],
+        round_seconds: float,
+    ) -> None:
+        """Enter one round: the (N, K) fractions in force, and the (N,) columns on which jobs ran, -1 = none."""
+        rows = self._rows_of(job_ids, num_gpus)
+        received = (columns[:, None] == np.arange(len(self.accelerator_types))).astype(float)
+        self._promised[rows] += fractions * round_seconds
+        self._delivered[rows] += received * round_seconds
+        balance = np.clip(self._deficits[rows] + fractions - received, MOST_AHEAD_ROUNDS, MOST_OWED_ROUNDS)
+        self._deficits[rows] = np.where(runnable, balance, 0.0)
+
+    def report(self) -> DeliveryReport:
+        """Return all accounts, sorted by job_id."""
+        return DeliveryReport({job_id: self._account(job_id, row) for job_id, row in sorted(self._rows.items())})
+
+    def _account(self, job_id: str, row: int) -> JobDelivery:
+        promised, delivered = (
+            dict(zip(self.accelerator_types, table[row].tolist(), strict=True)) for table in (self._promised, self._delivered)
+        )
+        return JobDelivery(job_id, self._num_gpus[row], promised, delivered)
+
+    def _rows_of(self, job_ids: Sequence[str], num_gpus: NDArray[np.int64]) -> list[int]:
+        """The row of each job; new jobs get rows of zeros."""
+        for job_id, gang in zip(job_ids, num_gpus.tolist(), strict=True):
+            if job_id not in self._rows:
+                self._rows[job_id] = len(self._rows)
+                self._num_gpus.append(gang)
+        new = ((0, len(self._rows) - len(self._deficits)), (0, 0))
+        if new[0][1]:
+            self._promised, self._delivered, self._deficits = (
+                np.pad(table, new) for table in (self._promised, self._delivered, self._deficits)
+            )
+        return [self._rows[job_id] for job_id in job_ids]

@@ -1,0 +1,91 @@
+"""Improve a choice of jobs by letting a waiting gang take the place of others, of whatever size, that are worth less together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.rounds.exchange import LEAST_GAIN
+from gavel_py.rounds.seats import Seats
+
+__all__ = ["displace"]
+
+Floats = NDArray[np.float64]
+
+
+class _Move(NamedTuple):
+    """A job goes to a column (-1 = it waits), at a loss of s_i·score."""
+
+    row: int
+    column: int
+    loss: float
+
+
+def displace(seats: Seats, scores: Floats) -> bool:
+    """Seat the waiting gang that raises Σ s_i·score_i over the seated most; False when there is none.
+
+    scores: (N, K) value of each pair per GPU, -inf where a job must not sit. The gangs that are worth least per GPU make room, and
+    go to another type if it has room for them. A gang for which there is room already displaces nobody.
+    """
+    best = max(_options(seats, scores), key=_gain, default=[])
+    if _gain(best) <= LEAST_GAIN:
+        return False
+    for move in best:
+        seats.move(move.row, move.column)
+    return True
+
+
+def _gain(moves: list[_Move]) -> float:
+    return -sum(move.loss for move in moves)
+
+
+def _options(seats: Seats, scores: Floats) -> Iterator[list[_Move]]:
+    """The ways to seat the best waiting job of each size on each type."""
+    sizes = seats.num_gpus
+    for column in range(scores.shape[1]):
+        waiting = np.flatnonzero((seats.columns < 0) & (scores[:, column] > 0))
+        by_score = waiting[np.argsort(-scores[waiting, column], kind="stable")]
+        firsts = by_score[np.unique(sizes[by_score], return_index=True)[1]]
+        leavers = _cheapest_first(seats, scores, column) if firsts.size else []
+        for row in firsts.tolist():
+            leaving = _leaving(seats, scores, leavers, column, int(sizes[row]) - seats.free[column])
+            if leaving is not None:
+                yield [*leaving, _Move(row, column, -float(sizes[row] * scores[row, column]))]
+
+
+def _cheapest_first(seats: Seats, scores: Floats, column: int) -> list[int]:
+    """The jobs on a type, in the order of what is lost per GPU when they leave for the best type with room, or to wait."""
+    rows = np.flatnonzero(seats.columns == column)
+    room = seats.num_gpus[rows, None] <= np.array(seats.free)
+    elsewhere = np.where(room, scores[rows], 0.0)
+    elsewhere[:, column] = 0.0
+    loss = scores[rows, column] - elsewhere.max(axis=1, initial=0.0)
+    order: list[int] = rows[np.argsort(loss, kind="stable")].tolist()
+    return order
+
+
+def _leaving(seats: Seats, scores: Floats, leavers: list[int], column: int, needed: int) -> list[_Move] | None:
+    """The moves of the first leavers who free the GPUs needed on the type, without those who turn out not to be needed."""
+    free = list(seats.free)
+    moves: list[_Move] = []
+    for row in leavers:
+        if needed <= 0:
+            break
+        size = int(seats.num_gpus[row])
+        fitting = [j for j, left in enumerate(free) if j != column and size <= left and scores[row, j] > 0]
+        target = max(fitting, key=lambda j: float(scores[row, j]), default=-1)
+        worth = float(scores[row, target]) if target >= 0 else 0.0
+        if target >= 0:
+            free[target] -= size
+        needed -= size
+        moves.append(_Move(row, target, size * (float(scores[row, column]) - worth)))
+    if needed > 0:
+        return None
+    for move in sorted(moves, key=lambda move: -move.loss):
+        if move.loss > 0 and seats.num_gpus[move.row] <= -needed:
+            needed += int(seats.num_gpus[move.row])
+            moves.remove(move)
+    return moves

@@ -1,0 +1,222 @@
+"""The round scheduler: the state that lives on from round to round, around pure functions that decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation import Allocation
+from gavel_py.allocator import solve
+from gavel_py.cluster import Cluster
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.job_arrays import Profile, known_part
+from gavel_py.jobs import Job
+from gavel_py.policies import Policy, resolve_policy
+from gavel_py.problem import AllocationProblem
+from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.delivery import DeliveryLedger, DeliveryReport
+from gavel_py.rounds.mechanism import Mechanism, RoundDemand, choose_jobs
+from gavel_py.rounds.planning import plan_round
+
+__all__ = ["RoundScheduler"]
+
+
+@dataclass
+class _Standing:
+    """One job's past: the GPU-seconds it attained, and since when it has been waiting."""
+
+    waiting_since_seconds: float
+    attained_gpu_seconds: float = 0.0
+
+
+class RoundScheduler:
+    """Turns a policy's time fractions into rounds: which job runs on which GPUs from one round to the next.
+
+    cluster: types that the profile does not know are left out, with a `GavelWarning`; policy: a name or a `Policy` object;
+    round_seconds: length of a round; mechanism: who runs, given what is owed (`choose_jobs`).
+    When a job came or went or reported progress, the allocation is solved anew at the start of the next round; else it is kept.
+    Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts.
+
+    Raises `InputError` (`UnknownNameError`) for a wrong argument.
+
+    >>> import gavel_py as gp
+    >>> speeds = gp.ThroughputProfile.from_matrix([[2.0], [2.0]], job_ids=["a", "b"], accelerators=["v100"])
+    >>> scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds)
+    >>> scheduler.submit(gp.Job("a"))
+    >>> scheduler.submit(gp.Job("b"))
+    >>> scheduler.next_round().assignments
+    {'a': Assignment(accelerator='v100', gpus=[('v100-0', 0)])}
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        profile: Profile,
+        policy: str | Policy = "max_min_fairness",
+        round_seconds: float = 360.0,
+        *,
+        mechanism: Mechanism = choose_jobs,
+    ) -> None:
+        if not (_is_finite(round_seconds) and round_seconds > 0):
+            problem = f"must be a finite number greater than 0, found {round_seconds!r}"
+            raise InputError(Fault("round scheduler", "round_seconds", problem))
+        self.cluster = known_part(cluster, profile)
+        self.profile = profile
+        self.policy = resolve_policy(policy)
+        self.round_seconds = float(round_seconds)
+        self.mechanism = mechanism
+        self._jobs: dict[str, Job] = {}
+        self._standings: dict[str, _Standing] = {}
+        self._ledger = DeliveryLedger(self.cluster.accelerator_names)
+        self._solved: tuple[AllocationProblem, Allocation] | None = None
+        self._changed = False
+        self._running: Mapping[str, Assignment] = {}
+        self._last: Round | None = None
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs in the system with the progress last reported, sorted by job_id."""
+        return tuple(self._jobs[job_id] for job_id in sorted(self._jobs))
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """The allocation of the latest round; None before the first."""
+        return None if self._solved is None else self._solved[1]
+
+    def submit(self, job: Job) -> None:
+        """Add a job, which the next round takes into account; a job that can run nowhere is excluded then, with the reason.
+
+        Raises `InputError` when its id was used before or it does not fit cluster and profile (`AllocationProblem.from_jobs`).
+        """
+        if job.job_id in self._standings:
+            raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; job ids are used once"))
+        # Better refused here than to stop every round from now on.
+        AllocationProblem.from_jobs([job], self.cluster, self.profile)
+        self._jobs[job.job_id] = job
+        self._standings[job.job_id] = _Standing(waiting_since_seconds=job.arrival_seconds)
+        self._changed = True
+
+    def report(self, job_id: str, *, steps_done: float) -> None:
+        """Note a job's progress: its steps done in all. With its last step it is finished, and no round will run it again.
+
+        Raises `UnknownNameError` for a job that is not in the system, `InputError` for a wrong number.
+        """
+        job = self._known(job_id)
+        if not (_is_finite(steps_done) and steps_done >= 0):
+            problem = f"must be a finite number of at least 0, found {steps_done!r}"
+            raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+        self._jobs[job_id] = job.model_copy(update={"steps_done": float(steps_done)})
+        self._changed = True
+
+    def complete(self, job_id: str) -> None:
+        """Let a job that is done leave; raises `UnknownNameError`."""
+        del self._jobs[self._known(job_id).job_id]
+        self._changed = True
+
+    def cancel(self, job_id: str) -> None:
+        """Let a job leave that is not done; raises `UnknownNameError`."""
+        self.complete(job_id)
+
+    def next_round(self, now_seconds: float | None = None) -> Round:
+        """Decide and return the next round.
+
+        now_seconds: its start, by default `round_seconds` after the previous one, the first at 0. When this raises, the
+        scheduler is as before: `InputError` for a time that goes backwards, and whatever `solve` raises.
+        """
+        start = self._start(now_seconds)
+        if self._changed or self._solved is None:
+            self._solved = self._solve(start)
+            self._changed = False
+        problem, allocation = self._solved
+        previous, assignments = self._running, self._plan(problem, allocation)
+        self._account(problem, allocation, assignments, start)
+        self._running = assignments
+        self._last = Round(
+            index=0 if self._last is None else self._last.index + 1,
+            start_seconds=start,
+            assignments=dict(assignments),
+            kept=tuple(job_id for job_id, held in assignments.items() if previous.get(job_id) == held),
+            started=tuple(job_id for job_id, held in assignments.items() if previous.get(job_id) != held),
+            preempted=tuple(i for i in _unfinished(problem) if i in previous and i not in assignments),
+            excluded=dict(allocation.excluded),
+        )
+        return self._last
+
+    def delivery(self) -> DeliveryReport:
+        """Return what was promised and delivered so far, jobs that have left included."""
+        return self._ledger.report()
+
+    def _known(self, job_id: str) -> Job:
+        if job_id not in self._jobs:
+            text = f"there is no such job in the system{nearest(str(job_id), sorted(self._jobs))}"
+            raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
+        return self._jobs[job_id]
+
+    def _start(self, now_seconds: float | None) -> float:
+        if now_seconds is None:
+            return 0.0 if self._last is None else self._last.start_seconds + self.round_seconds
+        earliest = -math.inf if self._last is None else self._last.start_seconds
+        if not (_is_finite(now_seconds) and now_seconds >= earliest):
+            since = "" if self._last is None else f", not before the previous round, which started at {earliest:g}"
+            problem = f"must be a finite number{since}, found {now_seconds!r}"
+            raise InputError(Fault("round scheduler", "now_seconds", problem))
+        return float(now_seconds)
+
+    def _solve(self, now_seconds: float) -> tuple[AllocationProblem, Allocation]:
+        jobs = self.jobs
+        standings = [self._standings[job.job_id] for job in jobs]
+        problem = AllocationProblem.from_jobs(
+            jobs,
+            self.cluster,
+            self.profile,
+            now_seconds=now_seconds,
+            waiting_seconds=[max(0.0, now_seconds - standing.waiting_since_seconds) for standing in standings],
+            attained_gpu_seconds=[standing.attained_gpu_seconds for standing in standings],
+            running_on=[self._running[job.job_id].accelerator if job.job_id in self._running else None for job in jobs],
+        )
+        return problem, solve(problem, self.policy)
+
+    def _plan(self, problem: AllocationProblem, allocation: Allocation) -> dict[str, Assignment]:
+        demand = RoundDemand(
+            deficits=np.where(problem.runnable, self._ledger.deficits(problem.job_ids), 0.0),
+            fractions=allocation.time_fractions,
+            runnable=problem.runnable,
+            throughputs=np.where(problem.runnable, problem.throughputs, 0.0),
+            num_gpus=problem.num_gpus,
+            capacities=problem.capacities.astype(np.int64),
+            running_on=_columns(problem, self._running),
+            backfill=self.policy.backfills,
+        )
+        return plan_round(demand, self.jobs, problem.accelerator_types, self.cluster.nodes, self._running, self.mechanism)
+
+    def _account(
+        self, problem: AllocationProblem, allocation: Allocation, assignments: Mapping[str, Assignment], start: float
+    ) -> None:
+        columns = _columns(problem, assignments)
+        self._ledger.record(
+            problem.job_ids, problem.num_gpus, problem.runnable, allocation.time_fractions, columns, self.round_seconds
+        )
+        for job_id in assignments:
+            standing = self._standings[job_id]
+            standing.attained_gpu_seconds += self.round_seconds * self._jobs[job_id].num_gpus
+            standing.waiting_since_seconds = start + self.round_seconds
+
+
+def _columns(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -> NDArray[np.int64]:
+    """(N,) the column of the type that each job is assigned to, -1 for none."""
+    numbers = {name: j for j, name in enumerate(problem.accelerator_types)}
+    found = [numbers[assignments[i].accelerator] if i in assignments else -1 for i in problem.job_ids]
+    return np.array(found, dtype=np.int64)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _unfinished(problem: AllocationProblem) -> list[str]:
+    return [job_id for job_id, steps in zip(problem.job_ids, problem.steps_remaining.tolist(), strict=True) if steps != 0]

@@ -1,0 +1,144 @@
+"""Short cuts for tests of rounds: a policy with fixed fractions, demands from lists, and rounds played on arrays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gavel_py.cluster import Cluster, Node
+from gavel_py.jobs import Job
+from gavel_py.policies import Policy
+from gavel_py.policies.base import Decision
+from gavel_py.problem import AllocationProblem
+from gavel_py.rounds import RoundDemand, choose_jobs
+from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.mechanism import Mechanism
+from gavel_py.rounds.planning import plan_round
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Policy):
+    """Gives every job the fractions {job_id: {accelerator: fraction}} that it is told, none to others."""
+
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    fills: bool = True
+
+    @property
+    def backfills(self) -> bool:
+        return self.fills
+
+    def decide(self, problem: AllocationProblem) -> Decision:
+        rows = [[self.shares.get(job, {}).get(name, 0.0) for name in problem.accelerator_types] for job in problem.job_ids]
+        return Decision(np.array(rows))
+
+
+def demand(
+    fractions: ArrayLike,
+    capacities: Sequence[int],
+    *,
+    deficits: ArrayLike = 0.0,
+    num_gpus: Sequence[int] | NDArray[np.int64] | None = None,
+    throughputs: ArrayLike = 1.0,
+    running_on: Sequence[int] | None = None,
+    backfill: bool = True,
+) -> RoundDemand:
+    """A demand in which all is 1 GPU, equally fast, owed nothing and waiting unless said; throughput 0 = not runnable."""
+    x = np.array(fractions, dtype=float)
+    speeds = np.array(np.broadcast_to(throughputs, x.shape), dtype=float)
+    return RoundDemand(
+        deficits=np.array(np.broadcast_to(deficits, x.shape), dtype=float),
+        fractions=x,
+        runnable=speeds > 0,
+        throughputs=speeds,
+        num_gpus=np.array([1] * len(x) if num_gpus is None else num_gpus, dtype=np.int64),
+        capacities=np.array(capacities, dtype=np.int64),
+        running_on=np.array([-1] * len(x) if running_on is None else running_on, dtype=np.int64),
+        backfill=backfill,
+    )
+
+
+@dataclass(frozen=True)
+class Played:
+    """columns: (rounds, N) where each job ran; deficits: (rounds, N, K) after each round; share: (N, K) of the time received."""
+
+    columns: NDArray[np.int64]
+    deficits: Floats
+
+    @property
+    def share(self) -> Floats:
+        types = np.arange(self.deficits.shape[2])
+        share: Floats = (self.columns[:, :, None] == types).mean(axis=0)
+        return share
+
+    def line(self, job: int, letters: str = "ABCDEFGH") -> str:
+        """The timeline of one job: the letter of its type in each round, or a dot."""
+        return "".join(letters[column] if column >= 0 else "." for column in self.columns[:, job])
+
+
+def play(
+    rounds: int, fractions: ArrayLike, capacities: Sequence[int], *, mechanism: Mechanism = choose_jobs, **options: Any
+) -> Played:
+    """Play rounds of fixed fractions, counting GPUs only."""
+    x = np.array(fractions, dtype=float)
+    names = [f"type-{j}" for j in range(len(capacities))]
+    ids = [f"job-{i:03d}" for i in range(len(x))]
+    ledger = DeliveryLedger(names)
+    running = [-1] * len(x)
+    columns, deficits = [], []
+    for _ in range(rounds):
+        asked = demand(x, capacities, deficits=ledger.deficits(ids), running_on=running, **options)
+        chosen = mechanism(asked)
+        assert_feasible(asked, chosen)
+        ledger.record(ids, asked.num_gpus, asked.runnable, x, chosen, 1.0)
+        running = chosen.tolist()
+        columns.append(chosen)
+        deficits.append(ledger.deficits(ids))
+    return Played(np.array(columns), np.array(deficits))
+
+
+def assert_feasible(asked: RoundDemand, chosen: NDArray[np.int64]) -> None:
+    """One type at most per job, only where it may run, and no more GPUs than there are."""
+    assert chosen.shape == (len(asked.num_gpus),)
+    seated = np.flatnonzero(chosen >= 0)
+    assert asked.runnable[seated, chosen[seated]].all()
+    used = np.bincount(chosen[seated], weights=asked.num_gpus[seated], minlength=len(asked.capacities))
+    assert (used <= asked.capacities).all()
+
+
+def nodes(*shapes: tuple[int, str | None] | int, accelerator: str = "v100") -> list[Node]:
+    """Nodes n0, n1, ... of these sizes, each given as GPUs or (GPUs, rack)."""
+    pairs = [shape if isinstance(shape, tuple) else (shape, None) for shape in shapes]
+    return [Node(name=f"n{i}", accelerator=accelerator, num_gpus=size, rack=rack) for i, (size, rack) in enumerate(pairs)]
+
+
+def play_on(
+    rounds: int, cluster: Cluster, jobs: Sequence[Job], fractions: Floats, *, backfill: bool = True
+) -> tuple[list[dict[str, Assignment]], DeliveryLedger]:
+    """Play rounds of fixed fractions on a cluster where every job is equally fast on every type that holds its gang."""
+    names = cluster.accelerator_names
+    fits = np.array([[job.num_gpus <= cluster.largest_gang(name, job.locality) for name in names] for job in jobs], dtype=bool)
+    ids = [job.job_id for job in jobs]
+    ledger = DeliveryLedger(names)
+    history: list[dict[str, Assignment]] = [{}]
+    for _ in range(rounds):
+        running = [names.index(history[-1][i].accelerator) if i in history[-1] else -1 for i in ids]
+        asked = demand(
+            fractions,
+            [int(c) for c in cluster.capacities],
+            deficits=ledger.deficits(ids),
+            num_gpus=[job.num_gpus for job in jobs],
+            throughputs=fits.reshape(fractions.shape),
+            running_on=running,
+            backfill=backfill,
+        )
+        history.append(plan_round(asked, jobs, names, cluster.nodes, history[-1], choose_jobs))
+        columns = np.array([names.index(history[-1][i].accelerator) if i in history[-1] else -1 for i in ids])
+        ledger.record(ids, asked.num_gpus, asked.runnable, fractions, columns, 1.0)
+    return history[1:], ledger

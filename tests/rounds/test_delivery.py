@@ -1,0 +1,74 @@
+"""What was promised, what was delivered, and what is still owed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gavel_py.rounds.delivery import DeliveryLedger
+
+GANGS = np.array([2, 1])
+ANYWHERE = np.ones((2, 2), dtype=bool)
+
+
+def ledger_after(*rounds: tuple[list[list[float]], list[int]], runnable: np.ndarray = ANYWHERE) -> DeliveryLedger:
+    """Jobs a (2 GPUs) and b (1 GPU) on fast and slow, after rounds of 100 s given as (fractions, columns)."""
+    ledger = DeliveryLedger(["fast", "slow"])
+    for fractions, columns in rounds:
+        ledger.record(["a", "b"], GANGS, runnable, np.array(fractions), np.array(columns), 100.0)
+    return ledger
+
+
+def test_a_shortfall_on_one_type_is_not_made_up_for_on_another() -> None:
+    report = ledger_after(([[0.5, 0.0], [0.5, 0.5]], [1, 0]), ([[0.5, 0.0], [0.5, 0.5]], [1, 0])).report()
+    a, b = report.jobs["a"], report.jobs["b"]
+    assert (a.promised_by_type, a.delivered_by_type) == ({"fast": 100, "slow": 0}, {"fast": 0, "slow": 200})
+    assert (a.promised_seconds, a.delivered_seconds, a.shortfall_seconds) == (100, 200, 100)
+    assert (b.promised_seconds, b.delivered_seconds, b.shortfall_seconds) == (200, 200, 100)
+
+
+def test_totals_are_weighted_by_gpus() -> None:
+    report = ledger_after(([[1.0, 0.0], [0.0, 0.5]], [-1, 1])).report()
+    assert report.promised_gpu_seconds == 2 * 100 + 50
+    assert report.delivered_gpu_seconds == 100
+    assert report.shortfall_gpu_seconds == 200
+    assert report.undelivered_share == pytest.approx(200 / 250)
+
+
+def test_nothing_promised_is_nothing_undelivered() -> None:
+    assert DeliveryLedger(["fast"]).report().undelivered_share == 0
+    assert ledger_after(([[0.0, 0.0], [0.0, 0.0]], [0, -1])).report().undelivered_share == 0
+
+
+def test_the_report_as_plain_data() -> None:
+    document = ledger_after(([[1.0, 0.0], [0.0, 0.5]], [-1, 1])).report().to_dict()
+    assert json.loads(json.dumps(document)) == document
+    assert document["undelivered_share"] == pytest.approx(0.8)
+    assert document["jobs"][0] == {
+        "job_id": "a",
+        "num_gpus": 2,
+        "promised_seconds": 100,
+        "delivered_seconds": 0,
+        "shortfall_seconds": 100,
+        "promised_by_type": {"fast": 100, "slow": 0},
+        "delivered_by_type": {"fast": 0, "slow": 0},
+    }
+
+
+def test_deficits_outlive_an_allocation_and_follow_the_job() -> None:
+    ledger = ledger_after(([[0.5, 0.25], [0.0, 1.0]], [-1, 1]), ([[0.75, 0.0], [0.0, 1.0]], [1, -1]))
+    assert ledger.deficits(["b", "new", "a"]).tolist() == [[0, 1], [0, 0], [1.25, -0.75]]
+
+
+def test_deficits_stay_between_one_round_ahead_and_ten_owed() -> None:
+    ledger = ledger_after(*[([[1.0, 0.0], [0.0, 0.1]], [-1, 1])] * 30)
+    assert ledger.deficits(["a", "b"]).tolist() == [[10, 0], [0, -1]]
+    assert ledger.report().jobs["a"].shortfall_seconds == 3000
+
+
+def test_deficits_are_dropped_where_a_job_can_no_longer_run() -> None:
+    ledger = ledger_after(([[0.5, 0.5], [0.0, 0.0]], [-1, -1]))
+    ledger.record(["a"], GANGS[:1], np.array([[False, True]]), np.array([[0.0, 0.5]]), np.array([-1]), 100.0)
+    assert ledger.deficits(["a"]).tolist() == [[0, 1]]
