@@ -6,9 +6,9 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,10 +16,26 @@ from click.shell_completion import CompletionItem
 import gavel_py as gp
 from gavel_py.errors import together
 
-__all__ = ["Inputs", "load", "policies_of", "problem_options", "warnings_shown"]
+__all__ = ["Inputs", "Request", "load", "policies_of", "problem_options", "warnings_shown"]
 
 DEFAULT_PROFILE = "gavel-osdi20"
-Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the options of `problem_options` say, as typed."""
+
+    jobs_file: Path
+    cluster: str
+    profile: str | None
+    throughputs: Path | None
+    policy_specs: tuple[str, ...]
+    settings: tuple[str, ...]
+    renames: tuple[str, ...]
+    store: Path | None
+    round_seconds: float
+    form: str | None
+    out: Path | None
 
 
 @dataclass(frozen=True)
@@ -64,25 +80,33 @@ OPTIONS = (
     click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="Set an option of every policy that has it."),
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
+    click.option("--round-seconds", type=click.FloatRange(min=0, min_open=True), default=360.0, show_default=True, metavar="S"),
+    click.option("--json", "form", flag_value="json", help="Print JSON and nothing else."),
+    click.option("--csv", "form", flag_value="csv", help="Print CSV and nothing else."),
+    click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead."),
 )
 
 
-def problem_options(command: Command) -> Command:
-    """Give a command the options that name jobs, cluster, throughputs and policies."""
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(OPTIONS), command)
+def problem_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name jobs, cluster, throughputs, policies and output, as one `Request`."""
+
+    @functools.wraps(command)
+    def bundled(**options: Any) -> None:
+        request = Request(**{field.name: options.pop(field.name) for field in fields(Request)})
+        command(request, **options)
+
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(OPTIONS), bundled)
 
 
-def load(
-    jobs_file: Path, cluster: str, profile: str | None, throughputs: Path | None, renames: tuple[str, ...], store: Path | None
-) -> Inputs:
-    """Read jobs, cluster and profile as the options of `problem_options` name them; faults of all three come together."""
-    if profile is not None and throughputs is not None:
+def load(request: Request) -> Inputs:
+    """Read jobs, cluster and profile; faults of all three come together."""
+    if request.profile is not None and request.throughputs is not None:
         raise click.UsageError("--profile and --throughputs both say how fast jobs run; give one of them")
     with together() as attempt:
-        jobs = attempt(lambda: gp.JobSet.from_file(jobs_file))
-        found = attempt(lambda: _cluster(cluster, renames))
-        speeds = attempt(lambda: _profile(profile or DEFAULT_PROFILE, throughputs, store))
-    return Inputs(jobs, found, speeds)
+        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file))
+        cluster = attempt(lambda: _cluster(request.cluster, request.renames))
+        profile = attempt(lambda: _profile(request.profile or DEFAULT_PROFILE, request.throughputs, request.store))
+    return Inputs(jobs, cluster, profile)
 
 
 def _cluster(text: str, renames: tuple[str, ...]) -> gp.Cluster:
@@ -106,10 +130,10 @@ def _assignment(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def policies_of(specs: tuple[str, ...], settings: tuple[str, ...]) -> list[gp.Policy]:
+def policies_of(request: Request) -> list[gp.Policy]:
     """Return the policies that --policy and --set name; each --set must be an option of at least one of them."""
-    shared = dict(_assignment(setting, "--set", "OPTION=VALUE") for setting in settings)
-    specs = specs or ("max_min_fairness",)
+    shared = dict(_assignment(setting, "--set", "OPTION=VALUE") for setting in request.settings)
+    specs = request.policy_specs or ("max_min_fairness",)
     names = [spec.split(",")[0].strip() for spec in specs]
     known = [gp.policy_options(gp.policy_class(name)) for name in names]
     everywhere = {option for options in known for option in options}

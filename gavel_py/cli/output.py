@@ -72,8 +72,8 @@ def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     console = Console(file=io.StringIO(), width=width(), force_terminal=False, legacy_windows=False)
     console.print(table)
     text: Any = console.file
-    lines = [title, *text.getvalue().splitlines()] if title else text.getvalue().strip("\n").splitlines()
-    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return f"{title}\n\n".lstrip("\n") + "\n".join(lines).strip("\n") + "\n"
 
 
 def width() -> int:

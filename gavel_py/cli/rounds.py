@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import groupby
-from pathlib import Path
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import Inputs, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import csv_text, emit, table_text, width
 
 __all__ = ["command", "delivery_text", "play", "rounds_text"]
@@ -22,50 +21,31 @@ MOST_SHOWN = 5
 @click.command("rounds")
 @problem_options
 @click.option("--rounds", "-n", "num_rounds", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
-@click.option("--round-seconds", type=click.FloatRange(min=0, min_open=True), default=360.0, show_default=True, metavar="S")
-@click.option("--json", "form", flag_value="json", help="Print JSON and nothing else.")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV, one line per round and job, and nothing else.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead of to the terminal."
-)
-def command(
-    jobs_file: Path,
-    cluster: str,
-    profile: str | None,
-    throughputs: Path | None,
-    policy_specs: tuple[str, ...],
-    settings: tuple[str, ...],
-    renames: tuple[str, ...],
-    store: Path | None,
-    num_rounds: int,
-    round_seconds: float,
-    form: str | None,
-    out: Path | None,
-) -> None:
+def command(request: Request, num_rounds: int) -> None:
     """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
 
     The job set stays as it is: no job makes progress, arrives or leaves.
     """
     with warnings_shown():
-        policy, *others = policies_of(policy_specs, settings)
+        policy, *others = policies_of(request)
         if others:
             raise click.UsageError("rounds are shown for one --policy at a time")
-        inputs = load(jobs_file, cluster, profile, throughputs, renames, store)
-        scheduler, rounds = play(inputs, policy, num_rounds, round_seconds)
+        inputs = load(request)
+        scheduler, rounds = play(inputs, policy, num_rounds, request.round_seconds)
     delivery = scheduler.delivery()
-    if form == "json":
+    if request.form == "json":
         document = {
             "policy": policy.name,
             "options": policy.changed_options,
-            "round_seconds": round_seconds,
+            "round_seconds": request.round_seconds,
             "rounds": [round_.to_dict() for round_ in rounds],
             "delivery": delivery.to_dict(),
         }
-        emit(json.dumps(document, indent=2, allow_nan=False), out)
-    elif form == "csv":
-        emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), out)
+        emit(json.dumps(document, indent=2, allow_nan=False), request.out)
+    elif request.form == "csv":
+        emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
-        emit(rounds_text(inputs.jobs, rounds) + "\n" + delivery_text(delivery), out)
+        emit(rounds_text(inputs.jobs, rounds) + "\n" + delivery_text(delivery), request.out)
 
 
 def play(inputs: Inputs, policy: gp.Policy, num_rounds: int, round_seconds: float) -> tuple[gp.RoundScheduler, list[gp.Round]]:

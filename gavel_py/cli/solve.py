@@ -6,13 +6,12 @@ import importlib
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import Inputs, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, csv_text, emit, number, table_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
 
@@ -22,26 +21,7 @@ __all__ = ["command"]
 @click.command("solve")
 @problem_options
 @click.option("--rounds", "num_rounds", type=click.IntRange(min=0), default=0, metavar="N", help="Also place the first N rounds.")
-@click.option("--round-seconds", type=click.FloatRange(min=0, min_open=True), default=360.0, show_default=True, metavar="S")
-@click.option("--json", "form", flag_value="json", help="Print JSON and nothing else.")
-@click.option("--csv", "form", flag_value="csv", help="Print CSV, one line per job, and nothing else.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead of to the terminal."
-)
-def command(
-    jobs_file: Path,
-    cluster: str,
-    profile: str | None,
-    throughputs: Path | None,
-    policy_specs: tuple[str, ...],
-    settings: tuple[str, ...],
-    renames: tuple[str, ...],
-    store: Path | None,
-    num_rounds: int,
-    round_seconds: float,
-    form: str | None,
-    out: Path | None,
-) -> None:
+def command(request: Request, num_rounds: int) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
     JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
@@ -52,22 +32,22 @@ def command(
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     """
     with warnings_shown():
-        policies = policies_of(policy_specs, settings)
+        policies = policies_of(request)
         started = time.perf_counter()
-        inputs = load(jobs_file, cluster, profile, throughputs, renames, store)
+        inputs = load(request)
         read = time.perf_counter()
         problem = inputs.problem()
         built = time.perf_counter()
         _import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
-        results = [_result(inputs, problem, policy, num_rounds, round_seconds, seconds) for policy in policies]
-    if form == "json":
+        results = [_result(inputs, problem, policy, num_rounds, request.round_seconds, seconds) for policy in policies]
+    if request.form == "json":
         documents = [result.document for result in results]
-        emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), out)
-    elif form == "csv":
-        emit(_csv(results), out)
+        emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
+    elif request.form == "csv":
+        emit(_csv(results), request.out)
     else:
-        emit(_report(inputs, results), out)
+        emit(_report(inputs, results), request.out)
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,10 @@ def choose_jobs(
        GPU idles while a waiting job that could run there fits.
 
     Large gangs find room less often than small ones, therefore √s. The hysteresis h = `hysteresis_rounds` spares restarts: it keeps
-    a running gang for h/√s rounds more than its claim would, the larger the gang the less. Where whole gangs can be packed as the
-    fractions ask, the deficits stay within a few rounds, so that over many rounds the time received tends to the fractions; for
-    single-GPU jobs step 2 ends with the best choice there is (a maximum-weight assignment), which keeps this true even when all
-    GPUs and all jobs are spoken for all of the time.
+    a running gang for h/√s rounds more than its claim would, the larger the gang the less.
+    For single-GPU jobs step 2 ends with the best choice there is (a maximum-weight assignment), so that deficits stay within a few
+    rounds and the time received tends to the fractions, even when all GPUs and all jobs are spoken for all of the time. With gangs
+    of mixed sizes each round is a packing problem, which step 2 solves nearly, not exactly.
     """
     possible = demand.runnable & (demand.num_gpus[:, None] <= demand.capacities)
     scores = _scores(demand, possible, hysteresis_rounds, urgent_rounds)
