@@ -37,7 +37,7 @@ def solve(problem: AllocationProblem, policy: str | Policy = "max_min_fairness",
     check_valid(seen, decision.time_fractions)
     status = AllocationStatus.ORDERED
     if decision.objective_value is not None and decision.objective_bound is not None:
-        check_gap(decision.objective_value, decision.objective_bound)
+        check_gap(decision.objective_value, decision.objective_bound, decision.objective_scale)
         status = AllocationStatus.OPTIMAL
     return _expanded(problem, policy, decision, active, status, started)
 

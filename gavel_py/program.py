@@ -116,6 +116,11 @@ class Program:
         others = np.delete(np.arange(len(slopes)), own)
         return float(constant + _most(solved, slopes, others) + priced_bound(self.problem, self.matrix_of(gains), prices))
 
+    @property
+    def scale(self) -> float:
+        """The largest coefficient of the objective just maximised, as compiled."""
+        return 0.0 if self._solved is None else float(np.abs(self._solved.costs).max(initial=0.0))
+
     def _matrix(self, positions: NDArray[np.int64], coefficients: NDArray[np.generic], count: int) -> sp.csr_array:
         """The (count, pairs) matrix with each pair's coefficient in the row at its position."""
         pairs = np.arange(len(self.rows))

@@ -52,14 +52,14 @@ def check_valid(problem: AllocationProblem, time_fractions: Floats) -> None:
             raise ProofError(f"the solver's answer is not a valid allocation: {what}, by {amount:.3g}")
 
 
-def gap(value: float, bound: float) -> float:
-    """Return |bound - value| in parts of the larger of the two."""
-    return abs(bound - value) / max(abs(value), abs(bound), 1e-300)
+def gap(value: float, bound: float, scale: float = 0.0) -> float:
+    """Return |bound - value| in parts of the larger of the two, or of `scale` where that is larger still."""
+    return abs(bound - value) / max(abs(value), abs(bound), scale, 1e-300)
 
 
-def check_gap(value: float, bound: float) -> None:
-    """Raise `ProofError` unless |bound - value| is within 1e-6 of the value's size."""
-    found = gap(value, bound)
+def check_gap(value: float, bound: float, scale: float) -> None:
+    """Raise `ProofError` unless |bound - value| is within 1e-6 of the value's size, or of the size of its terms."""
+    found = gap(value, bound, scale)
     if not found <= GAP_TOLERANCE:
         raise ProofError(
             f"the answer's value {value:.9g} and the proven bound {bound:.9g} differ by {found:.2g} of their size "

@@ -171,6 +171,17 @@ def test_kinks_of_any_kind_are_proven(problem: gp.AllocationProblem) -> None:
     assert allocation.objective_bound == pytest.approx(allocation.objective_value, rel=1e-6)
 
 
+def test_an_optimum_of_zero_is_proven() -> None:
+    class NoIdleTime(gp.SumPolicy):
+        """Everybody runs all of the time, if there are GPUs enough."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return -program.total(cp.abs(program.time - 1))
+
+    problem = gp.AllocationProblem.from_arrays([[2.0, 1.0], [1.0, 3.0], [0.3, 0.7]], [2, 1])
+    assert gp.solve(problem, NoIdleTime()).objective_value == pytest.approx(0, abs=1e-9)
+
+
 def test_an_answer_that_is_worse_than_its_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
     half = gp.Program.maximize

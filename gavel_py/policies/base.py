@@ -38,12 +38,16 @@ def numbers_by_job(policy: Policy, method: str, values: object, problem: Allocat
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decides: (N, K) time fractions; value, proven bound and (K,) prices, or None where there is no program."""
+    """What a policy decides: (N, K) time fractions; value, proven bound and (K,) prices, or None where there is no program.
+
+    objective_scale: the size of the objective's terms, which counts for the gap where they cancel out to a value near 0.
+    """
 
     time_fractions: Floats
     objective_value: float | None = None
     objective_bound: float | None = None
     shadow_prices: Floats | None = None
+    objective_scale: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

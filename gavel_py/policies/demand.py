@@ -19,6 +19,8 @@ __all__ = ["DemandPolicy"]
 Floats = NDArray[np.float64]
 
 NARROW_GAP = 1e-8
+"""A wider gap calls for another scale; 1e-6 would do for the proof, but a good scale gives much less."""
+
 MOST_SCALES = 4
 ROUNDING = 1e-12
 

@@ -34,4 +34,4 @@ class SumPolicy(Policy):
         fractions = tidied(problem, program.maximize(objective))
         # Bound and prices are those of the solve; the value is that of the tidied fractions.
         bound, prices = program.bound(), program.prices
-        return Decision(fractions, program.value(objective, fractions), bound, prices)
+        return Decision(fractions, program.value(objective, fractions), bound, prices, program.scale)
