@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from gavel_py.allocation import Allocation, AllocationStatus
+from gavel_py.errors import InputError
+from gavel_py.ordering import natural_key
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import check_gap, check_valid
@@ -25,13 +27,15 @@ def solve(problem: AllocationProblem, policy: str | Policy = "max_min_fairness",
     Raises `UnknownNameError` and `InputError` for a policy, option or problem that is wrong, `SolverError` when the
     program could not be solved, `ProofError` when its answer could not be proven.
     """
+    if not isinstance(problem, AllocationProblem):
+        raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
     policy = resolve_policy(policy, **options)
     started = time.perf_counter()
     active = np.flatnonzero(problem.runnable.any(axis=1))
     if active.size == 0:
         nothing = Decision(np.zeros((0, len(problem.capacities))), policy.empty_objective, policy.empty_objective)
         return _expanded(problem, policy, nothing, active, AllocationStatus.EMPTY, started)
-    active = active[np.argsort(np.array(problem.job_ids)[active], kind="stable")]
+    active = np.array(sorted(active.tolist(), key=lambda i: natural_key(problem.job_ids[i])))
     seen = policy.view(problem.select(active))
     decision = policy.decide(seen)
     check_valid(seen, decision.time_fractions)

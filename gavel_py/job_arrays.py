@@ -74,9 +74,9 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     """Look up and convert everything about the jobs that depends on the cluster or the profile."""
     names = cluster.accelerator_names
     _check_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
-    throughputs = profile.matrix(jobs, names)
     allowed = _allowed(jobs, names)
     largest_gangs = _largest_gangs(jobs, cluster)
+    throughputs = _throughputs(jobs, names, profile, allowed, largest_gangs)
     total_steps = _total_steps(jobs, profile)
     done = np.array([job.steps_done for job in jobs], dtype=float)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
@@ -113,6 +113,19 @@ def _largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     names = cluster.accelerator_names
     rows = {where: [cluster.largest_gang(name, where) for name in names] for where in {job.locality for job in jobs}}
     return np.array([rows[job.locality] for job in jobs], dtype=float).reshape(len(jobs), len(names))
+
+
+def _throughputs(
+    jobs: Sequence[Job], names: Sequence[str], profile: Profile, allowed: NDArray[np.bool_], largest_gangs: Floats
+) -> Floats:
+    """Look up (N, K) steps/s; where a gang can never be placed, no measurement is asked for."""
+    gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
+    usable = allowed & (gangs <= largest_gangs)
+    return profile.matrix([job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)], names)
+
+
+def _restricted(job: Job, names: Sequence[str], usable: NDArray[np.bool_]) -> Job:
+    return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, usable, strict=True) if u)})
 
 
 def _total_steps(jobs: Sequence[Job], profile: Profile) -> Floats:

@@ -36,7 +36,8 @@ def screen(
     """
     measured = throughputs > 0
     permitted = measured & allowed
-    runnable = permitted & (num_gpus[:, None] <= largest_gangs)
+    fitting = num_gpus[:, None] <= largest_gangs
+    runnable = permitted & fitting
     finished = steps_remaining == 0
     runnable[finished] = False
     excluded: dict[str, str] = {}
@@ -45,13 +46,20 @@ def screen(
             reason = "it has finished: no steps remain"
         elif not largest_gangs.any():
             reason = "the cluster has no GPUs"
+        elif allowed[i].any() and not (allowed & fitting)[i].any():
+            among = permitted[i] if permitted[i].any() else allowed[i]
+            reason = _fits_nowhere(num_gpus[i], accelerator_types, largest_gangs[i], among)
         elif not measured[i].any():
             reason = "its throughput is 0 on every accelerator type"
         elif not permitted[i].any():
             names = ", ".join(np.array(accelerator_types)[measured[i]])
             reason = f"it allows none of the accelerator types on which it could run ({names})"
         else:
-            holes = ", ".join(f"{accelerator_types[j]}: {largest_gangs[i, j]:g}" for j in np.flatnonzero(permitted[i]).tolist())
-            reason = f"its gang of {num_gpus[i]} GPUs fits nowhere (GPUs that one gang can get together: {holes})"
+            reason = _fits_nowhere(num_gpus[i], accelerator_types, largest_gangs[i], permitted[i])
         excluded[job_ids[i]] = reason
     return Screening(runnable, excluded)
+
+
+def _fits_nowhere(num_gpus: int, types: Sequence[str], largest_gangs: NDArray[np.float64], among: NDArray[np.bool_]) -> str:
+    holes = ", ".join(f"{types[j]}: {largest_gangs[j]:g}" for j in np.flatnonzero(among).tolist())
+    return f"its gang of {num_gpus} GPUs fits nowhere (GPUs that one gang can get together: {holes})"

@@ -33,6 +33,10 @@ MOST = 1_000_000
 """The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
 
 
+LONGEST_TEXT = 1000
+"""Characters of a name; a longer one is a broken file, and every message and table would repeat it."""
+
+
 def has_control(text: str) -> bool:
     """Say whether the text has a line break or control character."""
     return re.search(f"[{CONTROL}]", text) is not None
@@ -46,7 +50,7 @@ def _no_bool(value: object) -> object:
 
 
 # The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
-Text = Annotated[str, Field(pattern=f"^[^{CONTROL}]*$")]
+Text = Annotated[str, Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)]
 Name = Annotated[Text, Field(min_length=1)]
 Integer = Annotated[int, BeforeValidator(_no_bool)]
 Whole = Annotated[Integer, Field(ge=1, le=MOST)]
@@ -70,6 +74,7 @@ WORDING = {
     "int_from_float": "must be a whole number",
     "string_type": "must be text",
     "string_unicode": "must be text of valid characters",
+    "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must not contain line breaks or control characters",
     "literal_error": "must be one of {expected}",

@@ -16,7 +16,7 @@ PACKAGE = Path(gp.__file__).parent
 
 # From the ground floor up; a module may import from floors below its own and from its own package.
 FLOORS = [
-    {"errors"},
+    {"errors", "ordering"},
     {"validation", "reading", "screening"},
     {"array_checks"},
     {"nodes", "jobs"},

@@ -113,6 +113,43 @@ def test_out_writes_the_file_and_nothing_else(gavel: Gavel, small: list[str], tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answer.json", "jobs.csv", "speeds.csv"]
 
 
+def test_out_keeps_links_modes_and_pipes(gavel: Gavel, small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "target.csv").write_text("old")
+    (tmp_path / "target.csv").chmod(0o600)
+    (tmp_path / "link.csv").symlink_to("target.csv")
+    assert gavel("solve", *small, "-p", "fifo", "--csv", "--out", "link.csv").code == 0
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "target.csv").read_text().startswith("policy,")
+    assert (tmp_path / "target.csv").stat().st_mode & 0o777 == 0o600
+    assert gavel("solve", *small, "-p", "fifo", "--csv", "--out", "/dev/null").code == 0
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_full_disk_behind_standard_output_is_named() -> None:
+    command = [sys.executable, "-m", "gavel_py", "policies"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: cannot write to standard output: No space left on device\n")
+
+
+def test_a_gang_too_large_for_the_cluster_needs_no_measurement(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus\na,A3C,16\nb,A3C,1\n")
+    document = json.loads(gavel("solve", "jobs.csv", "-c", "v100:4", "--json").out)
+    assert document["excluded"] == {"a": "its gang of 16 GPUs fits nowhere (GPUs that one gang can get together: v100: 4)"}
+    assert document["jobs"][1]["time_fractions"] == {"v100": 1.0}
+
+
+def test_numbers_never_fold(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "x" * 70
+    (tmp_path / "jobs.csv").write_text(f"job_id,job_type\n{long},A3C\n")
+    for columns in ("30", "50", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        out = gavel("solve", "jobs.csv", "-c", "v100:4,k80:4").out
+        assert "100.0%" in out
+        assert "A3C" in out
+        assert out.replace("\n", "").count("x") >= 70
+
+
 def test_rounds_show_gpus_and_what_was_delivered(gavel: Gavel, small: list[str]) -> None:
     document = json.loads(gavel("rounds", *small, "-n", "4", "--json").out)
     assert len(document["rounds"]) == 4
@@ -120,7 +157,7 @@ def test_rounds_show_gpus_and_what_was_delivered(gavel: Gavel, small: list[str])
         sum(job["num_gpus"] * job["promised_seconds"] for job in document["delivery"]["jobs"])
     )
     text = gavel("rounds", *small, "-n", "4").out
-    assert "Still owed: " in text
+    assert " still owed," in text
     lines = list(csv.DictReader(io.StringIO(gavel("rounds", *small, "-n", "4", "--csv").out)))
     used = {(line["round"], line["node"], line["gpu"]) for line in lines}
     assert len(used) == len(lines)
@@ -210,6 +247,9 @@ def test_completion_knows_policies() -> None:
         (["solve", "jobs.csv", "-c", "v100:2", "--map-accelerator", "p100=v100"], "'p100' is not in it"),
         (["solve", "jobs.csv", "-c", "tpu:2", "--throughputs", "speeds.csv"], "accelerator 'tpu': is not in profile"),
         (["solve", "jobs.csv"], "Missing option '--cluster'"),
+        (["solve", "jobs.csv", "-c", "v100"], "'v100' is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"),
+        (["solve", "jobs.csv", "-c", "v100:1", "-p", "fifo,backfill=true,backfill=false"], "--policy gives 'backfill' twice"),
+        (["solve", "jobs.csv", "-c", "v100:1", "--round-seconds", "inf"], "Invalid value for '--round-seconds'"),
         (["rounds", "jobs.csv", "-c", "v100:2", "-p", "fifo", "-p", "min_makespan"], "one --policy at a time"),
         (
             ["solve", "jobs.csv", "-c", "v100:2", "--throughputs", "speeds.csv", "--out", "no/such/file"],
@@ -235,7 +275,11 @@ def test_faults_of_jobs_cluster_and_throughputs_come_together(gavel: Gavel, tmp_
     (tmp_path / "speeds.csv").write_text("job_id,v100\na,-1\n")
     outcome = gavel("solve", "jobs.csv", "-c", "v100", "--throughputs", "speeds.csv")
     assert outcome.code == 2
-    for part in ("jobs.csv, line 2 (job 'a'), field num_gpus", "v100: cannot tell the format", "speeds.csv, line 2"):
+    for part in (
+        "jobs.csv, line 2 (job 'a'), field num_gpus",
+        "cluster: 'v100' is not of the form TYPE:GPUS",
+        "speeds.csv, line 2",
+    ):
         assert part in outcome.err
 
 

@@ -173,6 +173,13 @@ def test_every_policy_has_a_page_with_its_options(name: str) -> None:
     assert shown == {option.name: str(option.default).lower() for option in options.values()}
 
 
+def test_the_page_on_performance_has_figures() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    measured = re.findall(r"<!-- (\w+): begin -->(.*?)<!-- \1: end -->", page, flags=re.DOTALL)
+    assert measured
+    assert all(re.search(r"\| \d+\.\d+ \|", table) for _, table in measured)
+
+
 def test_the_index_of_policies_is_complete() -> None:
     index = (ROOT / "docs" / "policies" / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\]\((\w+)\.md\)", index)) == set(gp.policy_names())

@@ -24,6 +24,11 @@ def test_equal_arrivals_are_served_by_id() -> None:
     assert fractions("fifo", [[1], [1]], [1], job_ids=["b", "a"]) == [[0], [1]]
 
 
+def test_ids_are_ordered_as_a_person_reads_them() -> None:
+    served = fractions("fifo", [[1.0]] * 12, [10])
+    assert [row[0] for row in served] == [1] * 10 + [0] * 2
+
+
 def test_fifo_lets_nobody_pass_a_gang_that_does_not_fit_now() -> None:
     throughputs, gangs = [[1.0], [1.0], [1.0]], [3, 4, 1]
     assert fractions("fifo", throughputs, [4], num_gpus=gangs) == [[1], [0], [0]]

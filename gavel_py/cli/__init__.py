@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Any
@@ -53,6 +54,10 @@ class _LazyGroup(click.Group):
             raise _UserError(str(error)) from error
         except GavelError as error:
             raise _RunTimeError(str(error)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader has gone away, which click ends quietly
+            raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +19,7 @@ from gavel_py.errors import together
 __all__ = ["Inputs", "Request", "load", "policies_of", "problem_options", "warnings_shown"]
 
 DEFAULT_PROFILE = "gavel-osdi20"
+SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ OPTIONS = (
     click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="Set an option of every policy that has it."),
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
-    click.option("--round-seconds", type=click.FloatRange(min=0, min_open=True), default=360.0, show_default=True, metavar="S"),
+    click.option("--round-seconds", type=click.FloatRange(0, 1e9, min_open=True), default=360.0, show_default=True, metavar="S"),
     click.option("--json", "form", flag_value="json", help="Print JSON and nothing else."),
     click.option("--csv", "form", flag_value="csv", help="Print CSV and nothing else."),
     click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead."),
@@ -110,9 +111,11 @@ def load(request: Request) -> Inputs:
 
 
 def _cluster(text: str, renames: tuple[str, ...]) -> gp.Cluster:
-    is_inline = ":" in text and not Path(text).exists()
-    cluster = gp.Cluster.from_inline(text) if is_inline else gp.Cluster.from_file(text)
-    return cluster.renamed(dict(_assignment(rename, "--map-accelerator", "OLD=NEW") for rename in renames))
+    if Path(text).suffix not in SUFFIXES and not Path(text).exists():
+        cluster = gp.Cluster.from_inline(text)
+    else:
+        cluster = gp.Cluster.from_file(text)
+    return cluster.renamed(_assignments(renames, "--map-accelerator", "OLD=NEW"))
 
 
 def _profile(name: str, throughputs: Path | None, store: Path | None) -> gp.Profile:
@@ -130,16 +133,24 @@ def _assignment(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in (_assignment(text, option, form) for text in texts):
+        if found.setdefault(name, value) != value:
+            raise click.UsageError(f"{option} gives {name!r} twice, as {found[name]!r} and as {value!r}")
+    return found
+
+
 def policies_of(request: Request) -> list[gp.Policy]:
     """Return the policies that --policy and --set name; each --set must be an option of at least one of them."""
-    shared = dict(_assignment(setting, "--set", "OPTION=VALUE") for setting in request.settings)
+    shared = _assignments(request.settings, "--set", "OPTION=VALUE")
     specs = request.policy_specs or ("max_min_fairness",)
     names = [spec.split(",")[0].strip() for spec in specs]
     known = [gp.policy_options(gp.policy_class(name)) for name in names]
     everywhere = {option for options in known for option in options}
     policies = []
     for spec, name, options in zip(specs, names, known, strict=True):
-        own = dict(_assignment(part, "--policy", "NAME,OPTION=VALUE") for part in spec.split(",")[1:])
+        own = _assignments(spec.split(",")[1:], "--policy", "NAME,OPTION=VALUE")
         applied = {option: value for option, value in shared.items() if option in options or option not in everywhere}
         policies.append(gp.resolve_policy(name, **(applied | own)))
     return policies

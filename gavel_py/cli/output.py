@@ -6,8 +6,10 @@ import csv
 import io
 import os
 import shutil
+import stat
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,33 +20,46 @@ from gavel_py.errors import Fault, InputError
 
 __all__ = ["counted", "csv_text", "emit", "number", "table_text", "width"]
 
+LEAST_TEXT = 16
+"""Columns that text gets at least, before it folds."""
+
 PIPE_WIDTH = 1000
 """Columns of a table that goes into a pipe or a file, where nothing tells the width."""
 
 
 def emit(text: str, out: Path | None) -> None:
-    """Write `text` to the file, whole or not at all, or to standard output."""
+    """Write `text` to the file, or to standard output; a regular file is written whole or not at all."""
     text = text if text.endswith("\n") else text + "\n"
     if out is None:
         click.echo(text, nl=False)
         return
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", dir=out.resolve().parent, delete=False) as file:
-            file.write(text)
-        _replace(Path(file.name), out)
+        target = out.resolve()  # a link stays a link, its target is written
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")  # a pipe or a device
+        else:
+            _replace(target, text)
     except OSError as error:
         raise InputError(Fault(str(out), "", f"cannot be written: {error.strerror or error}")) from None
 
 
-def _replace(new: Path, old: Path) -> None:
+def _replace(target: Path, text: str) -> None:
+    """Write a new file beside the old one and put it in its place, with the old one's mode."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", dir=target.parent, delete=False) as file:
+        file.write(text)
+    new = Path(file.name)
     try:
-        umask = os.umask(0)
-        os.umask(umask)
-        new.chmod(0o666 & ~umask)  # temporary files are private; this one is the user's
-        new.replace(old)
+        new.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask())
+        new.replace(target)
     except OSError:
         new.unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -57,7 +72,28 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
-    """Return a table no wider than the terminal; the first `text_columns` columns stand left, numbers right."""
+    """Return a table no wider than the terminal; the first `text_columns` columns stand left, numbers right.
+
+    Text folds where it must, numbers never do; where they do not fit, each row becomes a paragraph of its own.
+    """
+    cells = [list(row) for row in rows]
+    widest = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    least = [min(LEAST_TEXT, w) if i < text_columns else w for i, w in enumerate(widest)]
+    room = width()
+    heading = f"{title}\n\n".lstrip("\n")
+    if sum(least) + 2 * len(columns) + 2 > room:
+        return heading + "\n".join(_paragraph(columns, row, room) for row in cells)
+    return heading + _grid(columns, cells, text_columns, least, room)
+
+
+def _paragraph(columns: Sequence[str], row: Sequence[str], room: int) -> str:
+    first, *others = (f"{name}: {cell}" for name, cell in zip(columns, row, strict=True) if cell)
+    folded = (textwrap.fill(line, room, initial_indent="  ", subsequent_indent="    ") for line in others)
+    lines = [textwrap.fill(first, room), *folded]
+    return "\n".join(lines) + "\n"
+
+
+def _grid(columns: Sequence[str], cells: Sequence[Sequence[str]], text_columns: int, least: Sequence[int], room: int) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -66,14 +102,14 @@ def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, column in enumerate(columns):
         justify: Any = "left" if index < text_columns else "right"
-        table.add_column(Text(column), justify=justify, overflow="fold", no_wrap=index == 0)
-    for row in rows:
+        is_number = index >= text_columns
+        table.add_column(Text(column), justify=justify, overflow="fold", no_wrap=is_number, min_width=least[index])
+    for row in cells:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=io.StringIO(), width=width(), force_terminal=False, legacy_windows=False)
+    console = Console(file=io.StringIO(), width=room, force_terminal=False, legacy_windows=False)
     console.print(table)
     text: Any = console.file
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    return f"{title}\n\n".lstrip("\n") + "\n".join(lines).strip("\n") + "\n"
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
 
 
 def width() -> int:

@@ -119,10 +119,12 @@ def _groups(widths: list[int], room: int) -> Iterable[list[int]]:
 
 def delivery_text(delivery: gp.DeliveryReport) -> str:
     """Return what was delivered of what was promised, and the jobs that fell short most."""
-    promised, delivered = (seconds / 3600 for seconds in (delivery.promised_gpu_seconds, delivery.delivered_gpu_seconds))
+    promised, owed = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
+    beyond = delivery.delivered_gpu_seconds / 3600 - (promised - owed)
     summary = (
-        f"Promised {promised:.4g} GPU-hours, delivered {delivered:.4g} (idle GPUs given to waiting jobs included).\n"
-        f"Still owed: {delivery.undelivered_share:.2%} of the promise; later rounds serve it first, as far as whole gangs fit.\n"
+        f"Promised {promised:.4g} GPU-hours: {promised - owed:.4g} delivered, "
+        f"{owed:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
+        f"which later rounds serve first, as far as whole gangs fit. Beyond the promise: {beyond:.4g} GPU-hours to waiting jobs.\n"
     )
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:

@@ -90,6 +90,18 @@ class Policy(ABC):
         """Whether GPUs that the allocation leaves idle may be given to other jobs for a round."""
         return True
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Arrays of the problem that may be unknown (NaN) for a job, but that this policy cannot do without."""
+        return ()
+
+    def check(self, problem: AllocationProblem) -> None:
+        """Raise `InputError` if a job that can run lacks what this policy needs to know of it."""
+        active = problem.select(np.flatnonzero(problem.runnable.any(axis=1)))
+        self.view(active)
+        for field in self.needs:
+            active.required(field, self.name)
+
     def view(self, problem: AllocationProblem) -> AllocationProblem:
         """Return the problem as this policy sees it.
 

@@ -24,5 +24,9 @@ class MinMakespan(DemandPolicy):
     direction: ClassVar[Literal["max", "min"]] = "min"
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("steps_remaining",)
+
     def need(self, problem: AllocationProblem, level: float) -> NDArray[np.float64]:
         return problem.required("steps_remaining", self.name) / level

@@ -27,6 +27,9 @@ class ShortestJobFirst(OrderedPolicy):
 
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("steps_remaining" if self.by == "remaining" else "total_steps",)
+
     def sort_key(self, problem: AllocationProblem) -> NDArray[np.float64]:
-        steps = "steps_remaining" if self.by == "remaining" else "total_steps"
-        return problem.required(steps, self.name) / problem.fastest
+        return problem.required(self.needs[0], self.name) / problem.fastest

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.cluster import Node
+from gavel_py.errors import InputError
 from gavel_py.jobs import Job
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.free_gpus import Gpu
@@ -36,7 +37,8 @@ def plan_round(
     assignments: dict[str, Assignment] = {}
     taken: set[Gpu] = set()
     while True:
-        columns = mechanism(_leftovers(demand, jobs, accelerator_types, nodes, assignments, taken))
+        left = _leftovers(demand, jobs, accelerator_types, nodes, assignments, taken)
+        columns = _checked(mechanism(left), left)
         gangs = _gangs(columns, demand, jobs, accelerator_types, previous)
         places = place(nodes, gangs, taken)
         if not places:
@@ -45,6 +47,19 @@ def plan_round(
             if gang.job_id in places:
                 assignments[gang.job_id] = Assignment(gang.accelerator, list(places[gang.job_id]))
                 taken.update(places[gang.job_id])
+
+
+def _checked(columns: NDArray[np.int64], demand: RoundDemand) -> NDArray[np.int64]:
+    """Return a mechanism's choice, or raise `InputError` when it is none that `RoundDemand` allows."""
+    count, types = demand.runnable.shape
+    chosen = np.asarray(columns)
+    if chosen.shape != (count,) or chosen.dtype.kind != "i" or not ((chosen >= -1) & (chosen < types)).all():
+        raise InputError(f"a mechanism must return a column or -1 for each of the {count} jobs, returned {columns!r}")
+    rows = np.flatnonzero(chosen >= 0)
+    used = np.bincount(chosen[rows], weights=demand.num_gpus[rows], minlength=types)
+    if not demand.runnable[rows, chosen[rows]].all() or (used > demand.capacities).any():
+        raise InputError("a mechanism chose a job where it cannot run, or more gangs than there are GPUs")
+    return chosen
 
 
 def _leftovers(

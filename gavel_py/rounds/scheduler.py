@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
@@ -16,6 +16,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.job_arrays import Profile, known_part
 from gavel_py.jobs import Job
+from gavel_py.ordering import natural_key
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment, Round
@@ -40,6 +41,7 @@ class RoundScheduler:
     cluster: types that the profile does not know are left out, with a `GavelWarning`; policy: a name or a `Policy` object;
     round_seconds: length of a round; mechanism: who runs, given what is owed (`choose_jobs`).
     When a job came or went or reported progress, the allocation is solved anew at the start of the next round; else it is kept.
+    A job's account (`delivery`) is kept after it has left, as long as the scheduler lives.
     Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts.
 
     Raises `InputError` (`UnknownNameError`) for a wrong argument.
@@ -80,8 +82,8 @@ class RoundScheduler:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs in the system with the progress last reported, sorted by job_id."""
-        return tuple(self._jobs[job_id] for job_id in sorted(self._jobs))
+        """The jobs in the system with the progress last reported, sorted by job_id (`natural_key`)."""
+        return tuple(self._jobs[job_id] for job_id in sorted(self._jobs, key=natural_key))
 
     @property
     def allocation(self) -> Allocation | None:
@@ -91,12 +93,16 @@ class RoundScheduler:
     def submit(self, job: Job) -> None:
         """Add a job, which the next round takes into account; a job that can run nowhere is excluded then, with the reason.
 
-        Raises `InputError` when its id was used before or it does not fit cluster and profile (`AllocationProblem.from_jobs`).
+        A submitted job is there, whatever its `arrival_seconds`: that orders jobs and counts their time in the system.
+        Raises `InputError` when its id was used before, when it does not fit cluster and profile
+        (`AllocationProblem.from_jobs`), or lacks what the policy needs to know.
         """
+        if not isinstance(job, Job):
+            raise InputError(Fault("round scheduler", "", f"submit needs a Job, found {job!r}"))
         if job.job_id in self._standings:
             raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; job ids are used once"))
         # Better refused here than to stop every round from now on.
-        AllocationProblem.from_jobs([job], self.cluster, self.profile)
+        self.policy.check(AllocationProblem.from_jobs([job], self.cluster, self.profile))
         self._jobs[job.job_id] = job
         self._standings[job.job_id] = _Standing(waiting_since_seconds=job.arrival_seconds)
         self._changed = True
@@ -129,17 +135,17 @@ class RoundScheduler:
         scheduler is as before: `InputError` for a time that goes backwards, and whatever `solve` raises.
         """
         start = self._start(now_seconds)
-        if self._changed or self._solved is None:
-            self._solved = self._solve(start)
-            self._changed = False
-        problem, allocation = self._solved
+        solved = self._solve(start) if self._changed or self._solved is None else self._solved
+        problem, allocation = solved
         previous, assignments = self._running, self._plan(problem, allocation)
+        self._solved, self._changed = solved, False
         self._account(problem, allocation, assignments, start)
         self._running = assignments
         self._last = Round(
             index=0 if self._last is None else self._last.index + 1,
             start_seconds=start,
-            assignments=dict(assignments),
+            # Copies: what the caller does with the lists must not change what runs.
+            assignments={job_id: replace(held, gpus=list(held.gpus)) for job_id, held in assignments.items()},
             kept=tuple(job_id for job_id, held in assignments.items() if previous.get(job_id) == held),
             started=tuple(job_id for job_id, held in assignments.items() if previous.get(job_id) != held),
             preempted=tuple(i for i in _unfinished(problem) if i in previous and i not in assignments),

@@ -209,12 +209,33 @@ def test_wrong_round_lengths_are_refused(seconds: Any) -> None:
     assert "round_seconds: must be a finite number greater than 0" in refused(lambda: scheduler(round_seconds=seconds))
 
 
-def test_a_round_that_fails_changes_nothing() -> None:
-    made = scheduler(jobs=[job("a")], policy="min_makespan")
-    assert "needs it" in refused(made.next_round)
-    made.cancel("a")
+def test_a_job_without_what_the_policy_needs_is_refused_before_it_stops_every_round() -> None:
+    made = scheduler(policy="min_makespan")
+    assert "job 'a', field steps_remaining: is unknown, and min_makespan needs it" in refused(lambda: made.submit(job("a")))
     made.submit(job("b", total_steps=10))
-    assert (made.next_round().index, set(made.delivery().jobs)) == (0, {"b"})
+    assert set(made.next_round().assignments) == {"b"}
+
+
+@pytest.mark.parametrize("answer", [[5], [0, 0], [[0]], ["v100"], [0.0], None])
+def test_a_mechanism_that_answers_nonsense_is_named_and_changes_nothing(answer: object) -> None:
+    made = scheduler(jobs=[job("a")])
+    sound, made.mechanism = made.mechanism, lambda _: answer  # type: ignore[assignment, return-value]
+    assert "a mechanism must return a column or -1 for each of the 1 jobs" in refused(made.next_round)
+    assert made.allocation is None
+    made.mechanism = sound
+    assert (made.next_round().index, set(made.delivery().jobs)) == (0, {"a"})
+
+
+def test_a_mechanism_that_gives_a_gpu_twice_is_named() -> None:
+    made = scheduler("v100:1", [job("a"), job("b")])
+    made.mechanism = lambda demand: np.zeros(len(demand.num_gpus), dtype=int)
+    assert "more gangs than there are GPUs" in refused(made.next_round)
+
+
+def test_what_the_caller_does_with_a_round_changes_nothing() -> None:
+    made = scheduler("v100:1", [job("a")])
+    made.next_round().assignments["a"].gpus.clear()
+    assert made.next_round().kept == ("a",)
 
 
 def test_types_that_the_profile_does_not_know_are_left_out() -> None:
