@@ -121,7 +121,9 @@ def _throughputs(
     """Look up (N, K) steps/s; where a gang can never be placed, no measurement is asked for."""
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
     usable = allowed & (gangs <= largest_gangs)
-    return profile.matrix([job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)], names)
+    return profile.matrix(
+        [job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)], names
+    )
 
 
 def _restricted(job: Job, names: Sequence[str], usable: NDArray[np.bool_]) -> Job:
