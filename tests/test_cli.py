@@ -125,10 +125,12 @@ def test_out_keeps_links_modes_and_pipes(gavel: Gavel, small: list[str], tmp_pat
     assert not Path("/dev/null").is_file()
 
 
-def test_a_full_disk_behind_standard_output_is_named() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_standard_output_is_named(unbuffered: str) -> None:
     command = [sys.executable, "-m", "gavel_py", "policies"]
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (1, "Error: cannot write to standard output: No space left on device\n")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -57,7 +59,16 @@ class _LazyGroup(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader has gone away, which click ends quietly
+            _drop_output()
             raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+def _drop_output() -> None:
+    """Let what could not be written go nowhere; Python would try again at its end and fail once more."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
