@@ -8,19 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from gavel_py.cluster_files import read_cluster
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.jobs import Locality
 from gavel_py.nodes import AcceleratorType, Node
 from gavel_py.validation import MOST
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]
 
 DEFAULT_GPUS_PER_NODE = 8
-LOCALITIES = ("any", "rack", "node")
+LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 
 
 class Cluster:

@@ -76,11 +76,12 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     _check_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
     allowed = _allowed(jobs, names)
     largest_gangs = _largest_gangs(jobs, cluster)
-    throughputs = _throughputs(jobs, names, profile, allowed, largest_gangs)
-    total_steps = _total_steps(jobs, profile)
-    done = np.array([job.steps_done for job in jobs], dtype=float)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
-    fastest = np.where(allowed & (gangs <= largest_gangs), throughputs, 0.0).max(axis=1, initial=0.0)
+    usable = allowed & (gangs <= largest_gangs)
+    throughputs = _throughputs(jobs, names, profile, usable)
+    total_steps = _total_steps(jobs, profile, usable)
+    done = np.array([job.steps_done for job in jobs], dtype=float)
+    fastest = np.where(usable, throughputs, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
     return JobArrays(throughputs, allowed, largest_gangs, total_steps, np.maximum(0.0, total_steps - done), deadlines)
 
@@ -115,29 +116,24 @@ def _largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     return np.array([rows[job.locality] for job in jobs], dtype=float).reshape(len(jobs), len(names))
 
 
-def _throughputs(
-    jobs: Sequence[Job], names: Sequence[str], profile: Profile, allowed: NDArray[np.bool_], largest_gangs: Floats
-) -> Floats:
-    """Look up (N, K) steps/s; where a gang can never be placed, no measurement is asked for."""
-    gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
-    usable = allowed & (gangs <= largest_gangs)
-    return profile.matrix(
-        [job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)], names
-    )
+def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: NDArray[np.bool_]) -> Floats:
+    """Look up (N, K) steps/s; where a job can never be placed, no measurement is asked for."""
+    asking = [job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)]
+    return profile.matrix(asking, names)
 
 
 def _restricted(job: Job, names: Sequence[str], usable: NDArray[np.bool_]) -> Job:
     return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, usable, strict=True) if u)})
 
 
-def _total_steps(jobs: Sequence[Job], profile: Profile) -> Floats:
-    """total_steps, or duration x throughput on the named accelerator, or NaN."""
+def _total_steps(jobs: Sequence[Job], profile: Profile, usable: NDArray[np.bool_]) -> Floats:
+    """total_steps, or duration x throughput on the named accelerator, or NaN; no look-up for jobs that can run nowhere."""
     total = np.full(len(jobs), np.nan)
     faults = []
     for i, job in enumerate(jobs):
         if job.total_steps is not None:
             total[i] = job.total_steps
-        elif job.duration_seconds is not None and job.duration_accelerator is not None:
+        elif job.duration_seconds is not None and job.duration_accelerator is not None and usable[i].any():
             total[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
             if not total[i] > 0:
                 problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
@@ -153,7 +149,7 @@ def _deadlines(jobs: Sequence[Job], total_steps: Floats, fastest: Floats) -> Flo
     for i, job in enumerate(jobs):
         if job.deadline_seconds is not None:
             deadlines[i] = job.deadline_seconds
-        elif job.deadline_factor is not None and np.isnan(total_steps[i]):
+        elif job.deadline_factor is not None and job.total_steps is None and job.duration_seconds is None:
             faults.append(Fault(f"job {job.job_id!r}", "deadline_factor", "needs total_steps (or a duration) as well"))
         elif job.deadline_factor is not None and fastest[i] > 0:
             deadlines[i] = job.arrival_seconds + job.deadline_factor * total_steps[i] / fastest[i]

@@ -125,6 +125,7 @@ def test_out_keeps_links_modes_and_pipes(gavel: Gavel, small: list[str], tmp_pat
     assert not Path("/dev/null").is_file()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_behind_standard_output_is_named(unbuffered: str) -> None:
     command = [sys.executable, "-m", "gavel_py", "policies"]
@@ -135,7 +136,8 @@ def test_a_full_disk_behind_standard_output_is_named(unbuffered: str) -> None:
 
 
 def test_a_gang_too_large_for_the_cluster_needs_no_measurement(gavel: Gavel, tmp_path: Path) -> None:
-    (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus\na,A3C,16\nb,A3C,1\n")
+    header = "job_id,job_type,num_gpus,duration_seconds,duration_accelerator,deadline_factor\n"
+    (tmp_path / "jobs.csv").write_text(header + "a,A3C,16,3600,v100,2\nb,A3C,1,,,\n")
     document = json.loads(gavel("solve", "jobs.csv", "-c", "v100:4", "--json").out)
     assert document["excluded"] == {"a": "its gang of 16 GPUs fits nowhere (GPUs that one gang can get together: v100: 4)"}
     assert document["jobs"][1]["time_fractions"] == {"v100": 1.0}

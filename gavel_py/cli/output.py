@@ -115,7 +115,7 @@ def _grid(columns: Sequence[str], cells: Sequence[Sequence[str]], text_columns: 
 def width() -> int:
     """Return how many columns a table may have: those of the terminal, or many where the output goes elsewhere."""
     is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return max(40, shutil.get_terminal_size().columns) if is_known else PIPE_WIDTH
+    return max(20, shutil.get_terminal_size().columns) if is_known else PIPE_WIDTH
 
 
 def counted(count: int, word: str) -> str:
