@@ -15,8 +15,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gavel_py.allocation import Allocation, AllocationStatus
-    from gavel_py.allocator import solve
+    from gavel_py.allocation import Allocation, AllocationStatus, Route
+    from gavel_py.allocator import Solver, solve
     from gavel_py.cluster import Cluster
     from gavel_py.errors import (
         Fault,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from gavel_py.job_arrays import Profile
+    from gavel_py.job_classes import JobClasses
     from gavel_py.jobs import Job, JobSet
     from gavel_py.nodes import AcceleratorType, Node
     from gavel_py.policies import (
@@ -45,14 +46,15 @@ if TYPE_CHECKING:
     )
     from gavel_py.problem import AllocationProblem
     from gavel_py.program import Program
+    from gavel_py.proof import Proof
     from gavel_py.rounds import Assignment, DeliveryReport, Round, RoundScheduler
     from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "allocation": ("Allocation", "AllocationStatus"),
-    "allocator": ("solve",),
+    "allocation": ("Allocation", "AllocationStatus", "Route"),
+    "allocator": ("Solver", "solve"),
     "cluster": ("Cluster",),
     "errors": (
         "Fault",
@@ -65,6 +67,7 @@ _HOMES = {
         "UnknownNameError",
     ),
     "job_arrays": ("Profile",),
+    "job_classes": ("JobClasses",),
     "jobs": ("Job", "JobSet"),
     "nodes": ("AcceleratorType", "Node"),
     "policies": (
@@ -81,6 +84,7 @@ _HOMES = {
     ),
     "problem": ("AllocationProblem",),
     "program": ("Program",),
+    "proof": ("Proof",),
     "rounds": ("Assignment", "DeliveryReport", "Round", "RoundScheduler"),
     "throughput_profiles": ("Measurement", "ThroughputProfile", "ThroughputStore"),
 }
@@ -100,6 +104,7 @@ __all__ = [
     "GavelWarning",
     "InputError",
     "Job",
+    "JobClasses",
     "JobSet",
     "Measurement",
     "MissingThroughputError",
@@ -109,9 +114,12 @@ __all__ = [
     "PolicyOption",
     "Profile",
     "Program",
+    "Proof",
     "ProofError",
     "Round",
     "RoundScheduler",
+    "Route",
+    "Solver",
     "SolverError",
     "SumPolicy",
     "ThroughputProfile",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
+from gavel_py.proof import Evidence, Proof
 
-__all__ = ["Allocation", "AllocationStatus"]
+__all__ = ["Allocation", "AllocationStatus", "Route"]
 
 Floats = NDArray[np.float64]
 
@@ -28,6 +30,23 @@ class AllocationStatus(StrEnum):
     """There is no job to allocate to."""
 
 
+@dataclass(frozen=True)
+class Route:
+    """How an answer was reached.
+
+    reduction: "classes" of equal jobs, "merged" classes of nearly equal ones, or "none"; classes: how many;
+    algorithm: what solved the programs; programs, iterations: how many in all;
+    failed: the routes that were tried before, each with what was wrong with its answer.
+    """
+
+    reduction: str
+    classes: int
+    algorithm: str | None = None
+    programs: int = 0
+    iterations: int = 0
+    failed: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Allocation:
     """Who gets what. N jobs, K accelerator types, in the order of the problem.
@@ -38,13 +57,14 @@ class Allocation:
     (0 for excluded jobs); utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs;
     objective_value: recomputed from time_fractions, None for ordered policies; objective_bound: no valid allocation is
     better, proven by duals; shadow_prices: (K,) gain of the objective per extra GPU with normalisers frozen, >= 0 = better;
-    excluded: {job_id: reason} of jobs that get no time; seconds: {"solve": wall-clock seconds, ...}.
+    excluded: {job_id: reason} of jobs that get no time; seconds: {"solve": wall-clock seconds, ...};
+    gap: |bound - value| in parts of the larger, None for ordered policies; route: how the answer was reached.
     """
 
     policy: str
     options: dict[str, Any] = field(default_factory=dict)
     status: AllocationStatus
-    job_ids: tuple[str, ...]
+    job_ids: Sequence[str]
     accelerator_types: tuple[str, ...]
     time_fractions: Floats
     throughputs: Floats
@@ -55,6 +75,22 @@ class Allocation:
     shadow_prices: Floats | None
     excluded: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
+    gap: float | None = None
+    route: Route | None = None
+    evidence: Evidence | None = None
+
+    def verify(self) -> Proof:
+        """Prove this allocation anew, over all jobs and without the solver; return what was found.
+
+        Checked are the rules of a valid allocation, the objective at these time fractions, and the bound.
+
+        Raises `ProofError` if it does not hold, `InputError` for an allocation that was read from a file.
+        """
+        if self.evidence is None:
+            raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
+        proof = self.evidence.proof(self.time_fractions)
+        proof.check()
+        return proof
 
     def __repr__(self) -> str:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"
@@ -66,7 +102,8 @@ class Allocation:
             "policy": self.policy,
             "options": dict(self.options),
             "status": str(self.status),
-            "objective": {"value": self.objective_value, "bound": self.objective_bound},
+            "objective": {"value": self.objective_value, "bound": self.objective_bound, "gap": self.gap},
+            "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
             "accelerator_types": list(self.accelerator_types),
             "jobs": [self._job(i) for i in range(len(self.job_ids))],
             "excluded": dict(self.excluded),
@@ -85,7 +122,7 @@ class Allocation:
         try:
             types = tuple(document["accelerator_types"])
             jobs = document["jobs"]
-            prices = document["shadow_prices"]
+            prices, route = document["shadow_prices"], document["route"]
             return cls(
                 policy=document["policy"],
                 options=dict(document["options"]),
@@ -101,6 +138,8 @@ class Allocation:
                 shadow_prices=None if prices is None else np.array([prices[t] for t in types], dtype=float),
                 excluded=dict(document["excluded"]),
                 seconds=dict(document["seconds"]),
+                gap=document["objective"]["gap"],
+                route=None if route is None else Route(**route | {"failed": tuple(route["failed"])}),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"this is not an allocation as gavel writes it: {type(error).__name__} {error}") from None

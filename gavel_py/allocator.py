@@ -1,68 +1,178 @@
-"""Solve: from a problem and a policy to an allocation that has been checked."""
+"""Solve: from a problem and a policy to an allocation that has been proven."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from gavel_py.allocation import Allocation, AllocationStatus
-from gavel_py.errors import InputError
-from gavel_py.ordering import natural_key
+from gavel_py.allocation import Allocation, AllocationStatus, Route
+from gavel_py.errors import Fault, InputError, SolverError
+from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
+from gavel_py.merging import merged
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import check_gap, check_valid
+from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof, violation
+from gavel_py.solver import Algorithm, LinearSolver
 
-__all__ = ["solve"]
+__all__ = ["Solver", "solve"]
+
+MOST_SEPARATE_JOBS = 20_000
+"""More jobs than this are not solved one row per job, which takes seconds at this size and grows faster than their number."""
 
 
-def solve(problem: AllocationProblem, policy: str | Policy = "max_min_fairness", **options: Any) -> Allocation:
+def solve(
+    problem: AllocationProblem, policy: str | Policy = "max_min_fairness", *, merge_tolerance: float = 0.0, **options: Any
+) -> Allocation:
     """Return the allocation that the policy decides on, proven valid and, for policies with an objective, optimal.
 
-    problem: from `AllocationProblem.from_arrays` or `from_jobs`; policy: a name or a `Policy` object; options: the policy's
-    own. Jobs that can run nowhere are left out with a reason (`Allocation.excluded`) and the others are solved.
+    problem: from `AllocationProblem.from_arrays`, `from_types` or `from_jobs`; policy: a name or a `Policy` object; options: the
+    policy's own. Jobs that can run nowhere are left out with a reason (`Allocation.excluded`) and the others are solved.
+    merge_tolerance: jobs whose throughputs differ by no more than this part may be treated as equal; the loss is bounded,
+    and `objective_bound` and `gap` tell it. 0, the default, is exact.
     The same problem gives the same answer whatever the order of its jobs.
 
     Raises `UnknownNameError` and `InputError` for a policy, option or problem that is wrong, `SolverError` when the
     program could not be solved, `ProofError` when its answer could not be proven.
     """
-    if not isinstance(problem, AllocationProblem):
-        raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
-    policy = resolve_policy(policy, **options)
-    started = time.perf_counter()
-    active = np.flatnonzero(problem.runnable.any(axis=1))
-    if active.size == 0:
-        nothing = Decision(np.zeros((0, len(problem.capacities))), policy.empty_objective, policy.empty_objective)
-        return _expanded(problem, policy, nothing, active, AllocationStatus.EMPTY, started)
-    active = np.array(sorted(active.tolist(), key=lambda i: natural_key(problem.job_ids[i])))
-    seen = policy.view(problem.select(active))
-    decision = policy.decide(seen)
-    check_valid(seen, decision.time_fractions)
-    status = AllocationStatus.ORDERED
-    if decision.objective_value is not None and decision.objective_bound is not None:
-        check_gap(decision.objective_value, decision.objective_bound, decision.objective_scale)
-        status = AllocationStatus.OPTIMAL
-    return _expanded(problem, policy, decision, active, status, started)
+    return Solver(policy, merge_tolerance=merge_tolerance, **options).solve(problem)
 
 
-def _expanded(
+class Solver:
+    """Solves one problem after the other under one policy, each from where the last one ended.
+
+    From round to round few jobs change; starting from the last basis takes a fraction of the time of `solve`. The objective is
+    the same as that of `solve`; among equally good allocations it may find another one. The arguments are those of `solve`.
+
+    >>> import gavel_py as gp
+    >>> solver = gp.Solver("max_min_fairness")
+    >>> for gpus in (1, 2):
+    ...     solver.solve(gp.AllocationProblem.from_arrays([[2.0], [3.0]], [gpus])).objective_value
+    0.5
+    1.0
+    """
+
+    def __init__(self, policy: str | Policy = "max_min_fairness", *, merge_tolerance: float = 0.0, **options: Any) -> None:
+        self.policy: Policy = resolve_policy(policy, **options)
+        if not (isinstance(merge_tolerance, Real) and 0 <= merge_tolerance < 1):
+            text = f"must be a number of at least 0 and below 1, found {merge_tolerance!r}"
+            raise InputError(Fault("solve", "merge_tolerance", text))
+        self.merge_tolerance: float = float(merge_tolerance)
+        self._kept: LinearSolver = LinearSolver()
+
+    def solve(self, problem: AllocationProblem) -> Allocation:
+        """Return the proven allocation of a problem, like the function `solve`."""
+        if not isinstance(problem, AllocationProblem):
+            raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
+        started = time.perf_counter()
+        if not problem.runnable.any():
+            return _nothing(problem, self.policy, started)
+        failed: list[str] = []
+        for attempt in self._attempts(problem):
+            before = attempt.solver.programs, attempt.solver.iterations
+            try:
+                answer = _proven(problem, self.policy, attempt)
+            except SolverError as error:
+                failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
+                last = error
+                continue
+            if answer is not None:
+                route = _route(answer, attempt, before, failed)
+                return _stated(problem, self.policy, answer, route, started)
+        raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
+
+    def _attempts(self, problem: AllocationProblem) -> Iterator[Attempt]:
+        """The ways to an answer, the quickest first, each safer than the one before."""
+        name, reads = self.policy.name, self.policy.reads
+        if not self.policy.reduces:
+            yield Attempt("none", lambda: separate_jobs(problem, name, reads), self._kept)
+            return
+        if self.merge_tolerance:
+            near = merged(problem, self.merge_tolerance)
+            yield Attempt("merged", lambda: classes_of(near, name, reads), self._kept, self.merge_tolerance)
+        yield Attempt("classes", lambda: classes_of(problem, name, reads), self._kept)
+        yield Attempt("classes", lambda: classes_of(problem, name, reads), LinearSolver(Algorithm.INTERIOR_POINT))
+        if problem.num_jobs <= MOST_SEPARATE_JOBS:
+            yield Attempt("none", lambda: separate_jobs(problem, name, reads), LinearSolver())
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way to an answer: how jobs are grouped, and what solves the programs. tolerance: by how much merged jobs may differ."""
+
+    reduction: str
+    jobs: Callable[[], JobClasses]
+    solver: LinearSolver
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A decision, (N, K) time fractions over all jobs, and their proof."""
+
+    decision: Decision
+    time_fractions: np.ndarray
+    classes: int
+    evidence: Evidence
+    proof: Proof
+
+
+def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt) -> Answer | None:
+    """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails."""
+    jobs = policy.view(attempt.jobs())
+    decision = policy.decide(jobs, attempt.solver)
+    fractions = jobs.spread(decision.time_fractions)
+    if not attempt.tolerance:
+        evidence = Evidence(problem, decision.certificate)
+        proof = evidence.proof_by_class(decision.time_fractions, violation(problem, fractions))
+    else:
+        exact = policy.view(classes_of(problem, policy.name, policy.reads))
+        certificate = policy.certificate(exact, decision)
+        if certificate is None:
+            return None
+        # Throughputs that are off by tolerance/2 change optimum and answer by about as much each.
+        evidence = Evidence(problem, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
+        proof = evidence.proof(fractions)
+    proof.check()
+    return Answer(decision, fractions, len(jobs), evidence, proof)
+
+
+def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:
+    programs, iterations = attempt.solver.programs - before[0], attempt.solver.iterations - before[1]
+    algorithm = str(attempt.solver.algorithm) if programs else None
+    return Route(attempt.reduction, answer.classes, algorithm, programs, iterations, tuple(failed))
+
+
+def _nothing(problem: AllocationProblem, policy: Policy, started: float) -> Allocation:
+    """The allocation of a problem in which no job can run."""
+    value = policy.empty_objective
+    prices = None if value is None else np.zeros(len(problem.capacities))
+    fractions = np.zeros(problem.throughputs.shape)
+    proof = Proof(0.0, value, value, None if value is None else 0.0)
+    answer = Answer(Decision(fractions, None, prices), fractions, 0, Evidence(problem, None), proof)
+    return _stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
+
+
+def _stated(
     problem: AllocationProblem,
     policy: Policy,
-    decision: Decision,
-    active: np.ndarray,
-    status: AllocationStatus,
+    answer: Answer,
+    route: Route,
     started: float,
+    status: AllocationStatus | None = None,
 ) -> Allocation:
-    """Put the active jobs' answer into place among all jobs, and state it in real throughputs."""
-    fractions = np.zeros(problem.throughputs.shape)
-    fractions[active] = decision.time_fractions
-    throughputs = (problem.throughputs * fractions).sum(axis=1)
-    share = problem.equal_share
-    capacities = problem.capacities
-    prices = decision.shadow_prices
-    if prices is None and decision.objective_value is not None:
-        prices = np.zeros(len(capacities))
+    """Put the answer into words of the problem: all jobs, real throughputs."""
+    fractions, capacities, share = answer.time_fractions, problem.capacities, problem.equal_share
+    throughputs = np.einsum("ij,ij->i", problem.throughputs, fractions)
+    if problem.excluded:
+        share = np.where(problem.runnable.any(axis=1), share, 0.0)
+    used = problem.num_gpus.astype(float) @ fractions
+    if status is None:
+        status = AllocationStatus.ORDERED if answer.proof.value is None else AllocationStatus.OPTIMAL
     return Allocation(
         policy=policy.name,
         options=policy.changed_options,
@@ -72,10 +182,13 @@ def _expanded(
         time_fractions=fractions,
         throughputs=throughputs,
         normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
-        utilization=np.divide(problem.num_gpus @ fractions, capacities, out=np.zeros_like(capacities), where=capacities > 0),
-        objective_value=decision.objective_value,
-        objective_bound=decision.objective_bound,
-        shadow_prices=prices,
+        utilization=np.divide(used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
+        objective_value=answer.proof.value,
+        objective_bound=answer.proof.bound,
+        shadow_prices=answer.decision.shadow_prices,
         excluded=dict(problem.excluded),
         seconds={"solve": time.perf_counter() - started},
+        gap=answer.proof.gap,
+        route=route,
+        evidence=answer.evidence,
     )

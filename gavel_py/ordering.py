@@ -1,10 +1,12 @@
-"""The order of names where nothing else decides: as a person reads them, job-2 before job-10."""
+"""Names: the order in which a person reads them, job-2 before job-10, and numbered names that are made when asked for."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from typing import overload
 
-__all__ = ["natural_key"]
+__all__ = ["NumberedNames", "natural_key"]
 
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
@@ -15,3 +17,40 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     """
     parts = re.split(r"([0-9]+)", name)  # text and digits in turn, text first
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
+
+
+class NumberedNames(Sequence[str]):
+    """The names prefix0, prefix1, ...: a sequence that formats a name when it is asked for, since there may be a million.
+
+    >>> NumberedNames("type-", 3)
+    ('type-0', 'type-1', 'type-2')
+    """
+
+    def __init__(self, prefix: str, size: int) -> None:
+        self.prefix = prefix
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
+        numbers = range(self.size)[at]
+        return tuple(f"{self.prefix}{i}" for i in numbers) if isinstance(numbers, range) else f"{self.prefix}{numbers}"
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self.prefix}{i}" for i in range(self.size))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NumberedNames):
+            return (self.prefix, self.size) == (other.prefix, other.size)
+        return isinstance(other, Sequence) and not isinstance(other, str) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.array_checks import ArrayChecker
 from gavel_py.cluster import Cluster
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.job_arrays import Profile, job_arrays, known_part
 from gavel_py.jobs import Job, JobSet
+from gavel_py.numbering import number_equal
+from gavel_py.ordering import NumberedNames
 from gavel_py.screening import screen
 
-__all__ = ["AllocationProblem"]
+__all__ = ["JOB_ATTRIBUTES", "AllocationProblem", "OptionalArrays", "isolated_throughputs"]
 
 Floats = NDArray[np.float64]
 RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
@@ -37,27 +40,54 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
     "attained_gpu_seconds": (0, "at least 0"),
     "deadlines_seconds": (np.nan, "finite or NaN"),
 }
+JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
+"""What is known of a job beside its throughputs and where it may run: one entry or row per job."""
+
 # Jobs may leave out how long they are; a caller of from_arrays who hands in NaN has made a mistake.
 UNKNOWN_WORK = {"steps_remaining": (np.nan, "at least 0 or NaN"), "total_steps": (np.nan, "at least 0 or NaN")}
 
 
+class OptionalArrays(TypedDict, total=False):
+    """What `from_arrays` and `from_types` take beside throughputs and capacities."""
+
+    accelerator_types: Sequence[str] | None
+    prices_per_hour: ArrayLike | None
+    job_ids: Sequence[object] | None
+    tenants: Sequence[str] | None
+    num_gpus: ArrayLike | None
+    weights: ArrayLike | None
+    priorities: ArrayLike | None
+    steps_remaining: ArrayLike | None
+    total_steps: ArrayLike | None
+    arrival_seconds: ArrayLike | None
+    elapsed_seconds: ArrayLike | None
+    waiting_seconds: ArrayLike | None
+    isolated_seconds: ArrayLike | None
+    attained_gpu_seconds: ArrayLike | None
+    deadlines_seconds: ArrayLike | None
+    running_on: RunningOn
+    previous_fractions: ArrayLike | None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AllocationProblem:
-    """N jobs and K accelerator types as arrays; build one with `from_arrays` or `from_jobs`.
+    """N jobs and K accelerator types as arrays; build one with `from_arrays`, `from_types` or `from_jobs`.
 
     throughputs: (N, K) T_ij, steps/s of the whole gang, 0 = cannot run; capacities: (K,) c_j, GPUs;
     runnable: (N, K) where a job may be given time; excluded: {job_id: reason} of the jobs that get none.
     All other arrays are (N,) but prices_per_hour (K,) and previous_fractions (N, K). Unknown numbers are NaN.
+    type_index: (N,) jobs with the same number have the same throughputs; None where nobody has said so;
+    share_capacities: (K,) the GPUs from which the normalisers are taken, `capacities` but in `with_capacities`.
     """
 
-    job_ids: tuple[str, ...]
+    job_ids: Sequence[str]
     accelerator_types: tuple[str, ...]
     throughputs: Floats
     capacities: Floats
     runnable: NDArray[np.bool_]
     excluded: dict[str, str]
     prices_per_hour: Floats
-    tenants: tuple[str, ...]
+    tenants: Sequence[str]
     num_gpus: NDArray[np.int64]
     weights: Floats
     priorities: Floats
@@ -71,22 +101,30 @@ class AllocationProblem:
     deadlines_seconds: Floats
     running_on: NDArray[np.int64]
     previous_fractions: Floats
+    type_index: NDArray[np.int64] | None = None
+    share_capacities: Floats
 
     @property
     def num_jobs(self) -> int:
         """N, excluded jobs included."""
         return len(self.job_ids)
 
-    @property
+    @cached_property
     def equal_share(self) -> Floats:
         """(N,) P_i = Σ_j T_ij c_j / C, steps/s of a job that spends its time over the types in proportion to their counts.
 
         The normaliser of Gavel (OSDI 2020, section 4.1), independent of N, gang sizes and weights.
         """
-        total = self.capacities.sum()
-        return self.throughputs @ (self.capacities / total) if total else np.zeros(self.num_jobs)
+        total = self.share_capacities.sum()
+        return self.throughputs @ (self.share_capacities / total) if total else np.zeros(self.num_jobs)
 
-    @property
+    @cached_property
+    def isolated_throughput(self) -> Floats:
+        """(N,) iso_i, steps/s in the isolated share, an N-th of the cluster; N: jobs that can run (`isolated_throughputs`)."""
+        able = self.num_jobs - len(self.excluded)
+        return isolated_throughputs(self.throughputs, self.num_gpus, self.share_capacities, able)
+
+    @cached_property
     def fastest(self) -> Floats:
         """(N,) max_j T_ij over the types where the job can run; 0 for excluded jobs."""
         fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1, initial=0.0)
@@ -96,12 +134,21 @@ class AllocationProblem:
         counts = ", ".join(f"{n}: {c:g}" for n, c in zip(self.accelerator_types, self.capacities, strict=True))
         return f"AllocationProblem({self.num_jobs} jobs, {len(self.excluded)} of them excluded; GPUs {counts})"
 
-    def required(self, field: str, asked_by: str) -> Floats:
-        """Return the (N,) array `field`, or raise `InputError` naming the jobs for which it is unknown."""
-        values: Floats = getattr(self, field)
-        unknown = [self.job_ids[i] for i in np.flatnonzero(np.isnan(values))]
-        InputError.raise_any([Fault(f"job {job!r}", field, f"is unknown, and {asked_by} needs it") for job in unknown])
-        return values
+    def with_capacities(self, capacities: ArrayLike) -> AllocationProblem:
+        """Return the same problem with other numbers of GPUs and the normalisers as they are: what would more GPUs be worth?
+
+        A gang that no longer fits a type loses it; a type on which it did not fit before stays closed to it.
+        Raises `InputError`.
+        """
+        check = ArrayChecker()
+        counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", self.accelerator_types)])
+        check.finish()
+        fitting = np.broadcast_to(counts, self.runnable.shape)
+        done = np.zeros(self.num_jobs, dtype=bool)
+        runnable, excluded = screen(
+            self.job_ids, self.accelerator_types, self.throughputs, self.runnable, self.num_gpus, fitting, done
+        )
+        return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
 
     def select(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> AllocationProblem:
         """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask."""
@@ -117,29 +164,7 @@ class AllocationProblem:
                 value.setflags(write=False)
 
     @classmethod
-    def from_arrays(
-        cls,
-        throughputs: ArrayLike,
-        capacities: ArrayLike,
-        *,
-        accelerator_types: Sequence[str] | None = None,
-        prices_per_hour: ArrayLike | None = None,
-        job_ids: Sequence[object] | None = None,
-        tenants: Sequence[str] | None = None,
-        num_gpus: ArrayLike | None = None,
-        weights: ArrayLike | None = None,
-        priorities: ArrayLike | None = None,
-        steps_remaining: ArrayLike | None = None,
-        total_steps: ArrayLike | None = None,
-        arrival_seconds: ArrayLike | None = None,
-        elapsed_seconds: ArrayLike | None = None,
-        waiting_seconds: ArrayLike | None = None,
-        isolated_seconds: ArrayLike | None = None,
-        attained_gpu_seconds: ArrayLike | None = None,
-        deadlines_seconds: ArrayLike | None = None,
-        running_on: RunningOn = None,
-        previous_fractions: ArrayLike | None = None,
-    ) -> AllocationProblem:
+    def from_arrays(cls, throughputs: ArrayLike, capacities: ArrayLike, **arrays: Unpack[OptionalArrays]) -> AllocationProblem:
         """Build a problem from arrays; each fault in them is reported with its job and field, all together.
 
         throughputs: (N, K) steps/s of the whole gang, 0 = cannot run; capacities: (K,) GPUs.
@@ -151,37 +176,63 @@ class AllocationProblem:
 
         Raises `InputError`.
         """
+        jobs, types = _shape("throughputs", "jobs", throughputs, capacities)
+        return cls._from_table(ArrayChecker(), throughputs, None, jobs, types, capacities, arrays)
+
+    @classmethod
+    def from_types(
+        cls, type_throughputs: ArrayLike, type_index: ArrayLike, capacities: ArrayLike, **arrays: Unpack[OptionalArrays]
+    ) -> AllocationProblem:
+        """Build a problem of many jobs of few types: job i has the throughputs in row type_index[i] of a table.
+
+        type_throughputs: (C, K) steps/s of a gang of each job type, 0 = cannot run; type_index: (N,) whole numbers from 0
+        to C - 1; capacities and all optional arrays are those of `from_arrays`, with one entry per job. The same as
+        from_arrays(type_throughputs[type_index], capacities, ...), and quicker, since equal jobs need not be found.
+
+        >>> import gavel_py as gp
+        >>> problem = gp.AllocationProblem.from_types([[4.0, 1.0], [1.0, 1.0]], [0, 1, 1, 0], [2, 1])
+        >>> problem.throughputs[:, 0].tolist()
+        [4.0, 1.0, 1.0, 4.0]
+
+        Raises `InputError`.
+        """
         check = ArrayChecker()
-        rows, columns = _shape(throughputs, capacities)
-        ids = check.unique_names("job_ids", job_ids, rows, "")
-        types = check.unique_names("accelerator_types", accelerator_types, columns, "type-")
+        rows, types = _shape("type_throughputs", "job types", type_throughputs, capacities)
+        index = check.indices("type_index", type_index, rows)
+        return cls._from_table(check, type_throughputs, index, len(index), types, capacities, arrays)
+
+    @classmethod
+    def _from_table(
+        cls,
+        check: ArrayChecker,
+        table: ArrayLike,
+        type_index: NDArray[np.int64] | None,
+        num_jobs: int,
+        num_types: int,
+        capacities: ArrayLike,
+        arrays: OptionalArrays,
+    ) -> AllocationProblem:
+        known = OptionalArrays.__annotations__
+        for name in set(arrays) - set(known):
+            raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, known)}")
+        ids = check.unique_names("job_ids", arrays.get("job_ids"), num_jobs, "")
+        types = tuple(check.unique_names("accelerator_types", arrays.get("accelerator_types"), num_types, "type-"))
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
         return cls._assembled(
             check,
             ids,
             types,
-            throughputs=throughputs,
+            throughputs=table,
+            type_index=type_index,
             capacities=counts,
-            prices_per_hour=prices_per_hour,
-            tenants=check.texts("tenants", tenants, rows),
-            running_on=running_on,
-            previous_fractions=previous_fractions,
-            allowed=np.ones((rows, columns), dtype=bool),
-            largest_gangs=np.broadcast_to(counts, (rows, columns)),
+            prices_per_hour=arrays.get("prices_per_hour"),
+            tenants=check.texts("tenants", arrays.get("tenants"), num_jobs),
+            running_on=arrays.get("running_on"),
+            previous_fractions=arrays.get("previous_fractions"),
+            allowed=np.broadcast_to(np.True_, (num_jobs, num_types)),
+            largest_gangs=np.broadcast_to(counts, (num_jobs, num_types)),
             rules=JOB_COLUMNS,
-            by_job={
-                "num_gpus": num_gpus,
-                "weights": weights,
-                "priorities": priorities,
-                "steps_remaining": steps_remaining,
-                "total_steps": total_steps,
-                "arrival_seconds": arrival_seconds,
-                "elapsed_seconds": elapsed_seconds,
-                "waiting_seconds": waiting_seconds,
-                "isolated_seconds": isolated_seconds,
-                "attained_gpu_seconds": attained_gpu_seconds,
-                "deadlines_seconds": deadlines_seconds,
-            },
+            by_job={name: arrays.get(name) for name in JOB_COLUMNS},  # type: ignore[misc]
         )
 
     @classmethod
@@ -216,6 +267,7 @@ class AllocationProblem:
             tuple(job.job_id for job in job_set),
             cluster.accelerator_names,
             throughputs=arrays.throughputs,
+            type_index=None,
             capacities=cluster.capacities,
             prices_per_hour=cluster.prices_per_hour,
             tenants=tuple(job.tenant for job in job_set),
@@ -243,13 +295,14 @@ class AllocationProblem:
     def _assembled(
         cls,
         check: ArrayChecker,
-        ids: tuple[str, ...],
+        ids: Sequence[str],
         types: tuple[str, ...],
         *,
         throughputs: ArrayLike,
+        type_index: NDArray[np.int64] | None,
         capacities: Floats,
         prices_per_hour: ArrayLike | None,
-        tenants: tuple[str, ...],
+        tenants: Sequence[str],
         running_on: RunningOn,
         previous_fractions: ArrayLike | None,
         allowed: NDArray[np.bool_],
@@ -259,7 +312,8 @@ class AllocationProblem:
     ) -> AllocationProblem:
         """Check what is left to check, find out who can run where, and freeze it all."""
         jobs, kinds = ("job", ids), ("accelerator type", types)
-        table = check.numbers("throughputs", throughputs, 0, "at least 0", [jobs, kinds])
+        rows = jobs if type_index is None else ("job type", NumberedNames("", len(np.asarray(throughputs))))
+        table = check.numbers("throughputs", throughputs, 0, "at least 0", [rows, kinds])
         columns = {name: check.numbers(name, values, *rules[name], [jobs]) for name, values in by_job.items()}
         if by_job["steps_remaining"] is None:
             columns["steps_remaining"] = columns["total_steps"]
@@ -267,15 +321,25 @@ class AllocationProblem:
         previous = check.numbers("previous_fractions", previous_fractions, 0, "from 0 to 1", [jobs, kinds])
         running = check.columns_of("running_on", running_on, ids, types)
         check.finish()
-        gangs = columns.pop("num_gpus").astype(np.int64)
-        screening = screen(ids, types, table, allowed, gangs, largest_gangs, columns["steps_remaining"])
+        gangs = _whole(columns.pop("num_gpus"))
+        finished = columns["steps_remaining"] == 0
+        if type_index is None:
+            runnable, excluded = screen(ids, types, table, allowed, gangs, largest_gangs, finished)
+        else:  # jobs of one type and gang size run in the same places: what holds for one holds for all
+            alike = number_equal([type_index, gangs, finished], len(ids))
+            one = alike.first
+            runnable, excluded = screen(
+                ids, types, table[type_index[one]], allowed[one], gangs[one], largest_gangs[one], finished[one], alike.index
+            )
         return cls(
             job_ids=ids,
             accelerator_types=types,
-            throughputs=table,
+            throughputs=table if type_index is None else table[type_index],
+            type_index=type_index,
             capacities=capacities,
-            runnable=screening.runnable,
-            excluded=screening.excluded,
+            share_capacities=capacities,
+            runnable=runnable,
+            excluded=excluded,
             prices_per_hour=prices,
             tenants=tenants,
             num_gpus=gangs,
@@ -285,23 +349,43 @@ class AllocationProblem:
         )
 
 
-_NOT_BY_JOB = frozenset({"accelerator_types", "capacities", "prices_per_hour", "excluded"})
+def isolated_throughputs(throughputs: Floats, num_gpus: NDArray[np.int64], capacities: Floats, num_jobs: int) -> Floats:
+    """Return Σ_j T_ij x_ij in the isolated share x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij): an N-th of each type.
+
+    The yardstick of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
+    """
+    times = capacities / max(1, num_jobs) / num_gpus[:, None]
+    times /= np.maximum(1.0, times.sum(axis=1))[:, None]
+    speeds: Floats = (throughputs * times) @ np.ones(len(capacities))
+    return speeds
 
 
-def _shape(throughputs: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:
-    """(N, K) as the throughputs say; an empty job set takes K from the capacities."""
+_NOT_BY_JOB = frozenset({"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded"})
+
+
+def _shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:
+    """(rows, K) as the table says; an empty one takes K from the capacities."""
     try:
-        shape, columns = np.shape(throughputs), np.shape(capacities)
+        shape, columns = np.shape(table), np.shape(capacities)
     except ValueError:
-        raise InputError(Fault("", "throughputs", "must be a table: as many numbers in each row as there are capacities")) from None
+        raise InputError(Fault("", field, "must be a table: as many numbers in each row as there are capacities")) from None
     if len(columns) != 1:
         raise InputError(Fault("", "capacities", f"must be a list with one number per accelerator type, found shape {columns}"))
     if 0 in shape:
         return shape[0], columns[0]
     if len(shape) != 2 or shape[1] != columns[0]:
-        raise InputError(Fault("", "throughputs", f"must have the shape (jobs, {columns[0]}) to fit the capacities, found {shape}"))
+        raise InputError(Fault("", field, f"must have the shape ({rows}, {columns[0]}) to fit the capacities, found {shape}"))
     return shape[0], shape[1]
 
 
+def _whole(values: Floats) -> NDArray[np.int64]:
+    """Floats that have been checked to be whole as integers; a default stays one number in memory."""
+    if values.strides == (0,):
+        return np.broadcast_to(values[:1].astype(np.int64), values.shape)
+    return values.astype(np.int64)
+
+
 def _picked(value: Any, rows: NDArray[np.int64]) -> Any:
-    return value[rows] if isinstance(value, np.ndarray) else tuple(value[i] for i in rows)
+    if value is None or isinstance(value, np.ndarray):
+        return None if value is None else value[rows]
+    return tuple(value[i] for i in rows.tolist())

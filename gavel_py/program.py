@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
-from gavel_py.problem import AllocationProblem
+from gavel_py.job_classes import JobClasses
+from gavel_py.numbering import content_keys
 from gavel_py.proof import priced_bound
-from gavel_py.solver import SolvedProgram, solve_linear_program
+from gavel_py.solver import LinearProgram, LinearSolver, Solution, compiled, hash_of, position_keys
 
 __all__ = ["Program", "check_objective"]
 
@@ -21,110 +25,253 @@ NOISE = 1e-12
 
 
 class Program:
-    """Valid allocations as a linear program, for policies to write objectives on.
+    """Valid allocations as a linear program over classes of equal jobs, for policies to write objectives on.
 
-    There is one variable x_ij in [0, 1] for each pair where job i can run on type j (`problem.runnable`), so a job never
-    gets time where it cannot run. The constraints are those of Gavel (OSDI 2020, section 3.1):
-    Σ_j x_ij <= 1 for every job, Σ_i s_i x_ij <= c_j for every type.
+    There is one variable for each pair where a job of class g can run on type j (`jobs.runnable`), so a job never gets time
+    where it cannot run; x_gj in [0, 1] is the time of each job of the class. The constraints are those of Gavel (OSDI 2020,
+    section 3.1): Σ_j x_gj <= 1 for every class, Σ_g n_g s_g x_gj <= c_j for every type; n_g: jobs of the class.
 
-    throughput: (N,) Σ_j T_ij x_ij, steps/s; normalized_throughput: (N,) v_i = throughput_i / P_i;
-    time: (N,) Σ_j x_ij; gpus: (K,) Σ_i s_i x_ij. All are affine expressions over jobs; reduce them with `total` and
-    `minimum`, which know how many jobs a row stands for, never with a bare sum.
-    weights, num_gpus, steps_remaining: (N,) arrays of the jobs; all others are at `problem`.
+    throughput: (G,) Σ_j T_gj x_gj, steps/s; normalized_throughput: (G,) v_g = throughput_g / P_g;
+    time: (G,) Σ_j x_gj; gpus: (K,) Σ_g n_g s_g x_gj. All are affine expressions, one entry per class; reduce them with
+    `total` and `minimum`, which know how many jobs a class has, never with a bare sum.
+    jobs: the classes with their attributes; weights, steps_remaining: (G,) of them, if the policy declares that it reads these;
+    num_gpus: (G,); num_jobs: N.
     """
 
-    def __init__(self, problem: AllocationProblem) -> None:
-        self.problem = problem
-        self.rows, self.columns = np.nonzero(problem.runnable)
-        self.fractions = cp.Variable(len(self.rows), bounds=[0, 1])
-        throughputs = problem.throughputs[self.rows, self.columns]
+    def __init__(
+        self, jobs: JobClasses, *, time_limits: cp.Expression | float = 1.0, capacity_factor: cp.Expression | float = 1.0
+    ) -> None:
+        self.jobs = jobs
+        self.rows, self.columns = np.nonzero(jobs.runnable)
+        gpus = (jobs.counts * jobs.num_gpus)[self.rows].astype(float)
+        units = np.where(jobs.capacities > 0, jobs.capacities, 1.0)
+        # The variables are x in parts of the most that it can be, and capacities are 1, so that HiGHS's absolute tolerances
+        # mean the same for 2 GPUs and for 10^7, and for one job and for a million.
+        self._most: Floats = np.minimum(1.0, units[self.columns] / gpus)
+        self._units = units
+        # No bound but those of the rows, whose dual values it would take over; but without any, the dual simplex method has a far
+        # longer way, hence twice as much as can be.
+        top = np.full(len(self.rows), 2.0) if isinstance(capacity_factor, float) else 2.0 / self._most
+        self._parts = cp.Variable(len(self.rows), bounds=[0, top])
+        throughputs = jobs.throughputs[self.rows, self.columns]
         self.throughput = self.by_job(throughputs)
-        self.normalized_throughput = self.by_job(throughputs / problem.equal_share[self.rows])
+        self.normalized_throughput = self.by_job(throughputs / jobs.equal_share[self.rows])
         self.time = self.by_job(np.ones(len(self.rows)))
-        self.gpus = self._matrix(self.columns, problem.num_gpus[self.rows], len(problem.capacities)) @ self.fractions
-        self._time = self.time <= 1
-        # Divided by c_j, so that HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7.
-        self._units = np.maximum(problem.capacities, 1.0)
-        self._capacity = cp.multiply(1 / self._units, self.gpus) <= problem.capacities / self._units
-        self._solved: SolvedProgram | None = None
+        used = self._matrix(self.columns, gpus * self._most / units[self.columns], len(units)) @ self._parts
+        self.gpus = cp.multiply(units, used)
+        self._time = self.time <= time_limits
+        self._capacity = used <= capacity_factor
+        self.compiled: LinearProgram | None = None
+        self._solution: Solution | None = None
+
+    @property
+    def num_jobs(self) -> int:
+        """N, the number of jobs in all classes."""
+        return self.jobs.num_jobs
 
     @property
     def weights(self) -> Floats:
-        """(N,) w_i."""
-        return self.problem.weights
+        """(G,) w_g; the policy must declare it."""
+        weights: Floats = self.jobs.weights
+        return weights
 
     @property
     def num_gpus(self) -> NDArray[np.int64]:
-        """(N,) s_i, GPUs of each gang."""
-        return self.problem.num_gpus
+        """(G,) s_g, GPUs of each gang."""
+        return self.jobs.num_gpus
 
     @property
     def steps_remaining(self) -> Floats:
-        """(N,) n_i; raises `InputError` naming the jobs for which it is unknown."""
-        return self.problem.required("steps_remaining", "this policy")
+        """(G,) n_g; the policy must declare it."""
+        steps: Floats = self.jobs.steps_remaining
+        return steps
+
+    @property
+    def most(self) -> Floats:
+        """The most that each x can be, min(1, c_j / (n_g s_g)), class by class."""
+        return self._most
 
     def by_job(self, coefficients: Floats) -> cp.Expression:
-        """Return the (N,) expression Σ_j a_ij x_ij; `coefficients` has one a_ij for each runnable pair, job by job."""
-        return self._matrix(self.rows, coefficients, self.problem.num_jobs) @ self.fractions
+        """Return the (G,) expression Σ_j a_gj x_gj; `coefficients` has one a_gj for each pair that can run, class by class."""
+        return self._matrix(self.rows, coefficients * self._most, len(self.jobs)) @ self._parts
 
     def total(self, expression: cp.Expression) -> cp.Expression:
-        """Return the sum over all jobs of an (N,) expression."""
-        return cp.sum(expression)
+        """Return the sum over all jobs of a (G,) expression, Σ_g n_g e_g."""
+        return self.jobs.counts.astype(float) @ expression
 
     def minimum(self, expression: cp.Expression) -> cp.Expression:
-        """Return the least entry over all jobs of an (N,) concave expression, for use in an objective to be maximised."""
+        """Return the least entry over all jobs of a (G,) concave expression, for use in an objective to be maximised."""
         return cp.min(expression)
 
-    def maximize(self, objective: cp.Expression, *constraints: cp.Constraint) -> Floats:
-        """Solve for the best valid allocation and return it, (N, K)."""
-        problem = cp.Problem(cp.Maximize(objective), [self._time, self._capacity, *constraints])
-        self._solved = solve_linear_program(problem)
-        values = self.fractions.value
-        return self.matrix_of(np.where(values > NOISE, values, 0.0))
+    def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
+        """Solve for the best valid allocation and return it, (G, K)."""
+        self.compile(cp.Maximize(objective))
+        solution = self.solve(solver, "sum")
+        for variable in self.own_variables(objective):
+            variable.value = solution.values[self.columns_of(variable)].reshape(variable.shape, order="F")
+        return self.fractions_of(solution)
+
+    def own_variables(self, objective: cp.Expression) -> list[cp.Variable]:
+        """Return the variables that an objective has brought along."""
+        return [variable for variable in objective.variables() if variable.id != self._parts.id]
+
+    def compile(self, objective: cp.Maximize | cp.Minimize, constraints: Iterable[cp.Constraint] = ()) -> None:
+        """Compile the program of this objective; `constraints` have one row per class each."""
+        self._own = [*constraints]
+        self.compiled = compiled(cp.Problem(objective, [self._time, self._capacity, *self._own]))
+
+    def solve(self, solver: LinearSolver, name: str) -> Solution:
+        """Solve the compiled program, from the basis that the solver keeps under `name`."""
+        program = self.program
+        self._solution = solver.solve(program, name, *self.keys)
+        return self._solution
+
+    def solve_with(self, limits: Floats, solver: LinearSolver, name: str) -> None:
+        """Solve the program that the solver has just solved once more, with these right-hand sides from now on."""
+        self._solution = solver.again(limits, keep=name)
+        self.compiled = self._solution.program
+
+    def solve_again(
+        self, solver: LinearSolver, name: str, worth: Floats, most: Mapping[cp.Variable, float], start: str | None
+    ) -> Solution:
+        """Solve for max Σ a_gj x_gj in the same program, with upper bounds on some variables.
+
+        It starts from the basis kept under `name`; where there is none, from `start`, which must still be feasible, if given.
+
+        worth: one a_gj for each pair that can run, class by class.
+        """
+        program = self.program
+        costs, upper = np.zeros(len(program.costs)), program.upper.copy()
+        costs[program.columns[self._parts.id]] = -worth * self._most
+        for variable, bound in most.items():
+            upper[program.columns[variable.id]] = bound
+        return solver.solve(replace(program, costs=costs, upper=upper), name, *self.keys, feasible=start)
+
+    @property
+    def program(self) -> LinearProgram:
+        """The program as compiled last."""
+        if self.compiled is None:
+            raise RuntimeError("the program has not been compiled")
+        return self.compiled
+
+    @property
+    def solution(self) -> Solution:
+        """The optimum found last."""
+        if self._solution is None:
+            raise RuntimeError("the program has not been solved")
+        return self._solution
+
+    @property
+    def keys(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The keys of columns and rows: what tells of the same class and type has the same key in every program."""
+        program = self.program
+        classes, count = self.jobs.keys, len(self.jobs)
+        columns = position_keys(len(program.costs), "column")
+        columns[program.columns[self._parts.id]] = content_keys([classes[self.rows], self.columns], len(self.rows))
+        rows = position_keys(len(program.limits), "row")
+        rows[program.rows[self._capacity.id]] = position_keys(len(self._units), "type")
+        for position, constraint in enumerate([self._time, *self._own]):
+            tag = np.full(count, hash_of("class") + position, dtype=np.uint64)
+            rows[program.rows[constraint.id]] = content_keys([classes, tag], count)
+        return columns, rows
+
+    def fractions_of(self, solution: Solution) -> Floats:
+        """Return a solution's time fractions x, (G, K)."""
+        parts = solution.values[self.program.columns[self._parts.id]]
+        return self.matrix_of(np.where(parts > NOISE, parts, 0.0) * self._most)
 
     def matrix_of(self, values: Floats) -> Floats:
-        """Return one value per runnable pair as an (N, K) table with 0 elsewhere."""
-        table = np.zeros(self.problem.throughputs.shape)
+        """Return one value per pair that can run as a (G, K) table with 0 elsewhere."""
+        table = np.zeros(self.jobs.throughputs.shape)
         table[self.rows, self.columns] = values
         return table
 
     @property
-    def prices(self) -> Floats:
-        """(K,) dual values of the capacities after `maximize`: objective per GPU of each type, >= 0."""
-        return np.maximum(0.0, np.asarray(self._capacity.dual_value) / self._units)
+    def capacity_rows(self) -> slice:
+        """The rows of the capacities in the compiled program; their limits and duals are in parts of c_j."""
+        return self.program.rows[self._capacity.id]
 
-    def value(self, objective: cp.Expression, time_fractions: Floats) -> float:
-        """Return the objective at this (N, K) allocation, recomputed."""
-        self.fractions.value = time_fractions[self.rows, self.columns]
+    @property
+    def time_rows(self) -> slice:
+        """The rows of the jobs' time in the compiled program."""
+        return self.program.rows[self._time.id]
+
+    def columns_of(self, variable: cp.Variable) -> slice:
+        """The columns of a variable in the compiled program."""
+        return self.program.columns[variable.id]
+
+    def rows_of(self, constraint: cp.Constraint) -> slice:
+        """The rows of a constraint in the compiled program."""
+        return self.program.rows[constraint.id]
+
+    def prices(self, solution: Solution) -> Floats:
+        """Return (K,) the dual values of the capacities: objective per GPU of each type, >= 0; 0 for a type without GPUs."""
+        duals = solution.duals[self.capacity_rows] / self._units
+        prices: Floats = np.where(self.jobs.capacities > 0, duals, 0.0)
+        return prices
+
+    def shadow_prices(self, solver: LinearSolver) -> Floats:
+        """Return (K,) by how much the objective just maximised grows per extra GPU, for the first small part of a GPU.
+
+        At a kink, dual values are not unique, and only the least are right for more GPUs: those of the program with a few more, as
+        long as they account for all that these gain.
+        """
+        solution, rows = self.solution, self.capacity_rows
+        prices = self.prices(solution)
+        for j in np.flatnonzero(prices > 0) if not solution.has_unique_duals else ():
+            raw = float(solution.duals[rows][j])
+            for more in (1e-5, 1e-8):
+                limits = self.program.limits.copy()
+                limits[rows][j] += more
+                found = solver.again(limits)
+                price = float(found.duals[rows][j])
+                if solution.value - found.value - price * more <= 1e-6 * raw * more:
+                    prices[j] = min(raw, price) / self._units[j]
+                    break
+        return prices
+
+    def value(self, objective: cp.Expression, fractions: Floats) -> float:
+        """Return the objective at this (G, K) allocation, recomputed."""
+        self._parts.value = fractions[self.rows, self.columns] / self._most
         return float(objective.value)
 
     def bound(self) -> float:
         """Return an upper bound on the objective just maximised, over all valid allocations.
 
         Weak duality: with duals y of the rows that a policy's objective and constraints added (kinks such as `minimum` become
-        rows), objective <= constant + Σ G_ij x_ij for every valid x, whatever y >= 0 is; `priced_bound` then bounds the sum.
+        rows), objective <= constant + Σ_g n_g Σ_j G_gj x_gj for every valid x, whatever y >= 0 is; `priced_bound` then bounds
+        the sum.
         """
-        solved = self._solved
-        if solved is None:
-            raise RuntimeError("bound() needs a program that maximize() has solved")
-        times, prices = np.maximum(0.0, np.atleast_1d(self._time.dual_value)), self.prices
-        slopes = -(solved.costs + solved.matrix.T @ solved.duals)
-        own = np.arange(len(self.rows)) + solved.start_of[self.fractions.id]
+        solution, program = self.solution, self.program
+        duals, capacity = solution.duals, solution.duals[self.capacity_rows]
+        times = duals[self.time_rows]
+        slopes = -(program.costs + program.matrix.T @ duals)
+        own = np.arange(len(slopes))[program.columns[self._parts.id]]
+        counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
         # What the valid-allocation rows contributed is taken out again: priced_bound accounts for these itself.
-        gains = slopes[own] + times[self.rows] + prices[self.columns] * self.num_gpus[self.rows]
-        constant = solved.duals @ solved.limits - solved.offset - times.sum() - prices @ self.problem.capacities
+        gains = (slopes[own] / self._most + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
+        constant = duals @ program.limits - program.offset - times.sum() - capacity.sum()
         others = np.delete(np.arange(len(slopes)), own)
-        return float(constant + _most(solved, slopes, others) + priced_bound(self.problem, self.matrix_of(gains), prices))
+        return float(
+            constant + _most(solution, slopes, others) + priced_bound(self.jobs, self.matrix_of(gains), self.prices(solution))
+        )
+
+    def linear_bound(self, objective: cp.Expression, prices: Floats) -> float:
+        """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""
+        self._parts.value = np.zeros(len(self.rows))
+        slopes = np.ravel(sp.csc_array(objective.grad[self._parts]).toarray())
+        gains = slopes / self._most / self.jobs.counts[self.rows]
+        return float(objective.value) + priced_bound(self.jobs, self.matrix_of(gains), prices)
 
     @property
     def scale(self) -> float:
-        """The largest coefficient of the objective just maximised, as compiled."""
-        return 0.0 if self._solved is None else float(np.abs(self._solved.costs).max(initial=0.0))
+        """The largest coefficient of the objective, as compiled."""
+        return float(np.abs(self.program.costs).max(initial=0.0))
 
-    def _matrix(self, positions: NDArray[np.int64], coefficients: NDArray[np.generic], count: int) -> sp.csr_array:
+    def _matrix(self, positions: NDArray[np.int64], coefficients: Floats, count: int) -> sp.csr_array:
         """The (count, pairs) matrix with each pair's coefficient in the row at its position."""
         pairs = np.arange(len(self.rows))
-        return sp.csr_array((coefficients.astype(float), (positions, pairs)), shape=(count, len(pairs)))
+        return sp.csr_array((coefficients, (positions, pairs)), shape=(count, len(pairs)))
 
 
 def check_objective(objective: object) -> cp.Expression:
@@ -136,13 +283,14 @@ def check_objective(objective: object) -> cp.Expression:
     return objective
 
 
-def _most(solved: SolvedProgram, slopes: Floats, columns: NDArray[np.int64]) -> float:
+def _most(solution: Solution, slopes: Floats, columns: NDArray[np.int64]) -> float:
     """Return max Σ slope·z over the bounds of these columns, which stand for kinks of the objective.
 
     A column without a bound has slope 0 up to rounding, or there is no bound on the objective; the rounding counts at its value.
     """
-    slope, value = slopes[columns], solved.values[columns]
-    limit = np.where(slope > 0, solved.upper[columns], solved.lower[columns])
-    rounding = np.abs(slope) <= ROUNDING * np.maximum(1.0, np.abs(solved.costs).max(initial=0.0))
+    program = solution.program
+    slope, value = slopes[columns], solution.values[columns]
+    limit = np.where(slope > 0, program.upper[columns], program.lower[columns])
+    rounding = np.abs(slope) <= ROUNDING * np.maximum(1.0, np.abs(program.costs).max(initial=0.0))
     free = np.where(rounding, np.abs(slope) * (1 + np.abs(value)), np.inf)
     return float(np.where(np.isinf(limit), free, slope * np.where(np.isinf(limit), 0.0, limit)).sum())

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
+from gavel_py.job_classes import JobClasses
 from gavel_py.problem import AllocationProblem
 
-__all__ = ["check_gap", "check_valid", "gap", "priced_bound", "tidied"]
+__all__ = [
+    "GAP_TOLERANCE",
+    "Certificate",
+    "CheapestMix",
+    "Evidence",
+    "Proof",
+    "gap",
+    "priced_bound",
+    "violation",
+    "within_capacity",
+]
 
 Floats = NDArray[np.float64]
 
@@ -16,40 +30,93 @@ GAP_TOLERANCE = 1e-6
 VIOLATION_TOLERANCE = 1e-9
 
 
-def priced_bound(problem: AllocationProblem, gains: Floats, prices: Floats) -> float:
-    """Return an upper bound on max Σ_ij G_ij X_ij over all valid allocations X, for any prices p >= 0.
+class Certificate(Protocol):
+    """What proves a decision: an objective that can be recomputed, and a bound that does not rest on the solver's word."""
 
-    Weak duality: GPUs cost p_j, every job buys its best time, and the GPUs are paid for:
-    Σ_j p_j c_j + Σ_i max(0, max_j (G_ij - s_i p_j)), the inner maximum over the types where i can run.
-    gains: (N, K); prices: (K,) per GPU. The second term matters even when all prices are 0 (one job bounds all).
+    @property
+    def jobs(self) -> JobClasses:
+        """The classes of jobs that the fractions are about."""
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+
+    def bound(self) -> float:
+        """Return a bound that no valid allocation can beat."""
+
+    def scale(self, fractions: Floats) -> float:
+        """Return the size of the objective's terms, which counts for the gap where they cancel out to a value near 0."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is proven of an allocation, over all jobs.
+
+    value: the objective, from the time fractions; bound: no valid allocation is better; gap: their difference in parts of the
+    larger of them (or of the objective's terms, where these cancel out); accepted_gap: the largest gap that was accepted, above
+    1e-6 only where jobs were merged; violation: by how much the worst rule of a valid allocation is broken.
+    Value, bound and gap are None for ordered policies, which have no objective.
     """
-    surplus = np.where(problem.runnable, gains - problem.num_gpus[:, None] * prices, 0.0)
-    return float(prices @ problem.capacities + surplus.max(axis=1, initial=0.0).sum())
+
+    violation: float
+    value: float | None = None
+    bound: float | None = None
+    gap: float | None = None
+    accepted_gap: float = GAP_TOLERANCE
+
+    def check(self) -> None:
+        """Raise `ProofError` unless the allocation is valid to 1e-9 and the gap is accepted."""
+        if not self.violation <= VIOLATION_TOLERANCE:
+            raise ProofError(f"the answer is not a valid allocation: the worst rule is broken by {self.violation:.3g}")
+        if self.gap is not None and not self.gap <= self.accepted_gap:
+            raise ProofError(
+                f"the answer's value {self.value:.9g} and the proven bound {self.bound:.9g} differ by {self.gap:.2g} of their "
+                f"size (at most {self.accepted_gap:.2g} is accepted), so it is not proven to be optimal"
+            )
 
 
-def tidied(problem: AllocationProblem, time_fractions: Floats) -> Floats:
-    """Return the allocation with the solver's tolerances taken out: no negative time, no row above 1, no type above its GPUs.
+@dataclass(frozen=True)
+class Evidence:
+    """What an allocation is proven with: the problem, and the policy's certificate (None for ordered policies)."""
 
-    What is scaled down is scaled down by the size of a tolerance; the objective is recomputed afterwards.
+    problem: AllocationProblem
+    certificate: Certificate | None
+    accepted_gap: float = GAP_TOLERANCE
+
+    def proof(self, time_fractions: Floats) -> Proof:
+        """Return the proof of (N, K) time fractions; raises `ProofError` if equal jobs do not have equal fractions."""
+        broken = violation(self.problem, time_fractions)
+        if self.certificate is None:
+            return Proof(broken)
+        jobs = self.certificate.jobs
+        by_class = time_fractions[jobs.rows]
+        if not np.array_equal(jobs.spread(by_class), time_fractions):
+            raise ProofError(
+                "jobs that are equal to the policy have different time fractions, so its objective cannot be recomputed"
+            )
+        return self.proof_by_class(by_class, broken)
+
+    def proof_by_class(self, fractions: Floats, broken: float) -> Proof:
+        """Return the proof of (G, K) fractions of the certificate's classes, whose violation over all jobs is known."""
+        if self.certificate is None:
+            return Proof(broken)
+        value, bound = self.certificate.value(fractions), self.certificate.bound()
+        found = gap(value, bound, self.certificate.scale(fractions))
+        return Proof(broken, value, bound, found, self.accepted_gap)
+
+
+def violation(problem: AllocationProblem, time_fractions: Floats) -> float:
+    """Return by how much an (N, K) allocation breaks the worst-kept rule of valid allocations.
+
+    X_ij >= 0; Σ_j X_ij <= 1; Σ_i s_i X_ij <= c_j, in parts of c_j; X_ij = 0 where job i cannot run on type j.
     """
-    fractions = np.where(problem.runnable, np.clip(time_fractions, 0.0, 1.0), 0.0)
-    fractions /= np.maximum(1.0, fractions.sum(axis=1, keepdims=True))
-    used = problem.num_gpus @ fractions
-    return fractions * np.minimum(1.0, np.divide(problem.capacities, used, out=np.ones_like(used), where=used > 0))
-
-
-def check_valid(problem: AllocationProblem, time_fractions: Floats) -> None:
-    """Raise `ProofError` unless the allocation is valid to 1e-9 (formulas: `gavel_py.program.Program`)."""
-    used = problem.num_gpus @ time_fractions
-    violations = {
-        "time below 0": -time_fractions.min(initial=0.0),
-        "a job's time above 1": time_fractions.sum(axis=1).max(initial=0.0) - 1,
-        "GPUs above the capacity": ((used - problem.capacities) / np.maximum(1.0, problem.capacities)).max(initial=0.0),
-        "time where a job cannot run": time_fractions[~problem.runnable].max(initial=0.0),
-    }
-    for what, amount in violations.items():
-        if not amount <= VIOLATION_TOLERANCE:
-            raise ProofError(f"the solver's answer is not a valid allocation: {what}, by {amount:.3g}")
+    if not time_fractions.size:
+        return 0.0
+    capacities, runnable = problem.capacities, problem.runnable
+    used = problem.num_gpus.astype(float) @ time_fractions
+    times = time_fractions @ np.ones(len(capacities))  # quicker than a sum over short rows
+    astray = 0.0 if runnable.all() else float(np.where(runnable, 0.0, np.abs(time_fractions)).max())
+    too_many = float(((used - capacities) / np.maximum(1.0, capacities)).max(initial=0.0))
+    return max(0.0, -float(time_fractions.min()), float(times.max()) - 1.0, too_many, astray)
 
 
 def gap(value: float, bound: float, scale: float = 0.0) -> float:
@@ -57,11 +124,61 @@ def gap(value: float, bound: float, scale: float = 0.0) -> float:
     return abs(bound - value) / max(abs(value), abs(bound), scale, 1e-300)
 
 
-def check_gap(value: float, bound: float, scale: float) -> None:
-    """Raise `ProofError` unless |bound - value| is within 1e-6 of the value's size, or of the size of its terms."""
-    found = gap(value, bound, scale)
-    if not found <= GAP_TOLERANCE:
-        raise ProofError(
-            f"the answer's value {value:.9g} and the proven bound {bound:.9g} differ by {found:.2g} of their size "
-            f"(at most {GAP_TOLERANCE:g} is accepted), so it is not proven to be optimal"
-        )
+def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats) -> float:
+    """Return an upper bound on max Σ_g n_g Σ_j G_gj x_gj over all valid allocations, for any prices p >= 0.
+
+    Weak duality: GPUs cost p_j, every job buys its best time, and the GPUs are paid for:
+    Σ_j p_j c_j + Σ_g n_g max(0, max_j (G_gj - s_g p_j)), the inner maximum over the types where a job can run.
+    gains: (G, K) per job; prices: (K,) per GPU. The second term matters even when all prices are 0 (one job bounds all).
+    """
+    surplus = np.where(jobs.runnable, gains - jobs.num_gpus[:, None] * prices, 0.0)
+    return float(prices @ jobs.capacities + jobs.counts @ surplus.max(axis=1, initial=0.0))
+
+
+def within_capacity(jobs: JobClasses, fractions: Floats) -> Floats:
+    """Return the (G, K) allocation with the solver's tolerances taken out.
+
+    No time is below 0, no row above 1, no type above its GPUs; what is scaled down is so by the size of a tolerance, and
+    the objective is recomputed afterwards.
+    """
+    fractions = np.where(jobs.runnable, np.clip(fractions, 0.0, 1.0), 0.0)
+    fractions /= np.maximum(1.0, fractions.sum(axis=1, keepdims=True))
+    used = (jobs.counts * jobs.num_gpus) @ fractions
+    return fractions * np.divide(jobs.capacities, used, out=np.ones_like(used), where=used > jobs.capacities)
+
+
+class CheapestMix:
+    """What it costs at least, at prices p per GPU, to give a job the throughput τ: h_g(τ) = min Σ_j s_g p_j x_j over its x.
+
+    The minimum is over x >= 0 with Σ_j T_gj x_j >= τ and Σ_j x_j <= 1. As a function of τ it is the lower edge of the convex hull
+    of the points (T_gj, s_g p_j) and (0, 0): convex, of at most K straight pieces, each a mix of two neighbouring types.
+    """
+
+    def __init__(self, throughputs: Floats, runnable: NDArray[np.bool_], num_gpus: NDArray[np.int64], prices: Floats) -> None:
+        costs = np.where(runnable, num_gpus[:, None] * prices, np.inf)
+        rows = np.arange(len(throughputs))
+        at, cost = np.zeros(len(rows)), np.zeros(len(rows))
+        slopes, offsets = [], []
+        for _ in range(len(prices)):
+            # From the corner reached so far to the next: the least slope, and of equal ones the farthest.
+            ahead = runnable & (throughputs > at[:, None])
+            steepness = np.full(throughputs.shape, np.inf)
+            np.divide(costs - cost[:, None], throughputs - at[:, None], out=steepness, where=ahead)
+            least = steepness.min(axis=1)
+            nearly = ahead & (steepness <= least[:, None] * (1 + 1e-15))
+            best = np.where(nearly, throughputs, -1.0).argmax(axis=1)
+            going = np.isfinite(least)
+            slopes.append(np.where(going, least, 0.0))
+            offsets.append(np.where(going, cost - np.where(going, least, 0.0) * at, 0.0))
+            at = np.where(going, throughputs[rows, best], at)
+            cost = np.where(going, costs[rows, best], cost)
+        self.slopes = np.array(slopes)
+        self.offsets = np.array(offsets)
+
+    def costs(self, lengths: NDArray[np.int64], needs: Floats) -> Floats:
+        """Return h at each of the needs: the first lengths[0] of them are of row 0, and so on; none exceeds its row's fastest."""
+        most = np.zeros(len(needs))
+        for slope, offset in zip(self.slopes, self.offsets, strict=True):
+            if slope.any():
+                np.maximum(most, np.repeat(slope, lengths) * needs + np.repeat(offset, lengths), out=most)
+        return most

@@ -1,168 +1,288 @@
-"""From a cvxpy problem to HiGHS and back: the only place where a solver is called.
+"""From a cvxpy problem to HiGHS: the only place where a solver is called.
 
-cvxpy compiles the problem and reads the answer back; the call in between is ours, because the scaling, the tolerances and
-the statuses decide whether an answer can be trusted, and because a kept `highspy.Highs` can start from an old basis while
-cvxpy's own warm start cannot.
+cvxpy compiles the problem; the call is ours, because the scaling, the tolerances and the statuses decide whether an answer
+can be trusted, and because a kept `highspy.Highs` can start from an old basis while cvxpy's own warm start cannot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from types import SimpleNamespace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError
+from gavel_py.numbering import content_keys
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["SolvedProgram", "solve_linear_program"]
+__all__ = ["Algorithm", "LinearProgram", "LinearSolver", "Solution", "compiled"]
 
 Floats = NDArray[np.float64]
+Keys = NDArray[np.uint64]
 
 # HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`program`), and the cost vector is
 # scaled to 1 here, so that 1e-9 means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
     "output_flag": False,
-    "threads": 1,  # the order of pivots, and so the answer among equal optima, must not depend on the machine
+    # The order of pivots, and so the answer among equal optima, must not depend on the machine; a change after a run is not taken.
+    "threads": 1,
     "random_seed": 0,
     "primal_feasibility_tolerance": 1e-9,
     "dual_feasibility_tolerance": 1e-9,
+    "presolve": "off",  # it takes a feasible set as thin as the tolerance for an empty one, and gains nothing on these programs
 }
-ITERATION_KINDS = ("simplex", "ipm", "crossover", "pdlp", "qp")
+
+
+class Algorithm(StrEnum):
+    """How HiGHS is to solve a program."""
+
+    SIMPLEX = "simplex"
+    """Dual simplex: starts from an old basis and ends with one."""
+    INTERIOR_POINT = "interior point"
+    """Interior point and crossover: another way to the same optimum, where the simplex method ends without one."""
+
+
+ALGORITHMS: dict[Algorithm, dict[str, object]] = {
+    Algorithm.SIMPLEX: {"solver": "simplex"},
+    Algorithm.INTERIOR_POINT: {"solver": "ipm", "run_crossover": "on"},
+}
+RETRIES = (None, "off", "on")
+"""How a program is tried until there is an optimum: as it is, from scratch, from scratch with presolve.
+
+Very thin feasible sets, such as next to a job that needs all of its time, may look empty from an old basis.
+"""
+
+INSIDE = 1e-7
+"""A value farther than this from its bound is off it for sure."""
+
+DUAL, PRIMAL = 1, 4
+"""HiGHS's simplex strategies: dual where limits have changed since the last basis, primal where costs have."""
 
 
 @dataclass(frozen=True)
-class SolvedProgram:
-    """A compiled program, min costs·z + offset with matrix z <= limits (the first rows with =) and lower <= z <= upper, solved.
+class LinearProgram:
+    """A compiled program: min costs·z + offset with matrix z <= limits (the first `equalities` rows with =), lower <= z <= upper.
 
-    values: z; duals: y, one per row, >= 0 for the rows with <=; start_of: {id of a cvxpy variable: its first column}.
+    columns: {id of a cvxpy variable: its columns}; rows: {id of a cvxpy constraint: its rows}.
     """
 
     costs: Floats
     offset: float
     matrix: Any
     limits: Floats
+    equalities: int
     lower: Floats
     upper: Floats
+    columns: Mapping[int, slice]
+    rows: Mapping[int, slice]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An optimum of `program`: values z, and duals y of the rows, >= 0 for the rows with <=."""
+
+    program: LinearProgram
     values: Floats
     duals: Floats
-    start_of: dict[int, int]
+
+    @property
+    def value(self) -> float:
+        """costs·z + offset."""
+        return float(self.program.costs @ self.values) + self.program.offset
+
+    @property
+    def has_unique_duals(self) -> bool:
+        """Whether the optimum is seen to be no degenerate corner: as many values and rows off their bounds as there are rows."""
+        program = self.program
+        inside = (self.values > program.lower + INSIDE) & (self.values < program.upper - INSIDE)
+        slack = program.limits - program.matrix @ self.values > INSIDE
+        return int(inside.sum() + slack.sum()) >= len(program.limits)
 
 
-def solve_linear_program(problem: cp.Problem) -> SolvedProgram:
-    """Solve `problem` to optimality, set its variables and the dual values of its constraints, and return it as compiled.
-
-    Raises `InputError` when it is not a linear program, `SolverError` when HiGHS ends with any status but optimal.
-    """
-    data, chain, inverse = _compiled(problem)
-    solver, scale = _run(data)
-    status = solver.getModelStatus().name
-    if status != "kOptimal":
-        raise SolverError(f"HiGHS ended with status {status.removeprefix('k').lower()!r}, not optimal; there is no allocation")
-    answer = solver.getSolution()
-    duals = -np.array(answer.row_dual) * scale
-    equalities = data["dims"].zero
-    duals[equalities:] = np.maximum(0.0, duals[equalities:])
-    solved = SolvedProgram(
-        costs=data["c"],
-        offset=float(inverse[-1]["offset"]),
-        matrix=data["A"],
-        limits=data["b"],
-        lower=_bounds(data["lower_bounds"], -np.inf, len(data["c"])),
-        upper=_bounds(data["upper_bounds"], np.inf, len(data["c"])),
-        values=np.array(answer.col_value),
-        duals=duals,
-        start_of=dict(data["param_prob"].var_id_to_col),
-    )
-    problem.unpack_results(_as_cvxpy_reads_it(solver, solved), chain, inverse)
-    return solved
-
-
-def _compiled(problem: cp.Problem) -> tuple[dict[str, Any], Any, Any]:
+def compiled(problem: cp.Problem) -> LinearProgram:
+    """Return `problem` as cvxpy compiles it; raises `InputError` when it is not a linear program."""
     import cvxpy as cp
 
     try:
-        compiled: tuple[dict[str, Any], Any, Any] = problem.get_problem_data(cp.HIGHS)
+        data, _, inverse = problem.get_problem_data(cp.HIGHS)
     except cp.error.DCPError as error:
         raise InputError(f"the objective or a constraint of this policy is not convex: {error}") from None
     except cp.error.SolverError as error:
         text = "this policy is not a linear program, which is what HiGHS solves: no logarithms, powers or other curves"
         raise InputError(text) from error
-    data = compiled[0]
     if data.get("P") is not None or data["bool_vars_idx"] or data["int_vars_idx"]:
         raise InputError("this policy has a quadratic objective or whole-number variables; only linear programs are solved")
-    return compiled
+    form = data["param_prob"]
+    size = len(data["c"])
+    starts = np.cumsum([0, *(constraint.size for constraint in form.constraints)]).tolist()
+    lengths = {variable.id: variable.size for variable in form.variables}
+    return LinearProgram(
+        costs=np.asarray(data["c"], dtype=float),
+        offset=float(inverse[-1]["offset"]),
+        matrix=data["A"].tocsc(),
+        limits=np.asarray(data["b"], dtype=float),
+        equalities=int(data["dims"].zero),
+        lower=_bounds(data["lower_bounds"], -np.inf, size),
+        upper=_bounds(data["upper_bounds"], np.inf, size),
+        columns={key: slice(start, start + lengths[key]) for key, start in form.var_id_to_col.items()},
+        rows={c.id: slice(start, start + c.size) for c, start in zip(form.constraints, starts[:-1], strict=True)},
+    )
 
 
-def _run(data: dict[str, Any]) -> tuple[Any, float]:
-    """Hand cvxpy's data to HiGHS; return it after the run, and the number by which the costs were divided.
+@dataclass
+class LinearSolver:
+    """Solves linear programs with one kept `highspy.Highs`, each from the last basis of the same name.
 
-    What does not end with an optimum is tried once more without presolve, which takes a feasible set as thin as the tolerance
-    for an empty one: keeping a level that jobs of tiny need have reached leaves them no more room than that.
+    A basis is kept by the keys of its columns and rows, so that it also serves a program in which some have come or gone:
+    those that are new start outside. programs: how many were solved; iterations: simplex or interior-point, in all;
+    prices: (K,) of the GPUs, for whoever solves the next problem to start from.
     """
-    import highspy
 
-    scale = float(np.abs(data["c"]).max(initial=0.0)) or 1.0
-    model = _model(data, data["c"] / scale)
-    for presolve in ("on", "off"):
-        solver = highspy.Highs()
-        for name, value in (OPTIONS | {"presolve": presolve}).items():
-            solver.setOptionValue(name, value)
-        solver.passModel(model)
-        _run_interruptibly(solver)
-        if solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:
-            break
-    return solver, scale
+    algorithm: Algorithm = Algorithm.SIMPLEX
+    programs: int = 0
+    iterations: int = 0
+    prices: Floats | None = None
+    _highs: Any = None
+    _bases: dict[str, tuple[Any, Keys, Keys]] = field(default_factory=dict)
+    _scale: float = 1.0
+    _loaded: LinearProgram | None = None
+
+    def solve(self, program: LinearProgram, name: str, columns: Keys, rows: Keys, *, feasible: str | None = None) -> Solution:
+        """Solve `program`, whose columns and rows have these keys, and keep its basis under `name`.
+
+        feasible: the name of another basis to start from where there is none yet; it must be feasible in this program, and the
+        primal simplex method, which then is the better one, goes on from it.
+
+        Raises `SolverError` when HiGHS ends with any status but optimal.
+        """
+        highs = self._ready()
+        self._scale = float(np.abs(program.costs).max(initial=0.0)) or 1.0
+        highs.passModel(_model(program, program.costs / self._scale))
+        self._loaded = program
+        start = name if name in self._bases else feasible
+        if start is not None and self.algorithm is Algorithm.SIMPLEX:
+            highs.setBasis(_carried_over(*self._bases[start], columns, rows))
+        highs.setOptionValue("simplex_strategy", DUAL if start in (name, None) else PRIMAL)
+        solution = self._run()
+        self._bases[name] = (highs.getBasis(), columns, rows)
+        return solution
+
+    def again(self, limits: Floats, *, keep: str | None = None) -> Solution:
+        """Solve the last program with other limits, starting where it ended; keep: keep the new basis under this name."""
+        if self._loaded is None:
+            raise RuntimeError("again() needs a program that solve() has solved")
+        program = self._loaded
+        other = np.flatnonzero(limits != program.limits).astype(np.int32)
+        self._highs.changeRowsBounds(len(other), other, _row_lower(limits, program.equalities)[other], limits[other])
+        self._highs.setOptionValue("simplex_strategy", DUAL)
+        self._loaded = replace(program, limits=limits)
+        solution = self._run()
+        if keep is not None:
+            self._bases[keep] = (self._highs.getBasis(), *self._bases[keep][1:])
+        return solution
+
+    def _ready(self) -> Any:
+        if self._highs is None:
+            import highspy
+
+            self._highs = highspy.Highs()
+            for name, value in (OPTIONS | ALGORITHMS[self.algorithm]).items():
+                self._highs.setOptionValue(name, value)
+        return self._highs
+
+    def _run(self) -> Solution:
+        program = self._loaded
+        assert program is not None  # noqa: S101
+        self.programs += 1
+        for presolve in RETRIES:
+            if presolve is not None:  # once more, without the old basis
+                self._highs.clearSolver()
+                self._highs.setOptionValue("presolve", presolve)
+            _run_interruptibly(self._highs)
+            info = self._highs.getInfo()
+            self.iterations += max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
+            status = self._highs.getModelStatus().name.removeprefix("k").lower()
+            if status == "optimal":
+                break
+        self._highs.setOptionValue("presolve", OPTIONS["presolve"])
+        if status != "optimal":
+            raise SolverError(f"HiGHS ended with status {status!r}, not optimal; there is no allocation")
+        answer = self._highs.getSolution()
+        duals = -np.array(answer.row_dual) * self._scale
+        duals[program.equalities :] = np.maximum(0.0, duals[program.equalities :])
+        return Solution(program, np.array(answer.col_value), duals)
 
 
-def _run_interruptibly(solver: Any) -> None:
+def _run_interruptibly(highs: Any) -> None:
     """Run HiGHS so that Ctrl-C stops it at once instead of after the solve."""
-    solver.HandleUserInterrupt = True
+    highs.HandleUserInterrupt = True
     with ThreadPoolExecutor(max_workers=1) as worker:
-        running = worker.submit(solver.run)
+        running = worker.submit(highs.run)
         try:
             running.result()
         except KeyboardInterrupt:
-            solver.cancelSolve()
+            highs.cancelSolve()
             raise
 
 
-def _as_cvxpy_reads_it(solver: Any, solved: SolvedProgram) -> dict[str, Any]:
-    """The answer in the form that cvxpy's own call of HiGHS returns, in unscaled costs."""
-    info = solver.getInfo()
-    counts = {f"{kind}_iteration_count": getattr(info, f"{kind}_iteration_count") for kind in ITERATION_KINDS}
-    value = float(solved.costs @ solved.values)
-    return {
-        "model_status": solver.getModelStatus().name,
-        "solution": SimpleNamespace(col_value=solved.values, row_dual=-solved.duals),
-        "info": SimpleNamespace(objective_function_value=value, **counts),
-        "run_time": solver.getRunTime(),
-    }
-
-
-def _model(data: dict[str, Any], costs: Floats) -> Any:
+def _carried_over(basis: Any, old_columns: Keys, old_rows: Keys, columns: Keys, rows: Keys) -> Any:
+    """The old basis on new columns and rows: what has the same key keeps its status, what is new stays outside."""
     import highspy
 
-    matrix = data["A"].tocsc()
-    equalities = data["dims"].zero
+    if np.array_equal(old_columns, columns) and np.array_equal(old_rows, rows):
+        return basis
+    carried = highspy.HighsBasis()
+    outside, inside = highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic
+    carried.col_status = _matched(list(basis.col_status), old_columns, columns, outside)
+    carried.row_status = _matched(list(basis.row_status), old_rows, rows, inside)
+    carried.valid = carried.alien = True  # alien: HiGHS mends what is no longer a basis
+    return carried
+
+
+def _matched(statuses: list[Any], old: Keys, new: Keys, default: Any) -> list[Any]:
+    order = np.argsort(old, kind="stable")
+    at = np.minimum(np.searchsorted(old[order], new), len(old) - 1)
+    found = old[order][at] == new
+    return [statuses[i] if is_there else default for i, is_there in zip(order[at].tolist(), found.tolist(), strict=True)]
+
+
+def _model(program: LinearProgram, costs: Floats) -> Any:
+    import highspy
+
     model = highspy.HighsLp()
-    model.num_row_, model.num_col_ = matrix.shape
+    model.num_row_, model.num_col_ = program.matrix.shape
     model.col_cost_ = costs
-    model.row_upper_ = data["b"]
-    model.row_lower_ = np.concatenate([data["b"][:equalities], np.full(len(data["b"]) - equalities, -np.inf)])
-    model.col_lower_ = _bounds(data["lower_bounds"], -np.inf, len(costs))
-    model.col_upper_ = _bounds(data["upper_bounds"], np.inf, len(costs))
+    model.row_upper_ = program.limits
+    model.row_lower_ = _row_lower(program.limits, program.equalities)
+    model.col_lower_ = program.lower
+    model.col_upper_ = program.upper
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = matrix.indptr
-    model.a_matrix_.index_ = matrix.indices
-    model.a_matrix_.value_ = matrix.data
+    model.a_matrix_.start_ = program.matrix.indptr
+    model.a_matrix_.index_ = program.matrix.indices
+    model.a_matrix_.value_ = program.matrix.data
     return model
+
+
+def _row_lower(limits: Floats, equalities: int) -> Floats:
+    return np.concatenate([limits[:equalities], np.full(len(limits) - equalities, -np.inf)])
 
 
 def _bounds(bounds: Floats | None, default: float, count: int) -> Floats:
     return np.full(count, default) if bounds is None else np.asarray(bounds, dtype=float)
+
+
+def position_keys(count: int, of: str) -> Keys:
+    """Return keys for columns or rows that are known by their position only."""
+    tag = np.full(count, hash_of(of), dtype=np.uint64)
+    return content_keys([tag, np.arange(count)], count)
+
+
+def hash_of(text: str) -> int:
+    """Return a number for a word, the same in every process."""
+    return int.from_bytes(text.encode()[:8].ljust(8, b"\0"), "little")

@@ -29,6 +29,33 @@ def problems(draw: st.DrawFn, max_jobs: int = 8, max_types: int = 4) -> gp.Alloc
     )
 
 
+@st.composite
+def crowds(draw: st.DrawFn, max_jobs: int = 24, max_types: int = 8) -> gp.AllocationProblem:
+    """A problem in which many jobs are of few types, with weights, steps and times that tie or differ."""
+    n, k, c = draw(st.integers(1, max_jobs)), draw(st.integers(1, max_types)), draw(st.integers(1, 4))
+    speeds = st.one_of(st.just(0.0), st.sampled_from([1.0, 2.0, 4.0]), st.floats(1e-2, 1e2))
+    seed = draw(st.integers(0, 2**32 - 1))
+    chance = np.random.default_rng(seed)
+
+    def by_job(ties: list[float], low: float, high: float) -> Floats:
+        """One number per job: drawn from a few, or all different."""
+        return chance.choice(ties, n) if draw(st.booleans()) else chance.uniform(low, high, n)
+
+    elapsed = by_job([0.0, 3600.0], 0.0, 1e5)
+    return gp.AllocationProblem.from_types(
+        draw(st.lists(st.lists(speeds, min_size=k, max_size=k), min_size=c, max_size=c)),
+        chance.integers(0, c, n),
+        draw(st.lists(st.integers(0, 8), min_size=k, max_size=k)),
+        num_gpus=chance.choice(draw(st.sampled_from([[1], [1, 2], [1, 2, 4, 8]])), n),
+        weights=by_job([1.0, 2.0], 0.1, 10.0),
+        steps_remaining=by_job([100.0, 1e4], 1.0, 1e6),
+        elapsed_seconds=elapsed,
+        isolated_seconds=elapsed * by_job([0.0, 1.0], 0.0, 1.0),
+        deadlines_seconds=by_job([0.0, 1e4], -1e4, 1e5),
+        tenants=chance.choice(["red", "blue"], n).tolist(),
+    )
+
+
 def best_value(problem: gp.AllocationProblem, gains: Floats) -> float:
     """max Σ G_ij X_ij over valid allocations, one dense row per constraint, by scipy."""
     rows, limits = valid_rows(problem)

@@ -16,7 +16,7 @@ PACKAGE = Path(gp.__file__).parent
 
 # From the ground floor up; a module may import from floors below its own and from its own package.
 FLOORS = [
-    {"errors", "ordering"},
+    {"errors", "ordering", "numbering"},
     {"validation", "reading", "screening"},
     {"array_checks"},
     {"nodes", "jobs"},
@@ -25,8 +25,10 @@ FLOORS = [
     {"throughput_profiles"},
     {"job_arrays"},
     {"problem"},
-    {"solver", "proof"},
+    {"job_classes", "merging", "solver"},
+    {"chambers", "proof"},
     {"program"},
+    {"level_search"},
     {"allocation"},
     {"policies"},
     {"allocator"},

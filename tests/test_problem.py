@@ -16,7 +16,6 @@ from gavel_py import (
     AllocationProblem,
     Cluster,
     GavelWarning,
-    InputError,
     Job,
     JobSet,
     Node,
@@ -267,7 +266,7 @@ class TestImmutability:
 
     def test_no_array_can_be_written_to(self) -> None:
         arrays = arrays_of(from_arrays(**self.given()))
-        assert set(arrays) == {*self.given(), "runnable"}
+        assert set(arrays) == {*self.given(), "runnable", "share_capacities"}
         assert [name for name, array in arrays.items() if array.flags.writeable] == []
 
     def test_no_field_can_be_set(self) -> None:
@@ -388,18 +387,6 @@ class TestEmpty:
 
     def test_a_value_for_a_job_that_is_not_there(self) -> None:
         assert refusal(from_arrays, [], [1, 1], weights=[1]) == "field weights: must have the shape (0,), found (1,)"
-
-
-class TestRequired:
-    def test_a_known_field(self) -> None:
-        problem = from_arrays(SPEEDS, COUNTS, steps_remaining=[1, 2, 3])
-        assert problem.required("steps_remaining", "policy shortest_job_first").tolist() == [1, 2, 3]
-
-    def test_an_unknown_field_names_each_job_and_who_asks(self) -> None:
-        problem = from_jobs([Job("a", job_type="t"), Job("b", job_type="t", total_steps=5)], CLUSTER, PROFILE)
-        with pytest.raises(InputError) as error:
-            problem.required("steps_remaining", "policy shortest_job_first")
-        assert str(error.value) == "job 'a', field steps_remaining: is unknown, and policy shortest_job_first needs it"
 
 
 class TestSelect:
@@ -749,3 +736,59 @@ def test_jobs_and_arrays_with_the_same_numbers_are_the_same_problem(problem: All
     assert (same.job_ids, same.accelerator_types, same.excluded) == (problem.job_ids, types, problem.excluded)
     for name in ("throughputs", "capacities", "runnable", "num_gpus", "weights", "steps_remaining", "arrival_seconds"):
         np.testing.assert_array_equal(getattr(same, name), getattr(problem, name))
+
+
+class TestFromTypes:
+    def test_it_is_the_same_as_from_arrays(self) -> None:
+        table, index = np.array([[4.0, 1.0], [0.0, 0.0], [2.0, 2.0]]), [2, 0, 1, 0]
+        gangs, steps = [1, 4, 1, 8], [5, 0, 5, 5]
+        typed = AllocationProblem.from_types(table, index, [4, 8], num_gpus=gangs, steps_remaining=steps)
+        plain = AllocationProblem.from_arrays(table[index], [4, 8], num_gpus=gangs, steps_remaining=steps)
+        for name in ("throughputs", "runnable", "num_gpus", "weights", "steps_remaining", "equal_share", "fastest"):
+            assert np.array_equal(getattr(typed, name), getattr(plain, name)), name
+        assert typed.excluded == plain.excluded
+        assert list(typed.excluded) == ["1", "2"]
+        assert typed.job_ids == plain.job_ids
+
+    @pytest.mark.parametrize(
+        ("index", "message"),
+        [
+            ([0, 2], "entry 1, field type_index: must be a whole number from 0 to 1, found 2"),
+            ([0.5, 1], "entry 0, field type_index: must be a whole number from 0 to 1, found 0.5"),
+            ([float("nan"), -1], "entry 1, field type_index: must be a whole number from 0 to 1, found -1"),
+            ("ab", "field type_index: must be a list of whole numbers from 0 to 1, one per job"),
+            ([[0]], "field type_index: must be a list of whole numbers from 0 to 1, one per job"),
+        ],
+    )
+    def test_a_wrong_index_is_named(self, index: Any, message: str) -> None:
+        assert message in refusal(AllocationProblem.from_types, [[1.0], [2.0]], index, [1])
+
+    def test_faults_of_the_table_name_the_job_type(self) -> None:
+        message = refusal(AllocationProblem.from_types, [[1.0], [-2.0]], [0, 1], [1], weights=[1, 0])
+        assert "job type '1', accelerator type 'type-0', field throughputs: must be a finite number of at least 0" in message
+        assert "job '1', field weights" in message
+
+    def test_an_unknown_argument_is_named(self) -> None:
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'weight'; did you mean 'weights'"):
+            AllocationProblem.from_types([[1.0]], [0], [1], weight=[1])  # type: ignore[call-arg]
+
+
+class TestWithCapacities:
+    def test_normalisers_stay(self) -> None:
+        problem = AllocationProblem.from_arrays([[4.0, 1.0]], [1, 1])
+        more = problem.with_capacities([3, 1])
+        assert more.capacities.tolist() == [3, 1]
+        assert more.equal_share.tolist() == problem.equal_share.tolist() == [2.5]
+
+    def test_masks_close_and_do_not_open(self) -> None:
+        problem = AllocationProblem.from_arrays([[1.0, 1.0], [1.0, 1.0]], [4, 2], num_gpus=[4, 1])
+        assert problem.with_capacities([4, 8]).runnable.tolist() == [[True, False], [True, True]]
+        fewer = problem.with_capacities([2, 2])
+        assert fewer.runnable.tolist() == [[False, False], [True, True]]
+        assert "its gang of 4 GPUs fits nowhere" in fewer.excluded["0"]
+
+    def test_a_wrong_count_is_named(self) -> None:
+        problem = AllocationProblem.from_arrays([[1.0]], [4])
+        assert "accelerator type 'type-0', field capacities: must be a finite number of at least 0" in refusal(
+            problem.with_capacities, [-1]
+        )

@@ -20,6 +20,8 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "max_sum_throughput_perf": ("max_total_throughput", {"normalized": False}),
     "min_total_duration_perf": ("min_makespan", {}),
     "min_total_duration": ("min_makespan", {"agnostic": True, "reference": "v100"}),
+    "finish_time_fairness_perf": ("finish_time_fairness", {}),
+    "finish_time_fairness": ("finish_time_fairness", {"agnostic": True, "reference": "v100"}),
 }
 
 
@@ -37,6 +39,7 @@ def load_case(case_id: str) -> dict[str, Any]:
 
 def problem_of(case: dict[str, Any]) -> gp.AllocationProblem:
     instance = case["instance"]
+    just_arrived = case["variant"] == "t0"
     return gp.AllocationProblem.from_arrays(
         instance["T"],
         [instance["cluster"][name] for name in instance["worker_types"]],
@@ -44,12 +47,12 @@ def problem_of(case: dict[str, Any]) -> gp.AllocationProblem:
         num_gpus=instance["scale_factors"],
         weights=instance["priority_weights"],
         steps_remaining=instance["num_steps_remaining"],
-        elapsed_seconds=instance["times_since_start"],
+        elapsed_seconds=None if just_arrived else instance["times_since_start"],
     )
 
 
-def test_there_are_ten_fitting_cases() -> None:
-    assert len(fitting_cases()) == 10
+def test_there_are_sixteen_fitting_cases() -> None:
+    assert len(fitting_cases()) == 16
 
 
 @pytest.mark.parametrize("case_id", fitting_cases())

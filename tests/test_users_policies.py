@@ -9,11 +9,13 @@ from hypothesis import assume, given, settings
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from tests.instances import Floats, best_value, problems, valid_rows
+from tests.instances import Floats, best_value, crowds, problems, valid_rows
 
 
 class MaxProgressRate(gp.SumPolicy):
     """Work on short jobs first, as a linear program: max Σ_i w_i thr_i / n_i."""
+
+    reads = ("weights", "steps_remaining")
 
     def objective(self, program: gp.Program) -> cp.Expression:
         return program.total(cp.multiply(program.weights / program.steps_remaining, program.throughput))
@@ -24,7 +26,7 @@ class WorstAndAverage(gp.SumPolicy):
 
     def objective(self, program: gp.Program) -> cp.Expression:
         v = program.normalized_throughput
-        return program.minimum(v) + program.total(v) / program.problem.num_jobs
+        return program.minimum(v) + program.total(v) / program.num_jobs
 
 
 class TwoWorst(gp.SumPolicy):
@@ -37,15 +39,15 @@ class TwoWorst(gp.SumPolicy):
 class ShareOfGpus(gp.DemandPolicy):
     """Max-min fairness without weights and gang sizes: every job's throughput over that of an equal share."""
 
-    def need(self, problem: gp.AllocationProblem, level: float) -> Floats:
-        return level * problem.equal_share
+    def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+        return level * jobs.equal_share
 
 
 class LargestGangFirst(gp.OrderedPolicy):
     """The largest gang first."""
 
-    def sort_key(self, problem: gp.AllocationProblem) -> Floats:
-        return -problem.num_gpus.astype(float)
+    def sort_key(self, jobs: gp.JobClasses) -> Floats:
+        return -jobs.num_gpus.astype(float)
 
 
 def active(problem: gp.AllocationProblem) -> gp.AllocationProblem:
@@ -102,34 +104,87 @@ def test_a_method_that_returns_no_number_per_job_is_named(answer: object) -> Non
     class Demand(gp.DemandPolicy):
         """Wrong."""
 
-        def need(self, problem: gp.AllocationProblem, level: float) -> Floats:  # noqa: ARG002
+        def need(self, jobs: gp.JobClasses, level: float) -> Floats:  # noqa: ARG002
             return answer  # type: ignore[return-value]
 
     class Order(gp.OrderedPolicy):
         """Wrong."""
 
-        def sort_key(self, problem: gp.AllocationProblem) -> Floats:  # noqa: ARG002
+        def sort_key(self, jobs: gp.JobClasses) -> Floats:  # noqa: ARG002
             return answer  # type: ignore[return-value]
 
-    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0], [2.0]], [4])
+    problem = gp.AllocationProblem.from_arrays([[2.0], [3.0], [4.0]], [4])
     for policy, method in ((Demand(), "need"), (Order(), "sort_key")):
         with pytest.raises(
-            gp.InputError, match=rf"policy {policy.name}, field {method}: must return a finite number for each of the 3"
+            gp.InputError,
+            match=rf"policy {policy.name}, field {method}: must (return one number for each of the 3|be a finite number)",
         ):
             gp.solve(problem, policy)
 
 
+class Listed(gp.DemandPolicy):
+    """Needs as a list, in proportion to the priority."""
+
+    reads = ("priorities",)
+
+    def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+        return [level * priority for priority in jobs.priorities]  # type: ignore[return-value]
+
+
 def test_a_demand_may_be_a_list_but_not_nothing() -> None:
-    class Listed(gp.DemandPolicy):
-        """Needs as a list."""
-
-        def need(self, problem: gp.AllocationProblem, level: float) -> Floats:
-            return [level * scale for scale in (0.0, 1.0)][: problem.num_jobs]  # type: ignore[return-value]
-
-    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0]], [1])
+    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0]], [1], priorities=[0, 1])
     assert gp.solve(problem, Listed()).objective_value == pytest.approx(2.0)
     with pytest.raises(gp.InputError, match="not only 0"):
         gp.solve(problem.select(np.array([0])), Listed())
+
+
+def test_reading_what_is_not_declared_is_named() -> None:
+    class Forgetful(gp.SumPolicy):
+        """Reads weights without saying so."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return program.total(cp.multiply(program.weights, program.normalized_throughput))
+
+    class Misspelt(gp.DemandPolicy):
+        """Declares what there is not."""
+
+        reads = ("weight",)
+
+        def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+            return level * jobs.num_gpus
+
+    class Curious(gp.OrderedPolicy):
+        """Orders by what it has not declared."""
+
+        def sort_key(self, jobs: gp.JobClasses) -> Floats:
+            return jobs.elapsed_seconds  # type: ignore[no-any-return]
+
+    problem = gp.AllocationProblem.from_arrays([[2.0], [2.0]], [1])
+    with pytest.raises(gp.InputError, match=r"policy forgetful, field reads: reads 'weights', and must declare it"):
+        gp.solve(problem, Forgetful())
+    with pytest.raises(gp.UnknownNameError, match=r"policy misspelt, field reads: names 'weight', .*; did you mean 'weights'"):
+        gp.solve(problem, Misspelt())
+    with pytest.raises(gp.InputError, match=r"policy curious, field reads: reads 'elapsed_seconds'"):
+        gp.solve(problem, Curious())
+
+
+def test_needs_that_are_not_in_proportion_to_the_level_call_for_its_inverse() -> None:
+    class Squared(gp.DemandPolicy):
+        """Needs that grow with the square of the level."""
+
+        def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+            return level**2 * jobs.equal_share
+
+    class Whole(Squared):
+        """The same, with its inverse."""
+
+        def level(self, jobs: gp.JobClasses, throughputs: Floats) -> Floats:
+            return np.sqrt(throughputs / jobs.equal_share)
+
+    problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [1, 1])
+    with pytest.raises(gp.InputError, match=r"policy squared, field level: does not fit `need`"):
+        gp.solve(problem, Squared())
+    assert gp.solve(problem, Whole()).objective_value == pytest.approx(np.sqrt(0.8), rel=1e-9)
 
 
 def test_an_objective_that_is_no_linear_program_is_refused() -> None:
@@ -188,3 +243,86 @@ def test_an_answer_that_is_worse_than_its_bound_is_an_error(monkeypatch: pytest.
     monkeypatch.setattr(gp.Program, "maximize", lambda *arguments: half(*arguments) / 2)
     with pytest.raises(gp.ProofError, match="not proven to be optimal"):
         gp.solve(problem, "max_total_throughput")
+
+
+class Worst(gp.SumPolicy):
+    """The sum of the two least normalised throughputs: right only if every row is one job."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return cp.sum_smallest(program.normalized_throughput, 2)
+
+
+class WorstOfAll(Worst):
+    """The same, with every job a class of its own."""
+
+    reads = ("job_ids",)
+
+
+class WorstHalf(gp.SumPolicy):
+    """The mean over the worse half of the jobs, with a variable of its own."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        level = cp.Variable()
+        return level - program.total(cp.pos(level - program.normalized_throughput)) / (program.num_jobs / 2)
+
+
+def test_an_objective_that_counts_classes_instead_of_jobs_is_refused() -> None:
+    problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [4.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [1, 1])
+    with pytest.raises(gp.InputError, match=r"policy worst, field objective: depends on how equal jobs are counted"):
+        gp.solve(problem, Worst())
+    right = gp.solve(problem, WorstOfAll())
+    assert right.route is not None
+    assert right.route.classes == 4
+    assert right.objective_value == pytest.approx(gp.solve(problem, WorstHalf()).objective_value * 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=crowds(max_jobs=10))
+def test_a_variable_of_ones_own_is_solved_and_proven(problem: gp.AllocationProblem) -> None:
+    problem = active(problem)
+    assume(problem.num_jobs % 2 == 0)
+
+    class WorseHalf(gp.SumPolicy):
+        """The sum over the worse half of the jobs, job by job."""
+
+        reads = ("job_ids",)
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return cp.sum_smallest(program.normalized_throughput, program.num_jobs // 2)
+
+    half = gp.solve(problem, WorstHalf())
+    assert half.gap is not None
+    assert half.gap <= 1e-8
+    each = gp.solve(problem, WorseHalf()).objective_value
+    assert half.objective_value == pytest.approx(each / (problem.num_jobs / 2), rel=1e-7)
+
+
+def test_variables_that_stand_for_classes_are_refused() -> None:
+    class Slack(gp.SumPolicy):
+        """A variable per class."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            slack = cp.Variable(len(program.jobs), bounds=[0, 1])
+            return program.total(cp.minimum(program.normalized_throughput, slack))
+
+    problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [4.0, 1.0]], [1, 1])
+    with pytest.raises(gp.InputError, match=r"policy slack, field objective: has variables of its own with more than one entry"):
+        gp.solve(problem, Slack())
+
+
+def test_a_number_that_is_none_names_the_job() -> None:
+    class Lateness(gp.DemandPolicy):
+        """Deadlines that not every job has."""
+
+        direction = "min"
+        reads = ("deadlines_seconds",)
+
+        def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+            return 1 / (jobs.deadlines_seconds + level)
+
+        def level(self, jobs: gp.JobClasses, throughputs: Floats) -> Floats:
+            return 1 / throughputs - jobs.deadlines_seconds
+
+    problem = gp.AllocationProblem.from_arrays([[1.0]] * 2, [1], job_ids=["a", "b"], deadlines_seconds=[5, np.nan])
+    with pytest.raises(gp.InputError, match=r"policy lateness, field level: must not be NaN, returned nan for job 'b'"):
+        gp.solve(problem, Lateness())

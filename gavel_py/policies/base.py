@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.problem import AllocationProblem
+from gavel_py.proof import Certificate
 
-__all__ = ["Decision", "Policy", "numbers_by_job", "option"]
+if TYPE_CHECKING:
+    from gavel_py.solver import LinearSolver
+
+__all__ = ["Decision", "Policy", "option"]
 
 Floats = NDArray[np.float64]
 
@@ -24,30 +29,13 @@ def option(default: Any, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": text})
 
 
-def numbers_by_job(policy: Policy, method: str, values: object, problem: AllocationProblem) -> Floats:
-    """Return what a policy's method returned as an (N,) array, or raise `InputError` when it is none or not all finite."""
-    try:
-        numbers = np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
-        numbers = np.zeros(0)
-    if numbers.shape != (problem.num_jobs,) or not np.isfinite(numbers).all():
-        text = f"must return a finite number for each of the {problem.num_jobs} jobs, returned {values!r}"
-        raise InputError(Fault(f"policy {policy.name}", method, text))
-    return numbers
-
-
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decides: (N, K) time fractions; value, proven bound and (K,) prices, or None where there is no program.
-
-    objective_scale: the size of the objective's terms, which counts for the gap where they cancel out to a value near 0.
-    """
+    """What a policy decides: (G, K) time fractions of each job of a class; certificate and (K,) prices where there is a program."""
 
     time_fractions: Floats
-    objective_value: float | None = None
-    objective_bound: float | None = None
+    certificate: Certificate | None = None
     shadow_prices: Floats | None = None
-    objective_scale: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +52,25 @@ class Policy(ABC):
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "ones"
     empty_objective: ClassVar[float | None] = 0.0
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The attributes of jobs that this policy reads, beside throughputs, gang sizes and the types where they may run.
+
+        Jobs that agree in all of them are equal to the policy and share one row of its program. Names of arrays of
+        `AllocationProblem`: ("weights",), ("steps_remaining", "elapsed_seconds"), ... A policy writes `reads = (...)` in its
+        class. Steps that are read must be known of every job.
+        """
+        return ()
+
+    reduces: ClassVar[bool] = True
+
     @abstractmethod
-    def decide(self, problem: AllocationProblem) -> Decision:
-        """Return the decision for a problem in which every job can run somewhere; its jobs come sorted by id."""
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        """Return the decision for classes of jobs that can all run somewhere."""
+
+    def certificate(self, jobs: JobClasses, decision: Decision) -> Certificate | None:  # noqa: ARG002
+        """Return what proves a decision made for slightly different throughputs for these jobs; None if nothing does."""
+        return None
 
     @property
     def name(self) -> str:
@@ -90,37 +94,29 @@ class Policy(ABC):
         """Whether GPUs that the allocation leaves idle may be given to other jobs for a round."""
         return True
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Arrays of the problem that may be unknown (NaN) for a job, but that this policy cannot do without."""
-        return ()
-
     def check(self, problem: AllocationProblem) -> None:
         """Raise `InputError` if a job that can run lacks what this policy needs to know of it."""
-        active = problem.select(np.flatnonzero(problem.runnable.any(axis=1)))
-        self.view(active)
-        for field in self.needs:
-            active.required(field, self.name)
+        self.view(separate_jobs(problem, self.name, self.reads))
 
-    def view(self, problem: AllocationProblem) -> AllocationProblem:
-        """Return the problem as this policy sees it.
+    def view(self, jobs: JobClasses) -> JobClasses:
+        """Return the jobs as this policy sees them.
 
-        agnostic: T_ij := 1 (view "ones") or T_ij := T_i,reference (view "reference"); zeros stay zero.
+        agnostic: T_ij := 1 (view "ones") or T_ij := T_i,reference (view "reference"). Where a job cannot run it still gets no
+        time, but normalisers are taken from the whole matrix, as always before any masking.
         """
         if not self.agnostic:
-            return problem
-        speed = np.ones(problem.num_jobs) if self.agnostic_view == "ones" else self._reference_speed(problem)
-        return replace(problem, throughputs=np.where(problem.throughputs > 0, speed[:, None], 0.0))
+            return jobs
+        speed = np.ones(len(jobs)) if self.agnostic_view == "ones" else self._reference_speed(jobs)
+        return jobs.with_throughputs(np.repeat(speed[:, None], len(jobs.capacities), axis=1))
 
-    def _reference_speed(self, problem: AllocationProblem) -> Floats:
-        types = problem.accelerator_types
+    def _reference_speed(self, jobs: JobClasses) -> Floats:
+        types = jobs.accelerator_types
         if self.reference is None:
             raise InputError(Fault(f"policy {self.name}", "reference", f"is needed with agnostic; one of {', '.join(types)}"))
         if self.reference not in types:
             text = f"{self.reference!r} is not an accelerator type of this problem{nearest(self.reference, types)}"
             raise UnknownNameError(Fault(f"policy {self.name}", "reference", text))
-        speed: Floats = problem.throughputs[:, types.index(self.reference)]
-        stuck = [problem.job_ids[i] for i in np.flatnonzero(speed <= 0)]
+        speed: Floats = jobs.throughputs[:, types.index(self.reference)]
         text = f"cannot run on the reference accelerator {self.reference!r}, so its speed there cannot stand for the others"
-        InputError.raise_any([Fault(f"job {job!r}", "", text) for job in stuck])
+        InputError.raise_any([Fault(f"job {job!r}", "", text) for job in jobs.names(speed <= 0)])
         return speed

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
-from gavel_py.problem import AllocationProblem
 
 __all__ = ["Fifo"]
 
@@ -24,5 +24,8 @@ class Fifo(OrderedPolicy):
 
     backfill: bool = option(False, "let later jobs pass one that does not fit; without it GPUs may stay idle")
 
-    def sort_key(self, problem: AllocationProblem) -> NDArray[np.float64]:
-        return problem.arrival_seconds
+    reads = ("arrival_seconds",)
+
+    def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
+        arrivals: NDArray[np.float64] = jobs.arrival_seconds
+        return arrivals

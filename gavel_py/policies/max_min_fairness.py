@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
-from gavel_py.problem import AllocationProblem
 
 __all__ = ["MaxMinFairness"]
 
@@ -21,5 +21,8 @@ class MaxMinFairness(DemandPolicy):
     Source: Gavel (OSDI 2020), sections 4.1 and 4.2.
     """
 
-    def need(self, problem: AllocationProblem, level: float) -> NDArray[np.float64]:
-        return level * problem.weights * problem.equal_share / problem.num_gpus
+    reads = ("weights",)
+
+    def need(self, jobs: JobClasses, level: float) -> NDArray[np.float64]:
+        needs: NDArray[np.float64] = level * jobs.weights * jobs.equal_share / jobs.num_gpus
+        return needs

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
-from gavel_py.problem import AllocationProblem
 
 __all__ = ["MinMakespan"]
 
@@ -18,15 +18,14 @@ __all__ = ["MinMakespan"]
 class MinMakespan(DemandPolicy):
     """Minimum makespan: min θ with thr_i >= n_i / θ, θ in seconds: the time until the last of these jobs ends.
 
-    n_i: steps remaining. One linear program in 1/θ, exact; no bisection. Source: Gavel (OSDI 2020), section 4.2.
+    n_i: steps remaining. Exact: Newton's method, no bisection. Source: Gavel (OSDI 2020), section 4.2.
     """
 
     direction: ClassVar[Literal["max", "min"]] = "min"
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("steps_remaining",)
+    reads = ("steps_remaining",)
 
-    def need(self, problem: AllocationProblem, level: float) -> NDArray[np.float64]:
-        return problem.required("steps_remaining", self.name) / level
+    def need(self, jobs: JobClasses, level: float) -> NDArray[np.float64]:
+        needs: NDArray[np.float64] = jobs.steps_remaining / level
+        return needs

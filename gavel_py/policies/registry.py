@@ -16,7 +16,7 @@ from gavel_py.policies.base import Policy
 __all__ = ["PolicyOption", "policy_class", "policy_names", "policy_options", "resolve_policy"]
 
 # One module per policy, of the policy's name; the class has the same name in CamelCase.
-NAMES = ("max_min_fairness", "max_total_throughput", "min_makespan", "shortest_job_first", "fifo")
+NAMES = ("max_min_fairness", "max_total_throughput", "min_makespan", "finish_time_fairness", "shortest_job_first", "fifo")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
-from gavel_py.problem import AllocationProblem
 
 __all__ = ["ShortestJobFirst"]
 
@@ -28,8 +28,9 @@ class ShortestJobFirst(OrderedPolicy):
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[str, ...]:
         return ("steps_remaining" if self.by == "remaining" else "total_steps",)
 
-    def sort_key(self, problem: AllocationProblem) -> NDArray[np.float64]:
-        return problem.required(self.needs[0], self.name) / problem.fastest
+    def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
+        steps: NDArray[np.float64] = getattr(jobs, self.reads[0])
+        return steps / jobs.fastest

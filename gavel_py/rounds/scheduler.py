@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation
-from gavel_py.allocator import solve
+from gavel_py.allocator import Solver
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.job_arrays import Profile, known_part
 from gavel_py.jobs import Job
 from gavel_py.ordering import natural_key
-from gavel_py.policies import Policy, resolve_policy
+from gavel_py.policies import Policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.delivery import DeliveryLedger, DeliveryReport
@@ -29,9 +29,14 @@ __all__ = ["RoundScheduler"]
 
 @dataclass
 class _Standing:
-    """One job's past: the GPU-seconds it attained, and since when it has been waiting."""
+    """One job's past: since when it has been waiting, the GPU-seconds it attained, and what its progress would have taken alone.
+
+    isolated_seconds: Σ (steps done between two solves) / iso_i of the first of them; steps_counted: the steps in that sum.
+    """
 
     waiting_since_seconds: float
+    steps_counted: float
+    isolated_seconds: float = 0.0
     attained_gpu_seconds: float = 0.0
 
 
@@ -69,7 +74,7 @@ class RoundScheduler:
             raise InputError(Fault("round scheduler", "round_seconds", problem))
         self.cluster = known_part(cluster, profile)
         self.profile = profile
-        self.policy = resolve_policy(policy)
+        self._solver = Solver(policy)  # it keeps the basis of the last program, so that few changes take little time
         self.round_seconds = float(round_seconds)
         self.mechanism = mechanism
         self._jobs: dict[str, Job] = {}
@@ -79,6 +84,16 @@ class RoundScheduler:
         self._changed = False
         self._running: Mapping[str, Assignment] = {}
         self._last: Round | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides on the allocation."""
+        return self._solver.policy
+
+    @policy.setter
+    def policy(self, policy: str | Policy) -> None:
+        self._solver = Solver(policy)
+        self._changed = True
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -104,7 +119,7 @@ class RoundScheduler:
         # Better refused here than to stop every round from now on.
         self.policy.check(AllocationProblem.from_jobs([job], self.cluster, self.profile))
         self._jobs[job.job_id] = job
-        self._standings[job.job_id] = _Standing(waiting_since_seconds=job.arrival_seconds)
+        self._standings[job.job_id] = _Standing(job.arrival_seconds, steps_counted=job.steps_done)
         self._changed = True
 
     def report(self, job_id: str, *, steps_done: float) -> None:
@@ -138,6 +153,8 @@ class RoundScheduler:
         solved = self._solve(start) if self._changed or self._solved is None else self._solved
         problem, allocation = solved
         previous, assignments = self._running, self._plan(problem, allocation)
+        if solved is not self._solved:
+            self._count_progress(problem)
         self._solved, self._changed = solved, False
         self._account(problem, allocation, assignments, start)
         self._running = assignments
@@ -182,10 +199,28 @@ class RoundScheduler:
             self.profile,
             now_seconds=now_seconds,
             waiting_seconds=[max(0.0, now_seconds - standing.waiting_since_seconds) for standing in standings],
+            isolated_seconds=self._isolated_seconds(jobs),
             attained_gpu_seconds=[standing.attained_gpu_seconds for standing in standings],
             running_on=[self._running[job.job_id].accelerator if job.job_id in self._running else None for job in jobs],
         )
-        return problem, solve(problem, self.policy)
+        return problem, self._solver.solve(problem)
+
+    def _isolated_seconds(self, jobs: tuple[Job, ...]) -> list[float]:
+        """How long each job would have taken for its progress in its isolated share, as that was when the progress was made."""
+        speeds: dict[str, float] = {}
+        if self._solved is not None:
+            speeds = dict(zip(self._solved[0].job_ids, self._solved[0].isolated_throughput.tolist(), strict=True))
+        seconds = []
+        for job in jobs:
+            standing, speed = self._standings[job.job_id], speeds.get(job.job_id, 0.0)
+            progress = max(0.0, job.steps_done - standing.steps_counted)
+            seconds.append(standing.isolated_seconds + (progress / speed if speed > 0 else 0.0))
+        return seconds
+
+    def _count_progress(self, problem: AllocationProblem) -> None:
+        for job_id, seconds in zip(problem.job_ids, problem.isolated_seconds.tolist(), strict=True):
+            standing = self._standings[job_id]
+            standing.isolated_seconds, standing.steps_counted = seconds, self._jobs[job_id].steps_done
 
     def _plan(self, problem: AllocationProblem, allocation: Allocation) -> dict[str, Assignment]:
         demand = RoundDemand(

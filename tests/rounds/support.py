@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.cluster import Cluster, Node
+from gavel_py.job_classes import JobClasses
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
-from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import RoundDemand, choose_jobs
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.delivery import DeliveryLedger
 from gavel_py.rounds.mechanism import Mechanism
 from gavel_py.rounds.planning import plan_round
+from gavel_py.solver import LinearSolver
 
 Floats = NDArray[np.float64]
 
@@ -34,8 +35,11 @@ class Fixed(Policy):
     def backfills(self) -> bool:
         return self.fills
 
-    def decide(self, problem: AllocationProblem) -> Decision:
-        rows = [[self.shares.get(job, {}).get(name, 0.0) for name in problem.accelerator_types] for job in problem.job_ids]
+    reads = ("job_ids",)
+    reduces = False
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+        rows = [[self.shares.get(job, {}).get(name, 0.0) for name in jobs.accelerator_types] for job in jobs.job_ids]
         return Decision(np.array(rows))
 
 

@@ -19,6 +19,7 @@ import gavel_py as gp
 from gavel_py.policies.base import Decision
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import RoundDemand
+from gavel_py.solver import LinearSolver
 from tests.fakes import FakeProfile
 from tests.rounds.support import Fixed
 
@@ -46,9 +47,11 @@ class Recorder(gp.Policy):
 
     seen: list[AllocationProblem] = field(default_factory=list)
 
-    def decide(self, problem: AllocationProblem) -> Decision:
-        self.seen.append(problem)
-        return Decision(np.zeros(problem.throughputs.shape))
+    reduces = False
+
+    def decide(self, jobs: gp.JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+        self.seen.append(jobs.problem)
+        return Decision(np.zeros(jobs.throughputs.shape))
 
 
 def line(rounds: Sequence[gp.Round]) -> list[str]:
@@ -349,3 +352,20 @@ def refused(call: Callable[..., object], *args: Any) -> str:
     with pytest.raises(gp.InputError) as caught:
         call(*args)
     return str(caught.value)
+
+
+def test_progress_counts_as_isolated_time_at_the_share_of_its_day() -> None:
+    recorder = Recorder()
+    made = scheduler(policy=recorder)
+    made.submit(job("a", total_steps=10_000))
+    made.next_round()
+    speed = recorder.seen[-1].isolated_throughput[0]
+    made.report("a", steps_done=300)
+    made.submit(job("b", total_steps=10_000))
+    made.next_round()
+    assert recorder.seen[-1].isolated_seconds.tolist() == pytest.approx([300 / speed, 0])
+    half = recorder.seen[-1].isolated_throughput[0]
+    made.report("a", steps_done=400)
+    made.next_round()
+    assert recorder.seen[-1].isolated_seconds[0] == pytest.approx(300 / speed + 100 / half)
+    assert half < speed or recorder.seen[-1].capacities.sum() > 2

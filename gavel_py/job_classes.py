@@ -1,0 +1,251 @@
+"""Classes of equal jobs: what a policy sees of a problem, one row for all jobs that it cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.numbering import Numbering, number_equal, refined
+from gavel_py.ordering import natural_key
+from gavel_py.problem import JOB_ATTRIBUTES, AllocationProblem, isolated_throughputs
+
+__all__ = ["JobClasses", "classes_of", "separate_jobs"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+MUST_BE_KNOWN = ("steps_remaining", "total_steps")
+"""Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JobClasses:
+    """The jobs of a problem that can run somewhere, in G classes of equal jobs; a policy sees this, one row per class.
+
+    Two jobs are equal if throughputs, gang size, the types where they may run, and all attributes that the policy declares
+    (`Policy.reads`) are the same. The optimum of a concave and symmetric program can be averaged over equal jobs, so
+    it is enough to decide for classes, which is exact (docs/exact-reduction.md).
+
+    counts: (G,) n_g, jobs of each class; num_jobs: Σ n_g; throughputs, runnable: (G, K); num_gpus, equal_share, fastest: (G,);
+    capacities, prices_per_hour: (K,). The declared attributes are (G,) arrays of the same names as in
+    `AllocationProblem`; reading one that is not declared raises `InputError`.
+    index: class of each job; kinds, kind_keys: (G,) classes with equal throughputs, gang and types are of one kind;
+    keys: (G,) a number made of each class's content.
+    """
+
+    problem: AllocationProblem
+    reader: str
+    reads: tuple[str, ...]
+    jobs: Indices
+    rows: Indices
+    index: Indices
+    counts: Indices
+    keys: NDArray[np.uint64]
+    kinds: Indices
+    kind_keys: NDArray[np.uint64]
+    throughputs: Floats
+
+    def __repr__(self) -> str:
+        return f"JobClasses({self.num_jobs} jobs in {len(self)} classes)"
+
+    def __len__(self) -> int:
+        """G."""
+        return len(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a declared attribute of the jobs, one entry or row per class."""
+        if name not in JOB_ATTRIBUTES:
+            raise AttributeError(f"'JobClasses' has no attribute {name!r}")
+        if name not in self.reads:
+            text = f"reads {name!r}, and must declare it, since jobs that differ in it are not equal: reads = ({name!r}, ...)"
+            raise InputError(Fault(f"policy {self.reader}", "reads", text))
+        values = getattr(self.problem, name)
+        picked = values[self.rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in self.rows.tolist())
+        self.__dict__[name] = picked
+        return picked
+
+    @property
+    def num_jobs(self) -> int:
+        """N, jobs that can run somewhere."""
+        return len(self.jobs)
+
+    @property
+    def capacities(self) -> Floats:
+        """(K,) c_j."""
+        return self.problem.capacities
+
+    @property
+    def prices_per_hour(self) -> Floats:
+        """(K,) what an hour of one GPU costs."""
+        return self.problem.prices_per_hour
+
+    @property
+    def accelerator_types(self) -> tuple[str, ...]:
+        """The names of the K types."""
+        return self.problem.accelerator_types
+
+    @cached_property
+    def runnable(self) -> NDArray[np.bool_]:
+        """(G, K) where a job of the class may be given time."""
+        return self.problem.runnable[self.rows]
+
+    @cached_property
+    def num_gpus(self) -> Indices:
+        """(G,) s_g, GPUs of each gang."""
+        return self.problem.num_gpus[self.rows]
+
+    @cached_property
+    def equal_share(self) -> Floats:
+        """(G,) P_g = Σ_j T_gj c_j / C, steps/s; from all throughputs, also of types where the gang does not fit."""
+        gpus = self.problem.share_capacities
+        shares: Floats = self.throughputs @ (gpus / gpus.sum())
+        return shares
+
+    @cached_property
+    def isolated_throughput(self) -> Floats:
+        """(G,) iso_g, steps/s in the isolated share, an N-th of each type: x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj)."""
+        return isolated_throughputs(self.throughputs, self.num_gpus, self.problem.share_capacities, self.num_jobs)
+
+    @cached_property
+    def fastest(self) -> Floats:
+        """(G,) max_j T_gj over the types where a job of the class can run."""
+        fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1)
+        return fastest
+
+    def with_throughputs(self, throughputs: Floats) -> JobClasses:
+        """Return the same classes with another (G, K) throughput matrix."""
+        return replace(self, throughputs=throughputs)
+
+    def halved(self) -> JobClasses:
+        """Return the same jobs in other classes: one job of each class stands alone, the rest of it together."""
+        several = np.flatnonzero(self.counts > 1)
+        rows = np.concatenate([np.arange(len(self)), several])
+        counts = np.concatenate([np.where(self.counts > 1, 1, self.counts), self.counts[several] - 1])
+        return self.rows_as(rows, counts, self.keys[rows])
+
+    def rows_as(self, rows: Indices, counts: Indices, keys: NDArray[np.uint64]) -> JobClasses:
+        """Return other classes: the jobs of row rows[m], counts[m] of them, known as keys[m]."""
+        return replace(
+            self,
+            rows=self.rows[rows],
+            counts=counts,
+            keys=keys,
+            kinds=self.kinds[rows],
+            kind_keys=self.kind_keys[rows],
+            throughputs=self.throughputs[rows],
+        )
+
+    def example(self, row: int) -> str:
+        """Return the id of one job of a class."""
+        return self.problem.job_ids[int(self.rows[row])]
+
+    def names(self, which: NDArray[np.bool_]) -> list[str]:
+        """Return the ids of the jobs in the classes where the (G,) mask holds."""
+        return [self.problem.job_ids[i] for i in self.jobs[which[self.index]].tolist()]
+
+    def spread(self, by_class: Floats) -> Floats:
+        """Return a (G, K) table as an (N, K) table over all jobs of the problem, 0 for those that can run nowhere."""
+        if self.num_jobs == self.problem.num_jobs:
+            table: Floats = by_class[self.index]
+            return table
+        table = np.zeros(self.problem.throughputs.shape)
+        table[self.jobs] = by_class[self.index]
+        return table
+
+
+def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str]) -> JobClasses:
+    """Return the classes of jobs that a policy (`reader`) cannot tell apart if it reads these attributes.
+
+    Raises `UnknownNameError` for a name that is no attribute of a job, `InputError` naming the jobs for which an attribute is
+    unknown that must be known.
+    """
+    jobs, part = _able(problem), _part_of(problem)
+    attributes = [column for name in reads for column in _columns(problem, reader, name, part)]
+    if problem.type_index is None:
+        rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
+    else:
+        rows = [part(problem.type_index)]
+    where = [part(bits) for bits in np.packbits(problem.runnable, axis=1).T]
+    kinds = number_equal([*rows, part(problem.num_gpus), *where], len(jobs))
+    if problem.type_index is not None:  # equal types may have equal rows, and keys are to tell of content
+        kinds = _by_content(problem, jobs, kinds)
+    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes))
+
+
+def separate_jobs(problem: AllocationProblem, reader: str, reads: Sequence[str]) -> JobClasses:
+    """Return every job as a class of its own, in the order of the problem: nothing is reduced."""
+    jobs, part = _able(problem), _part_of(problem)
+    for name in reads:
+        _columns(problem, reader, name, part)
+    each = np.arange(len(jobs))
+    single = Numbering(each, each, np.ones_like(each), each.astype(np.uint64))
+    return _built(problem, reader, reads, jobs, single, single)
+
+
+def _built(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], jobs: Indices, kinds: Numbering, classes: Numbering
+) -> JobClasses:
+    kind = kinds.index[classes.first]
+    rows = jobs[classes.first]
+    return JobClasses(
+        problem=problem,
+        reader=reader,
+        reads=tuple(reads),
+        jobs=jobs,
+        rows=rows,
+        index=classes.index,
+        counts=classes.counts,
+        keys=classes.keys,
+        kinds=kind,
+        kind_keys=kinds.keys[kind],
+        throughputs=problem.throughputs[rows],
+    )
+
+
+def _by_content(problem: AllocationProblem, jobs: Indices, kinds: Numbering) -> Numbering:
+    one = jobs[kinds.first]
+    columns = [*problem.throughputs[one].T, problem.num_gpus[one], *np.packbits(problem.runnable[one], axis=1).T]
+    alike = number_equal(columns, len(one))
+    counts = np.bincount(alike.index, kinds.counts, len(alike.first)).astype(np.int64)
+    return Numbering(alike.index[kinds.index], kinds.first[alike.first], counts, alike.keys)
+
+
+def _able(problem: AllocationProblem) -> Indices:
+    """The jobs that can run somewhere."""
+    return np.flatnonzero(problem.runnable.any(axis=1)) if problem.excluded else np.arange(problem.num_jobs)
+
+
+def _part_of(problem: AllocationProblem) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """A function that takes the entries of the jobs that can run somewhere."""
+    if not problem.excluded:
+        return lambda column: column
+    able = _able(problem)
+    # A default stays one number in memory, by which it is known to be the same for all.
+    return lambda column: np.broadcast_to(column[:1], able.shape) if column.strides == (0,) else column[able]
+
+
+def _columns(
+    problem: AllocationProblem, reader: str, name: str, part: Callable[[NDArray[Any]], NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """An attribute of the jobs that can run as columns of numbers."""
+    if name not in JOB_ATTRIBUTES:
+        text = f"names {name!r}, which is no attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
+        raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
+    values = getattr(problem, name)
+    if name == "previous_fractions":
+        return [part(values[:, j]) for j in range(values.shape[1])]
+    if name in ("job_ids", "tenants"):
+        order = sorted(set(values), key=natural_key)
+        number = {text: i for i, text in enumerate(order)}
+        return [part(np.array([number[text] for text in values], dtype=np.int64))]
+    if name in MUST_BE_KNOWN:
+        unknown = part(np.arange(problem.num_jobs))[np.isnan(part(values))].tolist()
+        text = f"is unknown, and {reader} needs it"
+        InputError.raise_any([Fault(f"job {problem.job_ids[i]!r}", name, text) for i in unknown])
+    return [part(values)]

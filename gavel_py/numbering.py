@@ -1,0 +1,135 @@
+"""Numbering rows by what they hold: equal rows get the same number, in an order that depends on their content alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Numbering", "content_keys", "number_equal", "refined"]
+
+Column = NDArray[np.generic]
+Indices = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+MIXERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+"""Odd multipliers that spread bits; one is enough unless two different rows happen to get the same key."""
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """N rows in G classes of equal ones.
+
+    index: (N,) the class of each row; first: (G,) one row of each class; counts: (G,) its rows;
+    keys: (G,) a number made of the class's content, the same wherever and whenever that content turns up.
+    """
+
+    index: Indices
+    first: Indices
+    counts: Indices
+    keys: Keys
+
+
+def number_equal(columns: Sequence[Column], count: int) -> Numbering:
+    """Number `count` rows so that two have the same number exactly if they agree in every column, bit for bit.
+
+    columns: (count,) arrays of numbers or truth values; 0.0 and -0.0 count as equal, and so do equal NaNs.
+    The classes come in the order of their keys, so that permuting the rows permutes `index` and changes nothing else.
+    """
+    code, others = _small_codes(columns, count)
+    found = _by_code(code, int(code.max(initial=0)) + 1) if not others else _by_hash([code, *others], count)
+    return _in_order(found, content_keys([column[found.first] for column in columns], len(found.first)))
+
+
+def refined(coarse: Numbering, columns: Sequence[Column]) -> Numbering:
+    """Split the classes of `coarse` by further columns; the parts of a class stay next to each other, in its order."""
+    columns = [column for column in columns if not _is_constant(column)]
+    if not columns:
+        return coarse
+    parts = number_equal([coarse.index, *columns], len(coarse.index))
+    whole = coarse.index[parts.first]
+    keys = content_keys([coarse.keys[whole], *(column[parts.first] for column in columns)], len(whole))
+    by_key = np.argsort(keys, kind="stable")
+    order = by_key[np.argsort(whole[by_key], kind="stable")]
+    return _reordered(Numbering(parts.index, parts.first, parts.counts, keys), order)
+
+
+def content_keys(columns: Sequence[Column], count: int, mixer: int = MIXERS[0]) -> Keys:
+    """Return (count,) 64-bit numbers, each made of what its row holds in all columns."""
+    keys = np.full(count, mixer, dtype=np.uint64)
+    for column in columns:
+        keys ^= _bits(column)
+        keys *= np.uint64(mixer)
+        keys ^= keys >> np.uint64(29)
+    return keys
+
+
+def _bits(column: Column) -> Keys:
+    if column.dtype.kind == "f":
+        return (column.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0 makes 0.0 of -0.0
+    return column.astype(np.uint64)
+
+
+def _is_constant(column: Column) -> bool:
+    """Whether all entries are one and the same in memory, as defaults are."""
+    return column.strides == (0,)
+
+
+def _small_codes(columns: Sequence[Column], count: int) -> tuple[Indices, list[Column]]:
+    """Combine the columns of small whole numbers into one; return it with the other columns that are not constant."""
+    code, size, others = np.zeros(count, dtype=np.int64), 1, []
+    for column in columns:
+        if _is_constant(column) or not count:
+            continue
+        if column.dtype.kind not in "iub" or column.dtype == np.uint64:
+            others.append(column)
+            continue
+        least, most = int(column.min()), int(column.max())
+        if size * (most - least + 1) > 4 * count + 1024:
+            others.append(column)
+        else:
+            size *= most - least + 1
+            code = code * (most - least + 1) + (column.astype(np.int64) - least)
+    return code, others
+
+
+def _by_code(code: Indices, size: int) -> Numbering:
+    counts = np.bincount(code, minlength=size)
+    first = np.zeros(size, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]  # the last one written is the first one found
+    present = np.flatnonzero(counts)
+    number = np.zeros(size, dtype=np.int64)
+    number[present] = np.arange(len(present))
+    return Numbering(number[code], first[present], counts[present], np.zeros(0, dtype=np.uint64))
+
+
+def _by_hash(columns: Sequence[Column], count: int) -> Numbering:
+    for mixer in MIXERS:
+        keys = content_keys(columns, count, mixer)
+        order = np.argsort(keys, kind="stable")
+        ranked = keys[order]
+        starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
+        counts = np.diff(np.append(starts, count))
+        index = np.empty(count, dtype=np.int64)
+        index[order] = np.repeat(np.arange(len(starts)), counts)
+        first = order[starts]
+        if len(first) == count or all(_agree(column, first[index]) for column in columns):
+            return Numbering(index, first, counts, ranked[starts])
+    raise AssertionError("four independent hashes collided")  # pragma: no cover
+
+
+def _agree(column: Column, rows: Indices) -> bool:
+    bits = _bits(column)
+    return bool(np.array_equal(bits, bits[rows]))
+
+
+def _in_order(found: Numbering, keys: Keys) -> Numbering:
+    return _reordered(Numbering(found.index, found.first, found.counts, keys), np.argsort(keys, kind="stable"))
+
+
+def _reordered(found: Numbering, order: Indices) -> Numbering:
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return Numbering(rank[found.index], found.first[order], found.counts[order], found.keys[order])

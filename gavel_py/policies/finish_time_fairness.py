@@ -1,0 +1,43 @@
+"""Finish-time fairness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.demand import DemandPolicy
+
+__all__ = ["FinishTimeFairness"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishTimeFairness(DemandPolicy):
+    """Finish-time fairness: min θ with thr_i >= n_i / (θ · D_i - t_i): nobody ends later than θ times its fair finish time.
+
+    θ = max_i (t_i + n_i / thr_i) / D_i; n_i: steps remaining, t_i: seconds since arrival, D_i = (seconds of isolated work done
+    so far) + n_i / iso_i, iso_i: steps/s in the isolated share, 1/N of each type (`JobClasses.isolated_throughput`).
+    Source: Gavel (OSDI 2020), section 4.2; Themis (NSDI 2020), section 3.
+    """
+
+    direction: ClassVar[Literal["max", "min"]] = "min"
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+
+    reads = ("steps_remaining", "elapsed_seconds", "isolated_seconds")
+
+    def need(self, jobs: JobClasses, level: float) -> Floats:
+        needs: Floats = jobs.steps_remaining / (level * self._fair_seconds(jobs) - jobs.elapsed_seconds)
+        return needs
+
+    def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
+        levels: Floats = (jobs.elapsed_seconds + jobs.steps_remaining / throughputs) / self._fair_seconds(jobs)
+        return levels
+
+    def _fair_seconds(self, jobs: JobClasses) -> Floats:
+        seconds: Floats = jobs.isolated_seconds + jobs.steps_remaining / jobs.isolated_throughput
+        return seconds
