@@ -10,8 +10,6 @@ speed drifts slows all of them alike.
 from __future__ import annotations
 
 import csv
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -20,13 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import tables
+
 import gavel_py as gp
 
 RUNS = 7
 JOBS = 1_000
 CLUSTER = "v100:200,p100:200,k80:200"
-PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
-MARKS = ("<!-- command_line: begin -->", "<!-- command_line: end -->")
 
 
 def write_jobs(path: Path) -> None:
@@ -73,12 +71,13 @@ def table(jobs: Path) -> str:
             if run:
                 taken[name].append(took)
     base = statistics.median(next(iter(taken.values())))
-    lines = ["| what | median, s | least to most, s | x baseline |", "|---|---|---|---|"]
+    lines = []
     for name, times in taken.items():
         median = statistics.median(times)
-        lines.append(f"| {name} | {median:.2f} | {min(times):.2f} to {max(times):.2f} | {median / base:.1f} |")
-    where = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    return "\n".join(lines) + f"\n\nMedians of {RUNS} runs; {where}; `python benchmarks/command_line.py --write`.\n"
+        lines.append([name, f"{median:.2f}", f"{min(times):.2f} to {max(times):.2f}", f"{median / base:.1f}"])
+    source = "`python benchmarks/command_line.py --write`"
+    figures = tables.markdown(["what", "median, s", "least to most, s", "x baseline"], lines)
+    return f"{figures}\nMedians of {RUNS} runs; {tables.machine()}; {source}.\n"
 
 
 def main() -> None:
@@ -88,9 +87,7 @@ def main() -> None:
         text = table(jobs)
     print(text)
     if "--write" in sys.argv[1:]:
-        page = PERFORMANCE.read_text()
-        before, rest = page.split(MARKS[0])
-        PERFORMANCE.write_text(before + MARKS[0] + "\n" + text + MARKS[1] + rest.split(MARKS[1])[1])
+        tables.write("command_line", text)
 
 
 if __name__ == "__main__":

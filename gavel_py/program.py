@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import cvxpy as cp
 import numpy as np
@@ -53,16 +54,27 @@ class Program:
         # longer way, hence twice as much as can be.
         top = np.full(len(self.rows), 2.0) if isinstance(capacity_factor, float) else 2.0 / self._most
         self._parts = cp.Variable(len(self.rows), bounds=[0, top])
-        throughputs = jobs.throughputs[self.rows, self.columns]
-        self.throughput = self.by_job(throughputs)
-        self.normalized_throughput = self.by_job(throughputs / jobs.equal_share[self.rows])
         self.time = self.by_job(np.ones(len(self.rows)))
-        used = self._matrix(self.columns, gpus * self._most / units[self.columns], len(units)) @ self._parts
-        self.gpus = cp.multiply(units, used)
+        self._used = self._matrix(self.columns, gpus * self._most / units[self.columns], len(units)) @ self._parts
         self._time = self.time <= time_limits
-        self._capacity = used <= capacity_factor
+        self._capacity = self._used <= capacity_factor
         self.compiled: LinearProgram | None = None
         self._solution: Solution | None = None
+
+    @cached_property
+    def throughput(self) -> cp.Expression:
+        """(G,) Σ_j T_gj x_gj, steps/s."""
+        return self.by_job(self.jobs.throughputs[self.rows, self.columns])
+
+    @cached_property
+    def normalized_throughput(self) -> cp.Expression:
+        """(G,) v_g = throughput_g / P_g."""
+        return self.by_job(self.jobs.throughputs[self.rows, self.columns] / self.jobs.equal_share[self.rows])
+
+    @cached_property
+    def gpus(self) -> cp.Expression:
+        """(K,) Σ_g n_g s_g x_gj."""
+        return cp.multiply(self._units, self._used)
 
     @property
     def num_jobs(self) -> int:
@@ -136,7 +148,7 @@ class Program:
     ) -> Solution:
         """Solve for max Σ a_gj x_gj in the same program, with upper bounds on some variables.
 
-        It starts from the basis kept under `name`; where there is none, from `start`, which must still be feasible, if given.
+        It starts from the basis kept as `start`, if given, which must still be feasible, else from that kept under `name`.
 
         worth: one a_gj for each pair that can run, class by class.
         """

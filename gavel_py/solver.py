@@ -58,6 +58,9 @@ RETRIES = (None, "off", "on")
 Very thin feasible sets, such as next to a job that needs all of its time, may look empty from an old basis.
 """
 
+FEW_ROWS = 2_000
+"""Programs of this size are done in milliseconds, in which a thread to watch for Ctrl-C would cost more than it is worth."""
+
 INSIDE = 1e-7
 """A value farther than this from its bound is off it for sure."""
 
@@ -156,19 +159,20 @@ class LinearSolver:
     def solve(self, program: LinearProgram, name: str, columns: Keys, rows: Keys, *, feasible: str | None = None) -> Solution:
         """Solve `program`, whose columns and rows have these keys, and keep its basis under `name`.
 
-        feasible: the name of another basis to start from where there is none yet; it must be feasible in this program, and the
-        primal simplex method, which then is the better one, goes on from it.
+        feasible: the name of another basis to start from; it must be feasible in this program, and the primal simplex method,
+        which then is the better one, goes on from it.
 
         Raises `SolverError` when HiGHS ends with any status but optimal.
         """
         highs = self._ready()
         self._scale = float(np.abs(program.costs).max(initial=0.0)) or 1.0
-        highs.passModel(_model(program, program.costs / self._scale))
-        self._loaded = program
-        start = name if name in self._bases else feasible
-        if start is not None and self.algorithm is Algorithm.SIMPLEX:
+        self._load(program)
+        start = feasible or name
+        if start in self._bases and self.algorithm is Algorithm.SIMPLEX:
             highs.setBasis(_carried_over(*self._bases[start], columns, rows))
-        highs.setOptionValue("simplex_strategy", DUAL if start in (name, None) else PRIMAL)
+        else:
+            highs.clearSolver()  # the basis of another program with this matrix is no good start
+        highs.setOptionValue("simplex_strategy", PRIMAL if start == feasible else DUAL)
         solution = self._run()
         self._bases[name] = (highs.getBasis(), columns, rows)
         return solution
@@ -177,15 +181,30 @@ class LinearSolver:
         """Solve the last program with other limits, starting where it ended; keep: keep the new basis under this name."""
         if self._loaded is None:
             raise RuntimeError("again() needs a program that solve() has solved")
-        program = self._loaded
-        other = np.flatnonzero(limits != program.limits).astype(np.int32)
-        self._highs.changeRowsBounds(len(other), other, _row_lower(limits, program.equalities)[other], limits[other])
+        program = replace(self._loaded, limits=limits)
+        self._change_rows(program, np.flatnonzero(limits != self._loaded.limits).astype(np.int32))
+        self._loaded = program
         self._highs.setOptionValue("simplex_strategy", DUAL)
-        self._loaded = replace(program, limits=limits)
         solution = self._run()
         if keep is not None:
             self._bases[keep] = (self._highs.getBasis(), *self._bases[keep][1:])
         return solution
+
+    def _load(self, program: LinearProgram) -> None:
+        """Hand HiGHS the program, or what is new of it where it has the same matrix as the last one."""
+        highs, costs, last = self._highs, program.costs / self._scale, self._loaded
+        if last is None or last.matrix is not program.matrix:
+            highs.passModel(_model(program, costs))
+        else:
+            columns = np.arange(len(costs), dtype=np.int32)
+            highs.changeColsCost(len(costs), columns, costs)
+            highs.changeColsBounds(len(costs), columns, program.lower, program.upper)
+            self._change_rows(program, np.flatnonzero(program.limits != last.limits).astype(np.int32))
+        self._loaded = program
+
+    def _change_rows(self, program: LinearProgram, rows: NDArray[np.int32]) -> None:
+        lower = _row_lower(program.limits, program.equalities)
+        self._highs.changeRowsBounds(len(rows), rows, lower[rows], program.limits[rows])
 
     def _ready(self) -> Any:
         if self._highs is None:
@@ -204,7 +223,11 @@ class LinearSolver:
             if presolve is not None:  # once more, without the old basis
                 self._highs.clearSolver()
                 self._highs.setOptionValue("presolve", presolve)
-            _run_interruptibly(self._highs)
+            if len(program.limits) <= FEW_ROWS:
+                self._highs.HandleUserInterrupt = False
+                self._highs.run()
+            else:
+                _run_interruptibly(self._highs)
             info = self._highs.getInfo()
             self.iterations += max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
             status = self._highs.getModelStatus().name.removeprefix("k").lower()

@@ -94,6 +94,19 @@ def test_several_policies_give_a_list_and_a_comparison(gavel: Gavel, small: list
     ]  # fmt: skip
 
 
+def test_merging_says_what_it_costs(gavel: Gavel, small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "speeds.csv").write_text("job_id,v100,k80\na,4,1\nb,4.02,1.01\nc,3,0\n")
+    out = gavel("solve", *small, "--merge-tolerance", "0.05").out
+    assert "jobs of nearly equal speed were merged, which costs at most 0." in out
+    assert "merged" not in gavel("solve", *small).out
+    document = json.loads(gavel("solve", *small, "--merge-tolerance", "0.05", "--json").out)
+    assert document["route"]["reduction"] == "merged"
+    assert document["route"]["classes"] < 3
+    wrong = gavel("solve", *small, "--merge-tolerance", "2")
+    assert wrong.code == 2
+    assert "--merge-tolerance" in wrong.err
+
+
 def test_csv_has_a_line_per_policy_and_job(gavel: Gavel, small: list[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(gavel("solve", *small, "-p", "fifo", "-p", "min_makespan", "--csv").out)))
     assert [(row["policy"], row["job_id"]) for row in rows] == [(p, j) for p in ("fifo", "min_makespan") for j in "abc"]

@@ -21,7 +21,14 @@ __all__ = ["command"]
 @click.command("solve")
 @problem_options
 @click.option("--rounds", "num_rounds", type=click.IntRange(min=0), default=0, metavar="N", help="Also place the first N rounds.")
-def command(request: Request, num_rounds: int) -> None:
+@click.option(
+    "--merge-tolerance",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    metavar="PART",
+    help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
+)
+def command(request: Request, num_rounds: int, merge_tolerance: float) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
     JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
@@ -40,7 +47,9 @@ def command(request: Request, num_rounds: int) -> None:
         built = time.perf_counter()
         _import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
-        results = [_result(inputs, problem, policy, num_rounds, request.round_seconds, seconds) for policy in policies]
+        results = [
+            _result(inputs, problem, policy, num_rounds, request.round_seconds, seconds, merge_tolerance) for policy in policies
+        ]
     if request.form == "json":
         documents = [result.document for result in results]
         emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
@@ -68,8 +77,9 @@ def _result(
     num_rounds: int,
     round_seconds: float,
     seconds: dict[str, float],
+    merge_tolerance: float,
 ) -> Result:
-    allocation = gp.solve(problem, policy)
+    allocation = gp.solve(problem, policy, merge_tolerance=merge_tolerance)
     document = allocation.to_dict()
     document["seconds"] |= seconds
     if not num_rounds:
@@ -144,9 +154,18 @@ def _summary(result: Result) -> str:
     objective = "no objective (jobs are served in order)"
     if allocation.objective_value is not None:
         objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
+    merged = _merged_text(allocation)
     served = len(allocation.job_ids) - len(allocation.excluded)
     seconds = sum(result.document["seconds"].values())
-    return f"{table}\n{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n"
+    return f"{table}\n{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n{merged}"
+
+
+def _merged_text(allocation: gp.Allocation) -> str:
+    """What merging has cost at most, or nothing where no jobs were merged."""
+    route = allocation.route
+    if route is None or route.reduction != "merged" or allocation.gap is None:
+        return ""
+    return f"jobs of nearly equal speed were merged, which costs at most {allocation.gap:.2%} of the objective\n"
 
 
 def _comparison(results: list[Result]) -> str:

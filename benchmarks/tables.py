@@ -1,0 +1,34 @@
+"""What all benchmarks share: Markdown tables, where they were measured, and their place in docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; numbers have three digits, None is an empty cell."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(cell(value) for value in line)} |\n" for line in lines)
+
+
+def cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "" if value is None else str(value)
+
+
+def machine() -> str:
+    """Return a few words on the machine, for the line below a table."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def write(name: str, text: str) -> None:
+    """Put a text between the marks `name: begin` and `name: end` of docs/performance.md."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = PERFORMANCE.read_text().split(begin)
+    PERFORMANCE.write_text(before + begin + "\n" + text + end + rest.split(end)[1])
