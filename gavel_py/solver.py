@@ -227,7 +227,7 @@ class LinearSolver:
                 self._highs.HandleUserInterrupt = False
                 self._highs.run()
             else:
-                _run_interruptibly(self._highs)
+                self._run_interruptibly()
             info = self._highs.getInfo()
             self.iterations += max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
             status = self._highs.getModelStatus().name.removeprefix("k").lower()
@@ -241,17 +241,19 @@ class LinearSolver:
         duals[program.equalities :] = np.maximum(0.0, duals[program.equalities :])
         return Solution(program, np.array(answer.col_value), duals)
 
-
-def _run_interruptibly(highs: Any) -> None:
-    """Run HiGHS so that Ctrl-C stops it at once instead of after the solve."""
-    highs.HandleUserInterrupt = True
-    with ThreadPoolExecutor(max_workers=1) as worker:
-        running = worker.submit(highs.run)
-        try:
-            running.result()
-        except KeyboardInterrupt:
-            highs.cancelSolve()
-            raise
+    def _run_interruptibly(self) -> None:
+        """Run HiGHS so that Ctrl-C stops it at once instead of after the solve."""
+        highs = self._highs
+        highs.HandleUserInterrupt = True
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            running = worker.submit(highs.run)
+            try:
+                running.result()
+            except KeyboardInterrupt:
+                highs.cancelSolve()
+                self._highs = self._loaded = None  # what has been told to stop stays stopped: the next solve begins anew
+                self._bases.clear()
+                raise
 
 
 def _carried_over(basis: Any, old_columns: Keys, old_rows: Keys, columns: Keys, rows: Keys) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -83,3 +87,20 @@ def test_few_changes_take_few_steps() -> None:
     assert first.route is not None
     assert again.route is not None
     assert again.route.iterations * 10 <= first.route.iterations
+
+
+def test_a_solve_that_was_interrupted_does_not_spoil_the_next() -> None:
+    chance = np.random.default_rng(0)
+    rows = chance.lognormal(size=(15_000, 4))
+    solver = gp.Solver("max_min_fairness")
+
+    def solve_until_the_signal_comes() -> None:
+        for _ in range(100):
+            solver.solve(gp.AllocationProblem.from_arrays(rows * chance.uniform(0.9, 1.1, rows.shape), [500] * 4))
+
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        solve_until_the_signal_comes()
+    after = solver.solve(gp.AllocationProblem.from_arrays(rows[:1500], [500] * 4))
+    assert after.route is not None
+    assert after.route.failed == ()
