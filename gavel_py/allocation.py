@@ -58,7 +58,8 @@ class Allocation:
     objective_value: recomputed from time_fractions, None for ordered policies; objective_bound: no valid allocation is
     better, proven by duals; shadow_prices: (K,) gain of the objective per extra GPU with normalisers frozen, >= 0 = better;
     excluded: {job_id: reason} of jobs that get no time; seconds: {"solve": wall-clock seconds, ...};
-    gap: |bound - value| in parts of the larger, None for ordered policies; route: how the answer was reached.
+    gap: |bound - value| in parts of the larger, None for ordered policies; route: how the answer was reached;
+    evidence: what `verify` proves it with, None for one that was read from a file.
     """
 
     policy: str

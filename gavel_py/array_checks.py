@@ -17,6 +17,7 @@ __all__ = ["ArrayChecker", "returned_numbers"]
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 RULES: dict[str, tuple[str, Test]] = {
+    "at least 0 or infinite": ("must be a number of at least 0, or infinite where no throughput is enough", lambda a: a >= 0),
     "a number": ("must not be NaN", lambda a: ~np.isnan(a)),
     "finite": ("must be a finite number", np.isfinite),
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),

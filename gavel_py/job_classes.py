@@ -122,7 +122,7 @@ class JobClasses:
         """Return the same classes with another (G, K) throughput matrix."""
         return replace(self, throughputs=throughputs)
 
-    def halved(self) -> JobClasses:
+    def one_apart(self) -> JobClasses:
         """Return the same jobs in other classes: one job of each class stands alone, the rest of it together."""
         several = np.flatnonzero(self.counts > 1)
         rows = np.concatenate([np.arange(len(self)), several])
@@ -166,7 +166,7 @@ def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str]) ->
     unknown that must be known.
     """
     jobs, part = _able(problem), _part_of(problem)
-    attributes = [column for name in reads for column in _columns(problem, reader, name, part)]
+    attributes = _attributes(problem, reader, reads, part)
     if problem.type_index is None:
         rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
     else:
@@ -181,8 +181,7 @@ def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str]) ->
 def separate_jobs(problem: AllocationProblem, reader: str, reads: Sequence[str]) -> JobClasses:
     """Return every job as a class of its own, in the order of the problem: nothing is reduced."""
     jobs, part = _able(problem), _part_of(problem)
-    for name in reads:
-        _columns(problem, reader, name, part)
+    _attributes(problem, reader, reads, part)
     each = np.arange(len(jobs))
     single = Numbering(each, each, np.ones_like(each), each.astype(np.uint64))
     return _built(problem, reader, reads, jobs, single, single)
@@ -228,6 +227,15 @@ def _part_of(problem: AllocationProblem) -> Callable[[NDArray[Any]], NDArray[Any
     able = _able(problem)
     # A default stays one number in memory, by which it is known to be the same for all.
     return lambda column: np.broadcast_to(column[:1], able.shape) if column.strides == (0,) else column[able]
+
+
+def _attributes(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], part: Callable[[NDArray[Any]], NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """All that is read of the jobs that can run as columns of numbers."""
+    if isinstance(reads, str):
+        raise InputError(Fault(f"policy {reader}", "reads", f"must be a tuple of names, found {reads!r}; write ({reads!r},)"))
+    return [column for name in reads for column in _columns(problem, reader, name, part)]
 
 
 def _columns(

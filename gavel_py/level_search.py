@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, Protocol
 
 import cvxpy as cp
@@ -58,10 +58,10 @@ class Levels:
         self.chambers = Chambers(jobs)
         self.worse = -1.0 if demand.direction == "max" else 1.0
         self.alone = self.reached(jobs.fastest)
-        self.spread = abs(self.reached(jobs.fastest / 2) - self.alone)
-        if not (np.isfinite(self.alone) and self.spread > 0):
+        if not np.isfinite(self.alone):
             text = "must return numbers of at least 0 and not only 0, which grow as the level gets better"
             raise InputError(Fault(f"policy {demand.name}", "need", text))
+        self.spread = max(abs(self.reached(jobs.fastest / 2) - self.alone), _digit(self.alone))
         for throughputs in (jobs.fastest, jobs.fastest / 2):
             self._check_inverse(throughputs)
 
@@ -83,10 +83,11 @@ class Levels:
 
         From the inverse, since its steps can be parts of each job's own need, whatever the scales of the others.
         """
-        step = 1e-4
-        worse, better = (self._level(needs * (1 + way * step)) for way in (-1, 1))
-        apart = np.where(needs > 0, np.abs(worse - better), np.inf)
-        return 2 * step * needs / np.maximum(apart, np.finfo(float).tiny)
+        step, some = 1e-4, needs > 0
+        around = np.where(some, needs, self.jobs.fastest)
+        worse, better = (self._level(around * (1 + way * step)) for way in (-1, 1))
+        apart = np.maximum(np.abs(worse - better), np.spacing(np.abs(worse)))  # no less than a digit of the level can tell
+        return np.where(some, 2 * step * around / apart, 0.0)
 
     def affordable(self, start: float, prices: Floats) -> float:
         """Return the best level, `start` or worse, that is affordable at these prices, Σ p_j c_j = 1.
@@ -122,8 +123,10 @@ class Levels:
     def _check_inverse(self, throughputs: Floats) -> None:
         """Raise `InputError` unless the job that is worst off needs just the throughput that it has."""
         level = self.reached(throughputs)
-        part = float((self._need(level) / throughputs).max())
-        if abs(part - 1) > 0.01:  # rounding is less than this, whatever the numbers; a wrong formula is more
+        # A job whose need depends on the last digits of the level may need anything between these.
+        digits = self.worse * 8 * _digit(level)
+        least, part, most = (float((self._need(level + way * digits) / throughputs).max()) for way in (1, 0, -1))
+        if not (least <= 1.01 and most >= 0.99):
             text = (
                 f"does not fit `need`: at level {level:.6g}, which is said to be that of the job that is worst off, it needs "
                 f"{part:.4g} times what it has; unless needs are in proportion to the level, or for direction 'min' to its "
@@ -132,7 +135,7 @@ class Levels:
             raise InputError(Fault(f"policy {self.demand.name}", "level", text))
 
     def _need(self, level: float) -> Floats:
-        return self._numbers("need", self.demand.need(self.jobs, level), "at least 0")
+        return self._numbers("need", self.demand.need(self.jobs, level), "at least 0 or infinite")
 
     def _level(self, throughputs: Floats) -> Floats:
         with np.errstate(divide="ignore"):
@@ -174,7 +177,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, efficiency: bool) -> B
             break
         prices = program.prices
         # Where the needs depend on the last digits of the level, the last step has to be one of these digits.
-        digits = level + levels.worse * float(np.spacing(max(abs(level), levels.spread))) * 4**attempt
+        digits = level + levels.worse * max(_digit(level), _digit(levels.spread)) * 4**attempt
         level = levels.worse_of(levels.affordable(level, prices), digits)
     assert program is not None  # noqa: S101
     if level != levels.alone:
@@ -183,6 +186,11 @@ def find_best_level(levels: Levels, solver: LinearSolver, efficiency: bool) -> B
     shadow_prices = program.shadow_prices(levels, level, needs, solver)
     times = program.efficient_times(solver) if efficiency else program.times
     return BestLevel(levels.chambers.expand(program.slots, times, needs), prices, shadow_prices)
+
+
+def _digit(level: float) -> float:
+    """The least difference that can be told at this level."""
+    return float(np.spacing(abs(level)))
 
 
 def _start_prices(capacities: Floats, kept: Floats | None) -> Floats:
@@ -278,15 +286,14 @@ class FactorProgram:
         rates = levels.chambers.sums(self.slots.of, levels.rates(needs), len(self.slots.kinds))
         rates = rates / self.chambers.counts[self.slots.kinds] / self._unit
         solution = self._program.solution
+        price_of = self._ratio if solution.has_unique_duals else partial(self._shadow_price, solver)
         for j in np.flatnonzero(self._program.prices(solution) > 0):
-            prices[j] = self._shadow_price(int(j), rates, solution, solver) / levels.jobs.capacities[j]
+            prices[j] = price_of(solution, int(j), rates) / levels.jobs.capacities[j]
         return prices
 
-    def _shadow_price(self, j: int, rates: Floats, solution: Solution, solver: LinearSolver) -> float:
+    def _shadow_price(self, solver: LinearSolver, solution: Solution, j: int, rates: Floats) -> float:
         """The price of type j per c_j GPUs."""
         raw = self._ratio(solution, j, rates)
-        if solution.has_unique_duals:
-            return raw
         for more in (1e-5, 1e-8):
             try:
                 further, price = self._further(j, more, rates, solution, solver)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Numbering", "content_keys", "number_equal", "refined"]
+__all__ = ["Numbering", "content_keys", "hash_of", "number_equal", "position_keys", "refined"]
 
 Column = NDArray[np.generic]
 Indices = NDArray[np.int64]
@@ -64,6 +64,17 @@ def content_keys(columns: Sequence[Column], count: int, mixer: int = MIXERS[0]) 
         keys *= np.uint64(mixer)
         keys ^= keys >> np.uint64(29)
     return keys
+
+
+def position_keys(count: int, of: str) -> Keys:
+    """Return keys for columns or rows that are known by their position only."""
+    tag = np.full(count, hash_of(of), dtype=np.uint64)
+    return content_keys([tag, np.arange(count)], count)
+
+
+def hash_of(text: str) -> int:
+    """Return a number for a word, the same in every process."""
+    return int.from_bytes(text.encode()[:8].ljust(8, b"\0"), "little")
 
 
 def _bits(column: Column) -> Keys:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
 from gavel_py.job_classes import JobClasses
-from gavel_py.numbering import content_keys
+from gavel_py.numbering import content_keys, hash_of, position_keys
 from gavel_py.proof import priced_bound
-from gavel_py.solver import LinearProgram, LinearSolver, Solution, compiled, hash_of, position_keys
+from gavel_py.solver import LinearProgram, LinearSolver, Solution, compiled
 
 __all__ = ["Program", "check_objective"]
 
@@ -35,6 +35,7 @@ class Program:
     throughput: (G,) Σ_j T_gj x_gj, steps/s; normalized_throughput: (G,) v_g = throughput_g / P_g;
     time: (G,) Σ_j x_gj; gpus: (K,) Σ_g n_g s_g x_gj. All are affine expressions, one entry per class; reduce them with
     `total` and `minimum`, which know how many jobs a class has, never with a bare sum.
+    most: the most that each x can be, min(1, c_j / (n_g s_g)), one number for each pair that can run, class by class;
     jobs: the classes with their attributes; weights, steps_remaining: (G,) of them, if the policy declares that it reads these;
     num_gpus: (G,); num_jobs: N.
     """
@@ -48,18 +49,19 @@ class Program:
         units = np.where(jobs.capacities > 0, jobs.capacities, 1.0)
         # The variables are x in parts of the most that it can be, and capacities are 1, so that HiGHS's absolute tolerances
         # mean the same for 2 GPUs and for 10^7, and for one job and for a million.
-        self._most: Floats = np.minimum(1.0, units[self.columns] / gpus)
+        self.most: Floats = np.minimum(1.0, units[self.columns] / gpus)
         self._units = units
         # No bound but those of the rows, whose dual values it would take over; but without any, the dual simplex method has a far
         # longer way, hence twice as much as can be.
-        top = np.full(len(self.rows), 2.0) if isinstance(capacity_factor, float) else 2.0 / self._most
+        top = np.full(len(self.rows), 2.0) if isinstance(capacity_factor, float) else 2.0 / self.most
         self._parts = cp.Variable(len(self.rows), bounds=[0, top])
         self.time = self.by_job(np.ones(len(self.rows)))
-        self._used = self._matrix(self.columns, gpus * self._most / units[self.columns], len(units)) @ self._parts
+        self._used = self._matrix(self.columns, gpus * self.most / units[self.columns], len(units)) @ self._parts
         self._time = self.time <= time_limits
         self._capacity = self._used <= capacity_factor
         self.compiled: LinearProgram | None = None
         self._solution: Solution | None = None
+        self._own: list[cp.Constraint] = []
 
     @cached_property
     def throughput(self) -> cp.Expression:
@@ -98,14 +100,9 @@ class Program:
         steps: Floats = self.jobs.steps_remaining
         return steps
 
-    @property
-    def most(self) -> Floats:
-        """The most that each x can be, min(1, c_j / (n_g s_g)), class by class."""
-        return self._most
-
     def by_job(self, coefficients: Floats) -> cp.Expression:
         """Return the (G,) expression Σ_j a_gj x_gj; `coefficients` has one a_gj for each pair that can run, class by class."""
-        return self._matrix(self.rows, coefficients * self._most, len(self.jobs)) @ self._parts
+        return self._matrix(self.rows, coefficients * self.most, len(self.jobs)) @ self._parts
 
     def total(self, expression: cp.Expression) -> cp.Expression:
         """Return the sum over all jobs of a (G,) expression, Σ_g n_g e_g."""
@@ -154,7 +151,7 @@ class Program:
         """
         program = self.program
         costs, upper = np.zeros(len(program.costs)), program.upper.copy()
-        costs[program.columns[self._parts.id]] = -worth * self._most
+        costs[program.columns[self._parts.id]] = -worth * self.most
         for variable, bound in most.items():
             upper[program.columns[variable.id]] = bound
         return solver.solve(replace(program, costs=costs, upper=upper), name, *self.keys, feasible=start)
@@ -190,7 +187,7 @@ class Program:
     def fractions_of(self, solution: Solution) -> Floats:
         """Return a solution's time fractions x, (G, K)."""
         parts = solution.values[self.program.columns[self._parts.id]]
-        return self.matrix_of(np.where(parts > NOISE, parts, 0.0) * self._most)
+        return self.matrix_of(np.where(parts > NOISE, parts, 0.0) * self.most)
 
     def matrix_of(self, values: Floats) -> Floats:
         """Return one value per pair that can run as a (G, K) table with 0 elsewhere."""
@@ -244,7 +241,7 @@ class Program:
 
     def value(self, objective: cp.Expression, fractions: Floats) -> float:
         """Return the objective at this (G, K) allocation, recomputed."""
-        self._parts.value = fractions[self.rows, self.columns] / self._most
+        self._parts.value = fractions[self.rows, self.columns] / self.most
         return float(objective.value)
 
     def bound(self) -> float:
@@ -261,7 +258,7 @@ class Program:
         own = np.arange(len(slopes))[program.columns[self._parts.id]]
         counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
         # What the valid-allocation rows contributed is taken out again: priced_bound accounts for these itself.
-        gains = (slopes[own] / self._most + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
+        gains = (slopes[own] / self.most + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
         constant = duals @ program.limits - program.offset - times.sum() - capacity.sum()
         others = np.delete(np.arange(len(slopes)), own)
         return float(
@@ -272,7 +269,7 @@ class Program:
         """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""
         self._parts.value = np.zeros(len(self.rows))
         slopes = np.ravel(sp.csc_array(objective.grad[self._parts]).toarray())
-        gains = slopes / self._most / self.jobs.counts[self.rows]
+        gains = slopes / self.most / self.jobs.counts[self.rows]
         return float(objective.value) + priced_bound(self.jobs, self.matrix_of(gains), prices)
 
     @property

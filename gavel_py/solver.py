@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError
-from gavel_py.numbering import content_keys
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -300,14 +299,3 @@ def _row_lower(limits: Floats, equalities: int) -> Floats:
 
 def _bounds(bounds: Floats | None, default: float, count: int) -> Floats:
     return np.full(count, default) if bounds is None else np.asarray(bounds, dtype=float)
-
-
-def position_keys(count: int, of: str) -> Keys:
-    """Return keys for columns or rows that are known by their position only."""
-    tag = np.full(count, hash_of(of), dtype=np.uint64)
-    return content_keys([tag, np.arange(count)], count)
-
-
-def hash_of(text: str) -> int:
-    """Return a number for a word, the same in every process."""
-    return int.from_bytes(text.encode()[:8].ljust(8, b"\0"), "little")

@@ -9,6 +9,12 @@ import pytest
 
 import gavel_py as gp
 
+
+def long_here(steps: float, seconds: float) -> dict[str, Any]:
+    """Two jobs that have been here for a long time, with all of it isolated."""
+    return {"steps_remaining": [steps] * 2, "elapsed_seconds": [seconds] * 2, "isolated_seconds": [seconds] * 2}
+
+
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "one job on one type": ([[3.0]], [1], {}),
     "all throughputs equal": ([[1, 1, 1]] * 5, [1, 2, 3], {}),
@@ -20,6 +26,8 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "one job bounds all": ([[1, 1]] * 3, [50, 50], {"weights": [1, 1, 100]}),
     "one step and 10^12": ([[1, 2]] * 3, [1, 1], {"steps_remaining": [1, 1e12, 1e6]}),
     "longer here than the fair finish time": ([[1, 2]] * 3, [1, 1], {"elapsed_seconds": [1e9, 0, 5]}),
+    "one step to go after 10^9 s": ([[1e6, 2e6]] * 2, [1, 1], long_here(1, 1e9)),
+    "one step to go after 10^15 s": ([[1e6, 2e6]] * 2, [1, 1], long_here(1, 1e15)),
     "a job that has finished": ([[1, 2]] * 3, [1, 1], {"steps_remaining": [0, 1, 2]}),
     "gangs that just fit": ([[1, 2]] * 4, [8, 4], {"num_gpus": [8, 4, 8, 1]}),
 }

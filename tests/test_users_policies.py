@@ -117,7 +117,7 @@ def test_a_method_that_returns_no_number_per_job_is_named(answer: object) -> Non
     for policy, method in ((Demand(), "need"), (Order(), "sort_key")):
         with pytest.raises(
             gp.InputError,
-            match=rf"policy {policy.name}, field {method}: must (return one number for each of the 3|be a finite number)",
+            match=rf"policy {policy.name}, field {method}: must (return one number for each of the 3|be a (finite )?number)",
         ):
             gp.solve(problem, policy)
 
@@ -326,3 +326,16 @@ def test_a_number_that_is_none_names_the_job() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 2, [1], job_ids=["a", "b"], deadlines_seconds=[5, np.nan])
     with pytest.raises(gp.InputError, match=r"policy lateness, field level: must not be NaN, returned nan for job 'b'"):
         gp.solve(problem, Lateness())
+
+
+def test_a_bare_string_of_attributes_is_named() -> None:
+    class Order(gp.OrderedPolicy):
+        """Wrong."""
+
+        reads = "weights"  # type: ignore[assignment]
+
+        def sort_key(self, jobs: gp.JobClasses) -> Floats:
+            return jobs.weights  # type: ignore[no-any-return]
+
+    with pytest.raises(gp.InputError, match=r"policy order, field reads: must be a tuple of names, found 'weights'"):
+        gp.solve(gp.AllocationProblem.from_arrays([[2.0]], [4]), Order())

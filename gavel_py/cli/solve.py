@@ -154,18 +154,20 @@ def _summary(result: Result) -> str:
     objective = "no objective (jobs are served in order)"
     if allocation.objective_value is not None:
         objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
-    merged = _merged_text(allocation)
     served = len(allocation.job_ids) - len(allocation.excluded)
     seconds = sum(result.document["seconds"].values())
-    return f"{table}\n{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n{merged}"
+    return f"{table}\n{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n{_route_text(result)}"
 
 
-def _merged_text(allocation: gp.Allocation) -> str:
-    """What merging has cost at most, or nothing where no jobs were merged."""
-    route = allocation.route
-    if route is None or route.reduction != "merged" or allocation.gap is None:
-        return ""
-    return f"jobs of nearly equal speed were merged, which costs at most {allocation.gap:.2%} of the objective\n"
+def _route_text(result: Result) -> str:
+    """What merging has cost at most, and which quicker routes gave no proven answer; nothing where there is nothing to tell."""
+    route, gap = result.allocation.route, result.allocation.gap
+    lines = []
+    if route is not None and route.reduction == "merged" and gap is not None:
+        lines = [f"{result.label}: jobs of nearly equal speed were merged, which costs at most {gap:.2%} of the objective"]
+    failed = () if route is None else route.failed
+    lines += [f"{result.label}: a quicker route gave no proven answer and another was taken ({text})" for text in failed]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _comparison(results: list[Result]) -> str:
@@ -180,4 +182,4 @@ def _comparison(results: list[Result]) -> str:
         row = [number(allocation.objective_value), number(v.sum()), number(v.min(initial=0) if not active else v.min())]
         rows.append([result.label, *row, *used, f"{allocation.seconds['solve']:.2f}"])
     note = "v: a job's throughput over that of an equal share of the cluster; objectives are each policy's own and do not compare\n"
-    return table_text("Policies compared", columns, rows) + note
+    return table_text("Policies compared", columns, rows) + note + "".join(_route_text(result) for result in results)

@@ -37,11 +37,13 @@ class DemandPolicy(Policy):
 
     @abstractmethod
     def need(self, jobs: JobClasses, level: float) -> Floats:
-        """Return (G,) the throughput in steps/s that a job of each class needs at this level."""
+        """Return (G,) the throughput in steps/s that a job of each class needs at this level, infinite where none is enough."""
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
         """Return (G,) the level that a job of each class reaches with these steps/s: need(level(thr)) = thr."""
-        once = returned_numbers(self.need(jobs, 1.0), len(jobs), f"policy {self.name}", "need", "at least 0", jobs.example)
+        once = returned_numbers(
+            self.need(jobs, 1.0), len(jobs), f"policy {self.name}", "need", "at least 0 or infinite", jobs.example
+        )
         if self.direction == "min":
             levels: Floats = once / throughputs
         else:

@@ -31,7 +31,8 @@ class FinishTimeFairness(DemandPolicy):
     reads = ("steps_remaining", "elapsed_seconds", "isolated_seconds")
 
     def need(self, jobs: JobClasses, level: float) -> Floats:
-        needs: Floats = jobs.steps_remaining / (level * self._fair_seconds(jobs) - jobs.elapsed_seconds)
+        left = level * self._fair_seconds(jobs) - jobs.elapsed_seconds
+        needs: Floats = np.divide(jobs.steps_remaining, left, out=np.full(left.shape, np.inf), where=left > 0)
         return needs
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:

@@ -45,7 +45,7 @@ class SumPolicy(Policy):
         """Raise `InputError` if the objective changes when the same jobs with the same time stand in other classes."""
         from gavel_py.program import Program
 
-        jobs = program.jobs.halved()
+        jobs = program.jobs.one_apart()
         other = Program(jobs)
         same = self.objective(other)
         theirs, ours = other.own_variables(same), program.own_variables(objective)
@@ -64,7 +64,7 @@ class SumPolicy(Policy):
             )
             raise InputError(Fault(f"policy {self.name}", "objective", text))
 
-    def certificate(self, jobs: JobClasses, decision: Decision) -> LinearCertificate | None:
+    def certificate(self, jobs: JobClasses, decision: Decision) -> SumCertificate | None:
         from gavel_py.program import Program, check_objective
 
         solved = decision.certificate
@@ -73,15 +73,19 @@ class SumPolicy(Policy):
         program = Program(jobs)
         objective = check_objective(self.objective(program))
         prices = solved.program.prices(solved.program.solution)
-        return LinearCertificate(program, objective, prices) if objective.is_affine() else None
+        return SumCertificate(program, objective, prices) if objective.is_affine() else None
 
 
 @dataclass(frozen=True)
 class SumCertificate:
-    """Proves a sum: the objective as an expression, and the bound that the program's dual values give (`Program.bound`)."""
+    """Proves a sum: the objective as an expression, and the bound that the program's dual values give (`Program.bound`).
+
+    prices: (K,) for a linear sum that is proven with the prices of another program (`Program.linear_bound`).
+    """
 
     program: Program
     objective: cp.Expression
+    prices: NDArray[np.float64] | None = None
 
     @property
     def jobs(self) -> JobClasses:
@@ -93,33 +97,8 @@ class SumCertificate:
 
     def bound(self) -> float:
         """Return an upper bound on the objective over all valid allocations."""
-        return self.program.bound()
+        return self.program.bound() if self.prices is None else self.program.linear_bound(self.objective, self.prices)
 
     def scale(self, fractions: NDArray[np.float64]) -> float:  # noqa: ARG002
-        """Return the largest coefficient of the objective."""
-        return self.program.scale
-
-
-@dataclass(frozen=True)
-class LinearCertificate:
-    """Proves a linear sum with the prices of another program: they bound it whatever they are (`Program.linear_bound`)."""
-
-    program: Program
-    objective: cp.Expression
-    prices: NDArray[np.float64]
-
-    @property
-    def jobs(self) -> JobClasses:
-        return self.program.jobs
-
-    def value(self, fractions: NDArray[np.float64]) -> float:
-        """Return the objective of (G, K) time fractions."""
-        return self.program.value(self.objective, fractions)
-
-    def bound(self) -> float:
-        """Return an upper bound on the objective over all valid allocations."""
-        return self.program.linear_bound(self.objective, self.prices)
-
-    def scale(self, fractions: NDArray[np.float64]) -> float:  # noqa: ARG002
-        """Return 0: where the terms of a linear sum cancel out, merging cannot be bounded in parts of them."""
-        return 0.0
+        """Return the largest coefficient of the objective; 0 where jobs were merged, which cannot be bounded in parts of it."""
+        return self.program.scale if self.prices is None else 0.0
