@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.constraints import ConstraintOutcome
 from gavel_py.errors import InputError
-from gavel_py.proof import Evidence, Proof
+from gavel_py.proof import Evidence, Proof, StageProof
 
 __all__ = ["Allocation", "AllocationStatus", "Route"]
 
@@ -23,9 +24,11 @@ class AllocationStatus(StrEnum):
     """How an allocation came about; there is none that is not finished."""
 
     OPTIMAL = "optimal"
-    """A linear program, solved to a proven optimum."""
+    """A linear or concave program, solved to a proven optimum."""
     ORDERED = "ordered"
     """Jobs were served in an order; there is no objective."""
+    FORMULA = "formula"
+    """A formula stated it, to compare with; there is no objective."""
     EMPTY = "empty"
     """There is no job to allocate to."""
 
@@ -55,10 +58,12 @@ class Allocation:
     time_fractions: (N, K) X_ij, part of wall-clock time of job i on type j, row sums <= 1;
     throughputs: (N,) Σ_j T_ij X_ij, steps/s; normalized_throughputs: (N,) the same over P_i, the throughput of an equal share
     (0 for excluded jobs); utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs;
-    objective_value: recomputed from time_fractions, None for ordered policies; objective_bound: no valid allocation is
+    objective_value: recomputed from time_fractions, None for ordered policies and formulas; objective_bound: no valid allocation is
     better, proven by duals; shadow_prices: (K,) gain of the objective per extra GPU with normalisers frozen, >= 0 = better;
     excluded: {job_id: reason} of jobs that get no time; seconds: {"solve": wall-clock seconds, ...};
-    gap: |bound - value| in parts of the larger, None for ordered policies; route: how the answer was reached;
+    gap: |bound - value| in parts of the larger, None where there is no objective; route: how the answer was reached;
+    stages: value, bound and gap of each part of an answer that was found in stages; notes: what its reader should know, such as
+    which jobs will be late; constraints: what became of each of the policy's constraints;
     evidence: what `verify` proves it with, None for one that was read from a file.
     """
 
@@ -77,6 +82,9 @@ class Allocation:
     excluded: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
     gap: float | None = None
+    stages: tuple[StageProof, ...] = ()
+    notes: tuple[str, ...] = ()
+    constraints: tuple[ConstraintOutcome, ...] = ()
     route: Route | None = None
     evidence: Evidence | None = None
 
@@ -104,6 +112,9 @@ class Allocation:
             "options": dict(self.options),
             "status": str(self.status),
             "objective": {"value": self.objective_value, "bound": self.objective_bound, "gap": self.gap},
+            "stages": [asdict(stage) for stage in self.stages],
+            "notes": list(self.notes),
+            "constraints": [each.to_dict() for each in self.constraints],
             "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
             "accelerator_types": list(self.accelerator_types),
             "jobs": [self._job(i) for i in range(len(self.job_ids))],
@@ -140,6 +151,9 @@ class Allocation:
                 excluded=dict(document["excluded"]),
                 seconds=dict(document["seconds"]),
                 gap=document["objective"]["gap"],
+                stages=tuple(StageProof(**stage) for stage in document["stages"]),
+                notes=tuple(document["notes"]),
+                constraints=tuple(ConstraintOutcome.from_dict(each) for each in document["constraints"]),
                 route=None if route is None else Route(**route | {"failed": tuple(route["failed"])}),
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from gavel_py.allocation import Allocation, AllocationStatus, Route
+from gavel_py.constraints import constrained, outcomes_of
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
+from gavel_py.limit_prices import limit_prices
 from gavel_py.merging import merged
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof, violation
+from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof
+from gavel_py.rules import Rules
 from gavel_py.solver import Algorithm, LinearSolver
 
 __all__ = ["Solver", "solve"]
@@ -69,13 +72,14 @@ class Solver:
         if not isinstance(problem, AllocationProblem):
             raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
         started = time.perf_counter()
+        problem, rules = constrained(problem, self.policy.constraints)
         if not problem.runnable.any():
-            return _nothing(problem, self.policy, started)
+            return _nothing(problem, self.policy, rules, started)
         failed: list[str] = []
-        for attempt in self._attempts(problem):
+        for attempt in self._attempts(problem, rules):
             before = attempt.solver.programs, attempt.solver.iterations
             try:
-                answer = _proven(problem, self.policy, attempt)
+                answer = _proven(problem, self.policy, attempt, rules)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
                 last = error
@@ -85,19 +89,19 @@ class Solver:
                 return _stated(problem, self.policy, answer, route, started)
         raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
 
-    def _attempts(self, problem: AllocationProblem) -> Iterator[Attempt]:
+    def _attempts(self, problem: AllocationProblem, rules: Rules) -> Iterator[Attempt]:
         """The ways to an answer, the quickest first, each safer than the one before."""
         name, reads = self.policy.name, self.policy.reads
         if not self.policy.reduces:
-            yield Attempt("none", lambda: separate_jobs(problem, name, reads), self._kept)
+            yield Attempt("none", lambda: separate_jobs(problem, name, reads, rules), self._kept)
             return
-        if self.merge_tolerance:
+        if self.merge_tolerance and not rules:
             near = merged(problem, self.merge_tolerance)
             yield Attempt("merged", lambda: classes_of(near, name, reads), self._kept, self.merge_tolerance)
-        yield Attempt("classes", lambda: classes_of(problem, name, reads), self._kept)
-        yield Attempt("classes", lambda: classes_of(problem, name, reads), LinearSolver(Algorithm.INTERIOR_POINT))
+        yield Attempt("classes", lambda: classes_of(problem, name, reads, rules), self._kept)
+        yield Attempt("classes", lambda: classes_of(problem, name, reads, rules), LinearSolver(Algorithm.INTERIOR_POINT))
         if problem.num_jobs <= MOST_SEPARATE_JOBS:
-            yield Attempt("none", lambda: separate_jobs(problem, name, reads), LinearSolver())
+            yield Attempt("none", lambda: separate_jobs(problem, name, reads, rules), LinearSolver())
 
 
 @dataclass(frozen=True)
@@ -121,14 +125,19 @@ class Answer:
     proof: Proof
 
 
-def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt) -> Answer | None:
+def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules: Rules) -> Answer | None:
     """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails."""
-    jobs = policy.view(attempt.jobs())
+    jobs = attempt.jobs()
+    if rules:
+        policy.check_rules(jobs, attempt.solver)
+    jobs = policy.view(jobs)
     decision = policy.decide(jobs, attempt.solver)
     fractions = jobs.spread(decision.time_fractions)
     if not attempt.tolerance:
-        evidence = Evidence(problem, decision.certificate)
-        proof = evidence.proof_by_class(decision.time_fractions, violation(problem, fractions))
+        evidence = Evidence(problem, decision.certificate, rules=rules)
+        if decision.certificate is None and rules:
+            policy.check_kept(rules.broken(problem, fractions))
+        proof = evidence.proof_by_class(decision.time_fractions, evidence.broken(fractions))
     else:
         exact = policy.view(classes_of(problem, policy.name, policy.reads))
         certificate = policy.certificate(exact, decision)
@@ -143,17 +152,17 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt) -> Ans
 
 def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:
     programs, iterations = attempt.solver.programs - before[0], attempt.solver.iterations - before[1]
-    algorithm = str(attempt.solver.algorithm) if programs else None
+    algorithm = answer.decision.algorithm or (str(attempt.solver.algorithm) if programs else None)
     return Route(attempt.reduction, answer.classes, algorithm, programs, iterations, tuple(failed))
 
 
-def _nothing(problem: AllocationProblem, policy: Policy, started: float) -> Allocation:
+def _nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: float) -> Allocation:
     """The allocation of a problem in which no job can run."""
     value = policy.empty_objective
     prices = None if value is None else np.zeros(len(problem.capacities))
     fractions = np.zeros(problem.throughputs.shape)
     proof = Proof(0.0, value, value, None if value is None else 0.0)
-    answer = Answer(Decision(fractions, None, prices), fractions, 0, Evidence(problem, None), proof)
+    answer = Answer(Decision(fractions, None, prices), fractions, 0, Evidence(problem, None, rules=rules), proof)
     return _stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
 
 
@@ -167,16 +176,15 @@ def _stated(
 ) -> Allocation:
     """Put the answer into words of the problem: all jobs, real throughputs."""
     fractions, capacities, share = answer.time_fractions, problem.capacities, problem.equal_share
+    rules = answer.evidence.rules
     throughputs = np.einsum("ij,ij->i", problem.throughputs, fractions)
     if problem.excluded:
         share = np.where(problem.runnable.any(axis=1), share, 0.0)
     used = problem.num_gpus.astype(float) @ fractions
-    if status is None:
-        status = AllocationStatus.ORDERED if answer.proof.value is None else AllocationStatus.OPTIMAL
     return Allocation(
         policy=policy.name,
         options=policy.changed_options,
-        status=status,
+        status=status or policy.status,
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,
         time_fractions=fractions,
@@ -189,6 +197,9 @@ def _stated(
         excluded=dict(problem.excluded),
         seconds={"solve": time.perf_counter() - started},
         gap=answer.proof.gap,
+        stages=answer.proof.stages,
+        notes=answer.decision.notes,
+        constraints=outcomes_of(problem, rules, fractions, limit_prices(answer.decision.certificate, rules)),
         route=route,
         evidence=answer.evidence,
     )

@@ -48,7 +48,10 @@ class Slots:
 
 
 class Chambers:
-    """The kinds of jobs among classes: those with equal throughputs, gangs and types. kinds: (Q,) one class of each kind."""
+    """The kinds of jobs among classes: those with equal throughputs, gangs and types, in the same groups of rules.
+
+    kinds: (Q,) one class of each kind; one: (Q rows) the jobs as if those of a kind were equal.
+    """
 
     def __init__(self, jobs: JobClasses) -> None:
         self.jobs = jobs
@@ -57,6 +60,7 @@ class Chambers:
         self.lengths = np.diff(np.append(self.kinds, len(jobs)))
         self.of_class = np.repeat(np.arange(len(self.kinds)), self.lengths)
         self.counts = np.add.reduceat(jobs.counts, self.kinds)
+        self.one = jobs.rows_as(self.kinds, self.counts, jobs.kind_keys[self.kinds])
         self.throughputs = jobs.throughputs[self.kinds]
         self.runnable = jobs.runnable[self.kinds]
         self.num_gpus = jobs.num_gpus[self.kinds]

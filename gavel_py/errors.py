@@ -14,11 +14,13 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
+    "ConflictError",
     "Fault",
     "GavelError",
     "GavelWarning",
     "InputError",
     "MissingThroughputError",
+    "PolicyContractError",
     "ProofError",
     "SolverError",
     "UnknownNameError",
@@ -81,12 +83,37 @@ class MissingThroughputError(InputError, LookupError):
     """A throughput that was never measured. Missing is not zero: zero means "cannot run there"."""
 
 
+class ConflictError(InputError):
+    """Constraints that cannot all hold. constraints: their names, a set from which none can be left out without the others holding.
+
+    alone: whether each of them cannot hold by itself.
+    """
+
+    def __init__(self, constraints: Sequence[str], *, alone: bool) -> None:
+        self.constraints: tuple[str, ...] = tuple(constraints)
+        many = "these constraints cannot all hold, and would if any one of them were left out or made soft:"
+        single = "no allocation can keep this, whatever the other jobs get:" if len(constraints) == 1 else ""
+        head = single or ("no allocation can keep any of these, whatever the other jobs get:" if alone else many)
+        super().__init__(head, *(f"  {name}" for name in constraints))
+
+
 class SolverError(GavelError, RuntimeError):
     """The solver did not end with an optimal answer; there is no allocation."""
 
 
 class ProofError(SolverError):
     """The solver reported an optimum, but its answer is not feasible or its bound does not meet its value."""
+
+
+class PolicyContractError(GavelError, AssertionError):
+    """A policy breaks the contract of policies; `report` is the `ContractReport` of `gavel_py.testing.check_policy`."""
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(report)
+
+    def __str__(self) -> str:
+        return str(self.report)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.numbering import Numbering, number_equal, refined
-from gavel_py.ordering import natural_key
+from gavel_py.ordering import NumberedNames
 from gavel_py.problem import JOB_ATTRIBUTES, AllocationProblem, isolated_throughputs
+from gavel_py.rules import NO_RULES, Floor, Rules, scale_of
 
 __all__ = ["JobClasses", "classes_of", "separate_jobs"]
 
@@ -36,7 +37,7 @@ class JobClasses:
     capacities, prices_per_hour: (K,). The declared attributes are (G,) arrays of the same names as in
     `AllocationProblem`; reading one that is not declared raises `InputError`.
     index: class of each job; kinds, kind_keys: (G,) classes with equal throughputs, gang and types are of one kind;
-    keys: (G,) a number made of each class's content.
+    keys: (G,) a number made of each class's content; rules: what constraints ask for, beside validity.
     """
 
     problem: AllocationProblem
@@ -50,6 +51,7 @@ class JobClasses:
     kinds: Indices
     kind_keys: NDArray[np.uint64]
     throughputs: Floats
+    rules: Rules = NO_RULES
 
     def __repr__(self) -> str:
         return f"JobClasses({self.num_jobs} jobs in {len(self)} classes)"
@@ -118,6 +120,38 @@ class JobClasses:
         fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1)
         return fastest
 
+    @cached_property
+    def floors(self) -> Floats:
+        """(G,) steps/s that a job of each class must have by the rules, 0 where there is no such rule."""
+        least = self.rules.least
+        return np.zeros(len(self)) if least is None else least[self.rows]
+
+    @cached_property
+    def limits(self) -> tuple[Floats, Floats]:
+        """(R, G, K) a and (R,) b of the rules that must hold, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each in parts of what it is about."""
+        rows = self.rules.hard_rows
+        if not rows:
+            return np.zeros((0, *self.throughputs.shape)), np.zeros(0)
+        costs = np.array([row.costs(self.rows, self.num_gpus) for row in rows])
+        most = np.array([row.most for row in rows])
+        scales = np.array([scale_of(row.most, table) for row, table in zip(rows, costs, strict=True)])
+        return costs / scales[:, None, None], most / scales
+
+    def by_job(self, by_class: Floats) -> Floats:
+        """Return (G,) numbers of classes as (N,) numbers of all jobs of the problem, 0 for those that can run nowhere."""
+        numbers = np.zeros(self.problem.num_jobs)
+        numbers[self.jobs] = by_class[self.index]
+        return numbers
+
+    def floor(self, asker: str, throughputs: Floats) -> Floor:
+        """Return the rule that a job of each class must have (G,) throughputs, since a policy (`asker`) says so."""
+        return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
+
+    def with_rules(self, rules: Rules) -> JobClasses:
+        """Return the same classes under other rules, of which every class is a kind of its own."""
+        each = np.arange(len(self))
+        return replace(self, rules=rules, kinds=each, kind_keys=self.keys)
+
     def with_throughputs(self, throughputs: Floats) -> JobClasses:
         """Return the same classes with another (G, K) throughput matrix."""
         return replace(self, throughputs=throughputs)
@@ -159,14 +193,16 @@ class JobClasses:
         return table
 
 
-def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str]) -> JobClasses:
-    """Return the classes of jobs that a policy (`reader`) cannot tell apart if it reads these attributes.
+def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES) -> JobClasses:
+    """Return the classes of jobs that a policy (`reader`) cannot tell apart if it reads these attributes, and to which
+    the same rules apply.
 
     Raises `UnknownNameError` for a name that is no attribute of a job, `InputError` naming the jobs for which an attribute is
     unknown that must be known.
     """
     jobs, part = _able(problem), _part_of(problem)
-    attributes = _attributes(problem, reader, reads, part)
+    attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
+    groups = [part(column) for column in rules.kind_columns()]
     if problem.type_index is None:
         rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
     else:
@@ -175,20 +211,27 @@ def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str]) ->
     kinds = number_equal([*rows, part(problem.num_gpus), *where], len(jobs))
     if problem.type_index is not None:  # equal types may have equal rows, and keys are to tell of content
         kinds = _by_content(problem, jobs, kinds)
-    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes))
+    kinds = refined(kinds, groups)
+    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes), rules)
 
 
-def separate_jobs(problem: AllocationProblem, reader: str, reads: Sequence[str]) -> JobClasses:
+def separate_jobs(problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES) -> JobClasses:
     """Return every job as a class of its own, in the order of the problem: nothing is reduced."""
     jobs, part = _able(problem), _part_of(problem)
     _attributes(problem, reader, reads, part)
     each = np.arange(len(jobs))
     single = Numbering(each, each, np.ones_like(each), each.astype(np.uint64))
-    return _built(problem, reader, reads, jobs, single, single)
+    return _built(problem, reader, reads, jobs, single, single, rules)
 
 
 def _built(
-    problem: AllocationProblem, reader: str, reads: Sequence[str], jobs: Indices, kinds: Numbering, classes: Numbering
+    problem: AllocationProblem,
+    reader: str,
+    reads: Sequence[str],
+    jobs: Indices,
+    kinds: Numbering,
+    classes: Numbering,
+    rules: Rules,
 ) -> JobClasses:
     kind = kinds.index[classes.first]
     rows = jobs[classes.first]
@@ -204,6 +247,7 @@ def _built(
         kinds=kind,
         kind_keys=kinds.keys[kind],
         throughputs=problem.throughputs[rows],
+        rules=rules,
     )
 
 
@@ -248,9 +292,10 @@ def _columns(
     values = getattr(problem, name)
     if name == "previous_fractions":
         return [part(values[:, j]) for j in range(values.shape[1])]
+    if name == "job_ids" and isinstance(values, NumberedNames):
+        return [part(np.arange(len(values)))]
     if name in ("job_ids", "tenants"):
-        order = sorted(set(values), key=natural_key)
-        number = {text: i for i, text in enumerate(order)}
+        number = {text: i for i, text in enumerate(sorted(set(values)))}
         return [part(np.array([number[text] for text in values], dtype=np.int64))]
     if name in MUST_BE_KNOWN:
         unknown = part(np.arange(problem.num_jobs))[np.isnan(part(values))].tolist()

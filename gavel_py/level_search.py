@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, Protocol
@@ -15,7 +16,7 @@ from gavel_py.chambers import Chambers, Slots
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.job_classes import JobClasses
 from gavel_py.program import Program
-from gavel_py.proof import CheapestMix
+from gavel_py.proof import CheapestMix, Prices
 from gavel_py.solver import LinearSolver, Solution
 
 __all__ = ["BestLevel", "Demand", "Levels", "find_best_level"]
@@ -23,6 +24,13 @@ __all__ = ["BestLevel", "Demand", "Levels", "find_best_level"]
 Floats = NDArray[np.float64]
 
 MOST_PROGRAMS = 30
+FREE = 1e-9
+"""Throughput that costs no more than this part of what a job's dearest time costs can be had for nothing."""
+MOST_HALVINGS = 3_000
+PLATEAU = 1e-12
+"""By how much what costs the same at several levels may seem to differ."""
+MOST_STEP = 1e9
+"""By what a level changes at most when a worse one is looked for."""
 ROUNDING = 1e-12
 """What is reached to the last bit may look infeasible in the next to last."""
 
@@ -50,9 +58,12 @@ class Levels:
 
     worse: the direction in θ in which jobs need less, +1 or -1; alone: the best level that every job could reach if it were
     alone; spread: by how much that level gets worse when all throughputs are halved, a natural unit for steps in θ.
+    given: the level that all jobs are known to have been given already, if so; needs and levels then are known to fit each other,
+    and needs may stay the same over some levels.
     """
 
-    def __init__(self, demand: Demand, jobs: JobClasses) -> None:
+    def __init__(self, demand: Demand, jobs: JobClasses, *, given: float | None = None) -> None:
+        self.given = given
         self.demand = demand
         self.jobs = jobs
         self.chambers = Chambers(jobs)
@@ -61,8 +72,9 @@ class Levels:
         if not np.isfinite(self.alone):
             text = "must return numbers of at least 0 and not only 0, which grow as the level gets better"
             raise InputError(Fault(f"policy {demand.name}", "need", text))
-        self.spread = max(abs(self.reached(jobs.fastest / 2) - self.alone), _digit(self.alone))
-        for throughputs in (jobs.fastest, jobs.fastest / 2):
+        halved = self.reached(jobs.fastest / 2) if given is None else self.alone
+        self.spread = max(abs(halved - self.alone), _digit(self.alone if given is None else 0.0))
+        for throughputs in (jobs.fastest, jobs.fastest / 2) if given is None else ():
             self._check_inverse(throughputs)
 
     def reached(self, throughputs: Floats) -> float:
@@ -75,8 +87,8 @@ class Levels:
         return min(one, other) if self.worse < 0 else max(one, other)
 
     def needs(self, level: float) -> Floats:
-        """Return (G,) what a job of each class needs at this level, at most its fastest throughput."""
-        return np.minimum(self._need(level), self.jobs.fastest)
+        """Return (G,) what a job of each class needs at this level or by the rules, at most its fastest throughput."""
+        return np.minimum(np.maximum(self._need(level), self.jobs.floors), self.jobs.fastest)
 
     def rates(self, needs: Floats) -> Floats:
         """Return (G,) by how much each need grows per unit of θ as the level gets better, at the level of these needs.
@@ -86,39 +98,83 @@ class Levels:
         step, some = 1e-4, needs > 0
         around = np.where(some, needs, self.jobs.fastest)
         worse, better = (self._level(around * (1 + way * step)) for way in (-1, 1))
+        # A job that asks for nothing may have a level of no number, and no rate.
+        some &= np.isfinite(worse) & np.isfinite(better)
+        worse, better = np.where(some, worse, 1.0), np.where(some, better, 1.0)
         apart = np.maximum(np.abs(worse - better), np.spacing(np.abs(worse)))  # no less than a digit of the level can tell
         return np.where(some, 2 * step * around / apart, 0.0)
 
-    def affordable(self, start: float, prices: Floats) -> float:
-        """Return the best level, `start` or worse, that is affordable at these prices, Σ p_j c_j = 1.
+    def affordable(self, start: float, prices: Prices) -> float:
+        """Return the best level, `start` or worse, that is affordable at these prices.
 
-        That is where Σ_g n_g h_g(need_g(θ)) = 1, h_g as in `CheapestMix`. No better level can be reached: what a job gets is
-        worth at least h_g, and all GPUs are worth 1.
+        That is where Σ_g n_g h_g(need_g(θ)) is what there is to be sold, h_g as in `CheapestMix`. No better level can be
+        reached: what a job gets is worth at least h_g, and what all jobs get together is worth at most `Prices.worth`.
         """
-        from scipy.optimize import brentq
-
-        chambers, counts = self.chambers, self.jobs.counts
-        mix = CheapestMix(chambers.throughputs, chambers.runnable, chambers.num_gpus, prices)
+        chambers = self.chambers
+        mix = CheapestMix(chambers.throughputs, chambers.runnable, prices.costs(chambers.one))
+        least = self._sum(mix.costs(chambers.lengths, np.minimum(self.jobs.floors, self.jobs.fastest)))
+        worth = prices.worth(chambers.one)
+        # Costs are counted from what they are at any level, in parts of what is left for levels, so that 1 is all of it.
+        rounding = 1e-14 * max(1.0, abs(worth), abs(least))
+        left = max(worth - least, rounding)
 
         def cost(level: float) -> float:
-            return float(counts @ mix.costs(chambers.lengths, self.needs(level)))
+            return (self._sum(mix.costs(chambers.lengths, self.needs(level))) - least) / left
 
         def excess(level: float) -> float:
             # Needs in proportion to the level, or to its inverse, make nearly a straight line of this.
-            return cost(level) - 1 if self.worse < 0 else 1 - 1 / max(cost(level), 1e-300)
+            return cost(level) - all_of_it if self.worse < 0 else 1 - 1 / max(cost(level), 1e-300)
 
+        # Needs that are given may cost all that there is over many levels, of which the best is wanted.
+        all_of_it = 1 + rounding / left if self.given is None else max(1.0, cost(self.given)) + PLATEAU
         dear, cheap, price = start, start, cost(start)
-        while price > 1 + 1e-14:
-            dear = cheap
-            cheap = cheap * price**self.worse if cheap > 0 else cheap + self.worse * self.spread * price
-            price, before = cost(cheap), price
-            if price >= before:
+        while price > all_of_it:
+            dear, before = cheap, price
+            # Where needs may stay the same over some levels, a step of their excess may lead nowhere.
+            factor = min(price if self.given is None else max(price, 2.0), MOST_STEP)
+            cheap = cheap * factor**self.worse if cheap > 0 else cheap + self.worse * self.spread * factor
+            cheap = self.worse_of(cheap, dear + self.worse * _digit(dear))
+            if self.given is not None and cheap <= self.given:
+                return self._between(excess, dear, self.given)
+            price = cost(cheap)
+            if price >= before and self.given is None:
                 text = f"must return less at level {cheap:.6g} than at level {dear:.6g}, which is better"
                 raise InputError(Fault(f"policy {self.demand.name}", "need", text))
-        if price >= 1 or cheap == start:
+        if cheap == start:
             return cheap
-        found: float = brentq(excess, dear, cheap, xtol=1e-15 * self.spread, rtol=4 * np.finfo(float).eps)
+        return self._between(excess, dear, cheap)
+
+    def _sum(self, costs: Floats) -> float:
+        """Σ_g n_g cost_g; not by a matrix product, whose threads wait for one another where the machine is busy."""
+        return float(np.einsum("g,g->", self._counts, costs))
+
+    @cached_property
+    def _counts(self) -> Floats:
+        return self.jobs.counts.astype(float)
+
+    def _between(self, excess: Callable[[float], float], dear: float, cheap: float) -> float:
+        """Return the level between a dear and a cheap one at which there is no excess."""
+        from scipy.optimize import brentq
+
+        if excess(cheap) >= 0:
+            return cheap
+        size = max(abs(dear), abs(cheap))
+        digit = max(1e-15 * (min(self.spread, size) if self.given is None else size), np.finfo(float).tiny)
+        # Where rules leave next to nothing for levels, the excess is nearly a step, which takes halving many times.
+        found: float = brentq(excess, dear, cheap, xtol=digit, rtol=4 * np.finfo(float).eps, maxiter=MOST_HALVINGS)
         return found
+
+    def free_until(self, level: float, prices: Prices) -> Floats:
+        """Return (G,) up to which throughput a job of each class can rise above this level at no cost.
+
+        Up to a corner of h_g, or not at all where it has passed it. If all that is needed costs all that there is, no job can
+        rise higher, whatever the others do beyond their needs.
+        """
+        chambers = self.chambers
+        costs = prices.costs(chambers.one)
+        dearest = np.where(chambers.runnable, np.abs(costs), 0.0).max(axis=1)
+        mix = CheapestMix(chambers.throughputs, chambers.runnable, costs)
+        return np.maximum(mix.free_until(chambers.lengths, FREE * dearest / chambers.fastest), self.needs(level))
 
     def _check_inverse(self, throughputs: Floats) -> None:
         """Raise `InputError` unless the job that is worst off needs just the throughput that it has."""
@@ -149,23 +205,24 @@ class Levels:
 class BestLevel:
     """The allocation of the best level.
 
-    fractions: (G, K) time of each class's jobs; prices: (K,) per GPU, Σ p_j c_j = 1, which prove that no level is better;
+    level: θ; fractions: (G, K) time of each class's jobs; prices: which prove that no level is better;
     shadow_prices: (K,) by how much the level gets better per extra GPU, for the first small part of one.
     """
 
+    level: float
     fractions: Floats
-    prices: Floats
-    shadow_prices: Floats
+    prices: Prices
+    shadow_prices: Floats | None
 
 
-def find_best_level(levels: Levels, solver: LinearSolver, efficiency: bool) -> BestLevel:
+def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, shadow_prices: bool = True) -> BestLevel:
     """Find the best level, and among its allocations, with `efficiency`, the one with the most Σ_i s_i v_i.
 
     For a level θ, a linear program finds the least factor ϕ by which all capacities would have to be multiplied. Its dual
     values are prices at which GPUs cost no more than needed, and these tell which level is affordable: the next θ. ϕ is
     convex in the needs, so this is Newton's method from the side of the levels that are too good; it ends at ϕ = 1.
     """
-    prices = _start_prices(levels.jobs.capacities, solver.prices)
+    prices = _start_prices(levels, solver.prices)
     level, program = levels.affordable(levels.alone, prices), None
     for attempt in range(MOST_PROGRAMS):
         needs = levels.needs(level)
@@ -173,19 +230,22 @@ def find_best_level(levels: Levels, solver: LinearSolver, efficiency: bool) -> B
         if program is None or not program.fits(slots):
             program = FactorProgram(levels.chambers, slots)
         program.solve(slots, solver)
-        if program.factor <= 1 + ROUNDING:
+        if program.factor <= 1 + (ROUNDING if levels.given is None else 100 * PLATEAU) or level == levels.given:
             break
         prices = program.prices
         # Where the needs depend on the last digits of the level, the last step has to be one of these digits.
         digits = level + levels.worse * max(_digit(level), _digit(levels.spread)) * 4**attempt
         level = levels.worse_of(levels.affordable(level, prices), digits)
+        if levels.given is not None and levels.worse_of(level, levels.given) == level:
+            level = levels.given
     assert program is not None  # noqa: S101
-    if level != levels.alone:
+    # At what is given, several prices may account for all GPUs; those that led here are the ones that say no to more.
+    if level != levels.alone and levels.given is None and not levels.jobs.rules:
         prices = program.prices
-    solver.prices = prices
-    shadow_prices = program.shadow_prices(levels, level, needs, solver)
+    solver.prices = prices.gpus
+    gains = program.shadow_prices(levels, level, needs, solver) if shadow_prices else None
     times = program.efficient_times(solver) if efficiency else program.times
-    return BestLevel(levels.chambers.expand(program.slots, times, needs), prices, shadow_prices)
+    return BestLevel(level, levels.chambers.expand(program.slots, times, needs), prices, gains)
 
 
 def _digit(level: float) -> float:
@@ -193,23 +253,20 @@ def _digit(level: float) -> float:
     return float(np.spacing(abs(level)))
 
 
-def _start_prices(capacities: Floats, kept: Floats | None) -> Floats:
-    """The prices of the last solve, if they are prices of these types; else the same for every GPU."""
+def _start_prices(levels: Levels, kept: Floats | None) -> Prices:
+    """The prices of the last solve, if they are prices of these types; else the same for every GPU; limits are for free."""
+    capacities = levels.jobs.capacities
     if kept is None or kept.shape != capacities.shape or not kept @ capacities > 0:
-        return _even(capacities)
-    return kept / (kept @ capacities)
-
-
-def _even(capacities: Floats) -> Floats:
-    return np.full(len(capacities), 1 / capacities.sum())
+        kept = np.ones(len(capacities))
+    return Prices(kept / (kept @ capacities), np.zeros(len(levels.chambers.one.limits[1])))
 
 
 class FactorProgram:
     """min ϕ such that the jobs of each slot get what they need with ϕ times all GPUs.
 
     y_sj is the time of all jobs of slot s on type j in parts of n_k, the jobs of its kind:
-    Σ_j T_kj y_sj >= (their needs) / n_k, Σ_j y_sj <= (their number) / n_k, Σ_s n_k s_k y_sj <= ϕ c_j.
-    For another level only the right-hand sides change.
+    Σ_j T_kj y_sj >= (their needs) / n_k, Σ_j y_sj <= (their number) / n_k, Σ_s n_k s_k y_sj <= ϕ c_j; and limits grow
+    with ϕ likewise, so that some ϕ is always enough and ϕ = 1 is the problem itself. Another level changes right-hand sides only.
     """
 
     def __init__(self, chambers: Chambers, slots: Slots) -> None:
@@ -254,11 +311,12 @@ class FactorProgram:
         return float(self._program.solution.values[self._factor_column][0])
 
     @property
-    def prices(self) -> Floats:
-        """(K,) p_j per GPU, Σ p_j c_j = 1 unless nothing is needed."""
-        prices = self._program.prices(self._program.solution)
-        worth = float(prices @ self.chambers.jobs.capacities)
-        return prices / worth if worth > 0 else _even(self.chambers.jobs.capacities)
+    def prices(self) -> Prices:
+        """What is scarce; capacities and limits are worth 1 in all unless nothing is needed."""
+        solution, capacities = self._program.solution, self.chambers.jobs.capacities
+        prices = Prices(self._program.prices(solution), self._program.limit_duals(solution))
+        worth = float(prices.gpus @ capacities + prices.limits.sum())
+        return prices.scaled(1 / worth) if worth > 0 else Prices(np.full(len(capacities), 1 / capacities.sum()), prices.limits)
 
     @property
     def times(self) -> Floats:
@@ -283,12 +341,37 @@ class FactorProgram:
         prices = np.zeros(len(levels.jobs.capacities))
         if level == levels.alone:
             return prices  # one job is as fast as it can be, and no GPU changes that
-        rates = levels.chambers.sums(self.slots.of, levels.rates(needs), len(self.slots.kinds))
+        rising = np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)  # a floor does not rise with the level
+        rates = levels.chambers.sums(self.slots.of, rising, len(self.slots.kinds))
         rates = rates / self.chambers.counts[self.slots.kinds] / self._unit
         solution = self._program.solution
+        if levels.jobs.rules:  # what rules ask for may fill a type whatever the level is, and then says nothing of the others
+            return self._shadow_prices_beyond(levels, level, rates, solver)
         price_of = self._ratio if solution.has_unique_duals else partial(self._shadow_price, solver)
         for j in np.flatnonzero(self._program.prices(solution) > 0):
             prices[j] = price_of(solution, int(j), rates) / levels.jobs.capacities[j]
+        return prices
+
+    def _shadow_prices_beyond(self, levels: Levels, level: float, rates: Floats, solver: LinearSolver) -> Floats:
+        """The shadow prices from the program of a slightly better level, for which there are too few GPUs."""
+        prices, solution = np.zeros(len(levels.jobs.capacities)), self._program.solution
+        limits = solution.program.limits.copy()
+        limits[self._program.rows_of(self._enough)] -= rates * (1e-7 * max(abs(level), levels.spread))
+        try:
+            beyond = solver.again(limits)
+        except SolverError:
+            beyond = solution
+        for j in np.flatnonzero(self._program.prices(beyond) > 0):
+            raw = best = self._ratio(beyond, int(j), rates)
+            for more in (1e-5, 1e-8):
+                try:
+                    further, price = self._further(int(j), more, rates, solution, solver, raw * more)
+                except SolverError:
+                    continue
+                if abs(further - price * more) <= 1e-6 * raw * more:
+                    best = min(raw, price)
+                    break
+            prices[j] = best / levels.jobs.capacities[j]
         return prices
 
     def _shadow_price(self, solver: LinearSolver, solution: Solution, j: int, rates: Floats) -> float:
@@ -303,10 +386,11 @@ class FactorProgram:
                 return min(raw, price)
         return raw
 
-    def _further(self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver) -> tuple[float, float]:
+    def _further(
+        self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver, further: float = 0.0
+    ) -> tuple[float, float]:
         """By how much better the level gets with `more` times c_j more GPUs of type j, and the price of type j there."""
         enough, capacity = self._program.rows_of(self._enough), self._program.capacity_rows
-        further = 0.0
         for _ in range(4):
             limits = solution.program.limits.copy()
             limits[enough] -= rates * further

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,7 +16,8 @@ from gavel_py.errors import InputError
 from gavel_py.job_classes import JobClasses
 from gavel_py.numbering import content_keys, hash_of, position_keys
 from gavel_py.proof import priced_bound
-from gavel_py.solver import LinearProgram, LinearSolver, Solution, compiled
+from gavel_py.rules import scale_of
+from gavel_py.solver import ConicProgram, LinearProgram, LinearSolver, Solution, compiled
 
 __all__ = ["Program", "check_objective"]
 
@@ -30,7 +32,8 @@ class Program:
 
     There is one variable for each pair where a job of class g can run on type j (`jobs.runnable`), so a job never gets time
     where it cannot run; x_gj in [0, 1] is the time of each job of the class. The constraints are those of Gavel (OSDI 2020,
-    section 3.1): Σ_j x_gj <= 1 for every class, Σ_g n_g s_g x_gj <= c_j for every type; n_g: jobs of the class.
+    section 3.1): Σ_j x_gj <= 1 for every class, Σ_g n_g s_g x_gj <= c_j for every type; n_g: jobs of the class. To these
+    come the limits that `jobs.rules` ask for.
 
     throughput: (G,) Σ_j T_gj x_gj, steps/s; normalized_throughput: (G,) v_g = throughput_g / P_g;
     time: (G,) Σ_j x_gj; gpus: (K,) Σ_g n_g s_g x_gj. All are affine expressions, one entry per class; reduce them with
@@ -59,6 +62,9 @@ class Program:
         self._used = self._matrix(self.columns, gpus * self.most / units[self.columns], len(units)) @ self._parts
         self._time = self.time <= time_limits
         self._capacity = self._used <= capacity_factor
+        limits, most = jobs.limits
+        # Limits are in parts of themselves, and grow by such a part where capacities do.
+        self._limits = self._limit_matrix(limits) @ self._parts <= most + (capacity_factor - 1) if len(most) else None
         self.compiled: LinearProgram | None = None
         self._solution: Solution | None = None
         self._own: list[cp.Constraint] = []
@@ -77,6 +83,41 @@ class Program:
     def gpus(self) -> cp.Expression:
         """(K,) Σ_g n_g s_g x_gj."""
         return cp.multiply(self._units, self._used)
+
+    @cached_property
+    def penalty(self) -> cp.Expression:
+        """What the objective loses by rules that may be broken at a price: a convex number."""
+        rules, jobs = self.jobs.rules, self.jobs
+        losses: list[cp.Expression] = [cp.Constant(0.0)]
+        for row in rules.soft_rows:
+            costs = row.costs(jobs.rows, jobs.num_gpus)
+            used = self._limit_matrix(costs[None] / scale_of(row.most, costs)) @ self._parts
+            losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale_of(row.most, costs))[0])
+        for floor in rules.soft_floors:
+            least = floor.throughputs[jobs.rows]
+            some = np.flatnonzero(least > 0)
+            if len(some):
+                short = cp.pos(1 - cp.multiply(1 / least[some], self.throughput[some]))
+                losses.append((floor.penalty or 0.0) * (jobs.counts[some].astype(float) @ short))
+        if rules.switch_cost:
+            gpus = (jobs.counts * jobs.num_gpus)[self.rows].astype(float)
+            before = jobs.problem.previous_fractions[jobs.rows][self.rows, self.columns]
+            moved = cp.abs(cp.multiply(self.most, self._parts) - before)
+            losses.append(rules.switch_cost * (gpus @ moved))
+        return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
+
+    @property
+    def floors(self) -> list[cp.Constraint]:
+        """The throughputs that single jobs must have by the rules, each in parts of itself."""
+        some = np.flatnonzero(self.jobs.floors > 0)
+        if not len(some):
+            return []
+        return [cp.multiply(1 / self.jobs.floors[some], self.throughput[some]) >= 1]
+
+    @property
+    def rules(self) -> list[cp.Constraint]:
+        """What the rules ask for beside the limits: floors, and objectives that must stay what they are."""
+        return [*self.floors, *(kept(self) for kept in self.jobs.rules.kept)]
 
     @property
     def num_jobs(self) -> int:
@@ -113,21 +154,32 @@ class Program:
         return cp.min(expression)
 
     def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
-        """Solve for the best valid allocation and return it, (G, K)."""
-        self.compile(cp.Maximize(objective))
+        """Solve for the best valid allocation that keeps the rules and return it, (G, K)."""
+        self.compile(cp.Maximize(objective), self.rules)
         solution = self.solve(solver, "sum")
         for variable in self.own_variables(objective):
             variable.value = solution.values[self.columns_of(variable)].reshape(variable.shape, order="F")
         return self.fractions_of(solution)
+
+    def cones(self, objective: cp.Expression) -> ConicProgram:
+        """Compile the program of a concave objective that is not linear, with the rules; its answer is `answered`."""
+        limits = [] if self._limits is None else [self._limits]
+        return ConicProgram(cp.Problem(cp.Maximize(objective), [self._time, self._capacity, *limits, *self.rules]))
+
+    @property
+    def answered(self) -> Floats:
+        """The (G, K) time fractions that stand in the variables now."""
+        return self.matrix_of(np.maximum(self._parts.value, 0.0) * self.most)
 
     def own_variables(self, objective: cp.Expression) -> list[cp.Variable]:
         """Return the variables that an objective has brought along."""
         return [variable for variable in objective.variables() if variable.id != self._parts.id]
 
     def compile(self, objective: cp.Maximize | cp.Minimize, constraints: Iterable[cp.Constraint] = ()) -> None:
-        """Compile the program of this objective; `constraints` have one row per class each."""
+        """Compile the program of this objective with these constraints, beside the limits."""
         self._own = [*constraints]
-        self.compiled = compiled(cp.Problem(objective, [self._time, self._capacity, *self._own]))
+        limits = [] if self._limits is None else [self._limits]
+        self.compiled = compiled(cp.Problem(objective, [self._time, self._capacity, *limits, *self._own]))
 
     def solve(self, solver: LinearSolver, name: str) -> Solution:
         """Solve the compiled program, from the basis that the solver keeps under `name`."""
@@ -179,9 +231,12 @@ class Program:
         columns[program.columns[self._parts.id]] = content_keys([classes[self.rows], self.columns], len(self.rows))
         rows = position_keys(len(program.limits), "row")
         rows[program.rows[self._capacity.id]] = position_keys(len(self._units), "type")
+        if self._limits is not None:
+            rows[program.rows[self._limits.id]] = position_keys(self._limits.size, "limit")
         for position, constraint in enumerate([self._time, *self._own]):
-            tag = np.full(count, hash_of("class") + position, dtype=np.uint64)
-            rows[program.rows[constraint.id]] = content_keys([classes, tag], count)
+            if constraint.size == count:
+                tag = np.full(count, hash_of("class") + position, dtype=np.uint64)
+                rows[program.rows[constraint.id]] = content_keys([classes, tag], count)
         return columns, rows
 
     def fractions_of(self, solution: Solution) -> Floats:
@@ -199,6 +254,15 @@ class Program:
     def capacity_rows(self) -> slice:
         """The rows of the capacities in the compiled program; their limits and duals are in parts of c_j."""
         return self.program.rows[self._capacity.id]
+
+    @property
+    def limit_rows(self) -> slice:
+        """The rows of the rules' limits in the compiled program, each in parts of itself."""
+        return slice(0, 0) if self._limits is None else self.program.rows[self._limits.id]
+
+    def limit_duals(self, solution: Solution) -> Floats:
+        """Return (R,) the dual values of the limits, >= 0."""
+        return solution.duals[self.limit_rows]
 
     @property
     def time_rows(self) -> slice:
@@ -267,15 +331,35 @@ class Program:
 
     def linear_bound(self, objective: cp.Expression, prices: Floats) -> float:
         """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""
+        constant, gains = self.linear_parts(objective)
+        return constant + priced_bound(self.jobs, gains, prices)
+
+    def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
+        """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
         self._parts.value = np.zeros(len(self.rows))
-        slopes = np.ravel(sp.csc_array(objective.grad[self._parts]).toarray())
-        gains = slopes / self.most / self.jobs.counts[self.rows]
-        return float(objective.value) + priced_bound(self.jobs, self.matrix_of(gains), prices)
+        slope = objective.grad[self._parts]  # a plain number where there is one variable only
+        slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)
+        return float(objective.value), self.matrix_of(slopes / self.most / self.jobs.counts[self.rows])
+
+    def seen_as(self, jobs: JobClasses) -> Program:
+        """Return the same program for a policy that sees other throughputs of the same classes."""
+        if jobs is self.jobs:
+            return self
+        other = copy(self)
+        other.jobs = jobs
+        for name in ("throughput", "normalized_throughput", "penalty"):
+            other.__dict__.pop(name, None)
+        return other
 
     @property
     def scale(self) -> float:
         """The largest coefficient of the objective, as compiled."""
         return float(np.abs(self.program.costs).max(initial=0.0))
+
+    def _limit_matrix(self, limits: Floats) -> sp.csr_array:
+        """(R, pairs) what each variable takes of the limits."""
+        gains = limits[:, self.rows, self.columns] * (self.jobs.counts[self.rows] * self.most)
+        return sp.csr_array(gains)
 
     def _matrix(self, positions: NDArray[np.int64], coefficients: Floats, count: int) -> sp.csr_array:
         """The (count, pairs) matrix with each pair's coefficient in the row at its position."""
@@ -283,10 +367,14 @@ class Program:
         return sp.csr_array((coefficients, (positions, pairs)), shape=(count, len(pairs)))
 
 
-def check_objective(objective: object) -> cp.Expression:
-    """Return a policy's objective, or raise `InputError` when it is not one concave number."""
+def check_objective(objective: object, direction: str = "max") -> cp.Expression:
+    """Return what is to be maximised for a policy's objective; raises `InputError` when it is not one number of the right curve."""
     if not isinstance(objective, cp.Expression) or objective.size != 1:
         raise InputError(f"a policy's objective must be one cvxpy number, found {objective!r}")
+    if direction == "min":
+        if not objective.is_convex():
+            raise InputError("this policy's objective is minimised and must be convex; it is not")
+        return -objective
     if not objective.is_concave():
         raise InputError("a policy's objective is maximised and must be concave; this one is not")
     return objective

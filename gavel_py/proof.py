@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from gavel_py.errors import ProofError
 from gavel_py.job_classes import JobClasses
 from gavel_py.problem import AllocationProblem
+from gavel_py.rules import NO_RULES, Rules
 
 __all__ = [
     "GAP_TOLERANCE",
     "Certificate",
     "CheapestMix",
     "Evidence",
+    "Prices",
     "Proof",
+    "Stage",
+    "StageProof",
+    "Stages",
     "gap",
     "priced_bound",
     "violation",
@@ -46,6 +51,63 @@ class Certificate(Protocol):
     def scale(self, fractions: Floats) -> float:
         """Return the size of the objective's terms, which counts for the gap where they cancel out to a value near 0."""
 
+    @property
+    def scarcity(self) -> Prices:
+        """The prices of GPUs and limits behind the bound: what has a price above 0 is scarce."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of several objectives that an answer reaches in turn. tolerance: the part by which later ones may lower it."""
+
+    name: str
+    certificate: Certificate
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Proves an answer that was found in stages, each of which is proven by itself; `main` is the one whose value is told."""
+
+    stages: tuple[Stage, ...]
+    main: int = 0
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self._main.jobs
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of the main stage."""
+        return self._main.value(fractions)
+
+    def bound(self) -> float:
+        """Return the bound of the main stage."""
+        return self._main.bound()
+
+    def scale(self, fractions: Floats) -> float:
+        """Return the size of the main stage's terms."""
+        return self._main.scale(fractions)
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices of the main stage."""
+        return self._main.scarcity
+
+    @property
+    def _main(self) -> Certificate:
+        return self.stages[self.main].certificate
+
+
+@dataclass(frozen=True)
+class StageProof:
+    """What is proven of one stage: its objective, the bound on it given what earlier stages have reached, and their gap."""
+
+    name: str
+    value: float
+    bound: float
+    gap: float
+    accepted_gap: float = GAP_TOLERANCE
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -54,7 +116,7 @@ class Proof:
     value: the objective, from the time fractions; bound: no valid allocation is better; gap: their difference in parts of the
     larger of them (or of the objective's terms, where these cancel out); accepted_gap: the largest gap that was accepted, above
     1e-6 only where jobs were merged; violation: by how much the worst rule of a valid allocation is broken.
-    Value, bound and gap are None for ordered policies, which have no objective.
+    Value, bound and gap are None for ordered policies, which have no objective. stages: the parts of an answer found in stages.
     """
 
     violation: float
@@ -62,9 +124,16 @@ class Proof:
     bound: float | None = None
     gap: float | None = None
     accepted_gap: float = GAP_TOLERANCE
+    stages: tuple[StageProof, ...] = ()
 
     def check(self) -> None:
         """Raise `ProofError` unless the allocation is valid to 1e-9 and the gap is accepted."""
+        for stage in self.stages:
+            if not stage.gap <= stage.accepted_gap:
+                raise ProofError(
+                    f"stage {stage.name}: value {stage.value:.9g} and proven bound {stage.bound:.9g} differ by {stage.gap:.2g} of "
+                    f"their size (at most {stage.accepted_gap:.2g} is accepted), so it is not proven"
+                )
         if not self.violation <= VIOLATION_TOLERANCE:
             raise ProofError(f"the answer is not a valid allocation: the worst rule is broken by {self.violation:.3g}")
         if self.gap is not None and not self.gap <= self.accepted_gap:
@@ -81,10 +150,16 @@ class Evidence:
     problem: AllocationProblem
     certificate: Certificate | None
     accepted_gap: float = GAP_TOLERANCE
+    rules: Rules = NO_RULES
+
+    def broken(self, time_fractions: Floats) -> float:
+        """Return by how much (N, K) time fractions break the worst-kept rule, be it of valid allocations or of constraints."""
+        by_rule = (each.part for each in self.rules.broken(self.problem, time_fractions)) if self.rules else ()
+        return max(violation(self.problem, time_fractions), *by_rule, 0.0)
 
     def proof(self, time_fractions: Floats) -> Proof:
         """Return the proof of (N, K) time fractions; raises `ProofError` if equal jobs do not have equal fractions."""
-        broken = violation(self.problem, time_fractions)
+        broken = self.broken(time_fractions)
         if self.certificate is None:
             return Proof(broken)
         jobs = self.certificate.jobs
@@ -101,7 +176,16 @@ class Evidence:
             return Proof(broken)
         value, bound = self.certificate.value(fractions), self.certificate.bound()
         found = gap(value, bound, self.certificate.scale(fractions))
-        return Proof(broken, value, bound, found, self.accepted_gap)
+        main = self.certificate
+        stages = tuple(_stage_proof(stage, fractions) for stage in main.stages) if isinstance(main, Stages) else ()
+        accepted = self.accepted_gap + (main.stages[main.main].tolerance if isinstance(main, Stages) else 0.0)
+        return Proof(broken, value, bound, found, accepted, stages)
+
+
+def _stage_proof(stage: Stage, fractions: Floats) -> StageProof:
+    value, bound = stage.certificate.value(fractions), stage.certificate.bound()
+    found = gap(value, bound, stage.certificate.scale(fractions))
+    return StageProof(stage.name, value, bound, found, GAP_TOLERANCE + stage.tolerance)
 
 
 def violation(problem: AllocationProblem, time_fractions: Floats) -> float:
@@ -111,6 +195,8 @@ def violation(problem: AllocationProblem, time_fractions: Floats) -> float:
     """
     if not time_fractions.size:
         return 0.0
+    if not np.isfinite(time_fractions).all():
+        return np.inf
     capacities, runnable = problem.capacities, problem.runnable
     used = problem.num_gpus.astype(float) @ time_fractions
     times = time_fractions @ np.ones(len(capacities))  # quicker than a sum over short rows
@@ -147,19 +233,44 @@ def within_capacity(jobs: JobClasses, fractions: Floats) -> Floats:
     return fractions * np.divide(jobs.capacities, used, out=np.ones_like(used), where=used > jobs.capacities)
 
 
+@dataclass(frozen=True)
+class Prices:
+    """What is scarce and what it is worth. gpus: (K,) p_j per GPU; limits: (R,) z_r of each rule in `JobClasses.limits`."""
+
+    gpus: Floats
+    limits: Floats
+
+    def costs(self, jobs: JobClasses) -> Floats:
+        """Return (G, K) q_gj = s_g p_j + Σ_r z_r a_rgj, what all of a job's time on a type costs; a rule to get more lowers it."""
+        costs: Floats = jobs.num_gpus[:, None] * self.gpus
+        return costs + np.tensordot(self.limits, jobs.limits[0], 1) if len(self.limits) else costs
+
+    def worth(self, jobs: JobClasses) -> float:
+        """Return Σ_j p_j c_j + Σ_r z_r b_r, what there is to be sold; no valid allocation that keeps the rules costs more."""
+        return float(self.gpus @ jobs.capacities) + (float(self.limits @ jobs.limits[1]) if len(self.limits) else 0.0)
+
+    def scaled(self, factor: float) -> Prices:
+        """Return these prices times a factor."""
+        return Prices(self.gpus * factor, self.limits * factor)
+
+
 class CheapestMix:
-    """What it costs at least, at prices p per GPU, to give a job the throughput τ: h_g(τ) = min Σ_j s_g p_j x_j over its x.
+    """What it costs at least to give a job the throughput τ where its time on type j costs q_gj: h_g(τ) = min Σ_j q_gj x_j.
 
     The minimum is over x >= 0 with Σ_j T_gj x_j >= τ and Σ_j x_j <= 1. As a function of τ it is the lower edge of the convex hull
-    of the points (T_gj, s_g p_j) and (0, 0): convex, of at most K straight pieces, each a mix of two neighbouring types.
+    of the points (T_gj, q_gj) and (0, 0), level up to its lowest point: convex, of at most K rising pieces, each a mix of two
+    neighbouring types.
     """
 
-    def __init__(self, throughputs: Floats, runnable: NDArray[np.bool_], num_gpus: NDArray[np.int64], prices: Floats) -> None:
-        costs = np.where(runnable, num_gpus[:, None] * prices, np.inf)
+    def __init__(self, throughputs: Floats, runnable: NDArray[np.bool_], costs: Floats) -> None:
+        costs = np.where(runnable, costs, np.inf)
         rows = np.arange(len(throughputs))
-        at, cost = np.zeros(len(rows)), np.zeros(len(rows))
-        slopes, offsets = [], []
-        for _ in range(len(prices)):
+        at, cost = np.zeros(len(rows)), np.minimum(0.0, costs.min(axis=1, initial=0.0))
+        if (cost < 0).any():  # some time pays for itself: the hull starts at its lowest point, the farthest of several
+            at = np.where(costs == cost[:, None], throughputs, 0.0).max(axis=1)
+        self.lowest, self.starts = cost, at
+        slopes, offsets, ends = [], [], []
+        for _ in range(throughputs.shape[1]):
             # From the corner reached so far to the next: the least slope, and of equal ones the farthest.
             ahead = runnable & (throughputs > at[:, None])
             steepness = np.full(throughputs.shape, np.inf)
@@ -169,16 +280,26 @@ class CheapestMix:
             best = np.where(nearly, throughputs, -1.0).argmax(axis=1)
             going = np.isfinite(least)
             slopes.append(np.where(going, least, 0.0))
-            offsets.append(np.where(going, cost - np.where(going, least, 0.0) * at, 0.0))
+            offsets.append(np.where(going, cost - np.where(going, least, 0.0) * at, self.lowest))
             at = np.where(going, throughputs[rows, best], at)
             cost = np.where(going, costs[rows, best], cost)
+            ends.append(at)
         self.slopes = np.array(slopes)
         self.offsets = np.array(offsets)
+        self.ends = np.array(ends)
 
     def costs(self, lengths: NDArray[np.int64], needs: Floats) -> Floats:
         """Return h at each of the needs: the first lengths[0] of them are of row 0, and so on; none exceeds its row's fastest."""
-        most = np.zeros(len(needs))
+        most = np.repeat(self.lowest, lengths)
         for slope, offset in zip(self.slopes, self.offsets, strict=True):
             if slope.any():
                 np.maximum(most, np.repeat(slope, lengths) * needs + np.repeat(offset, lengths), out=most)
         return most
+
+    def free_until(self, lengths: NDArray[np.int64], tolerance: Floats) -> Floats:
+        """Return how much throughput each row can have at the least cost; slopes up to (rows,) `tolerance` count as none."""
+        corner, free = self.starts, np.ones(len(tolerance), dtype=bool)
+        for slope, end in zip(self.slopes, self.ends, strict=True):
+            free = free & (slope <= tolerance)
+            corner = np.where(free, end, corner)
+        return np.repeat(corner, lengths)

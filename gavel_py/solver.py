@@ -1,4 +1,4 @@
-"""From a cvxpy problem to HiGHS: the only place where a solver is called.
+"""From a cvxpy problem to HiGHS, or Clarabel for curves: the only place where a solver is called.
 
 cvxpy compiles the problem; the call is ours, because the scaling, the tolerances and the statuses decide whether an answer
 can be trusted, and because a kept `highspy.Highs` can start from an old basis while cvxpy's own warm start cannot.
@@ -6,6 +6,7 @@ can be trusted, and because a kept `highspy.Highs` can start from an old basis w
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from gavel_py.errors import InputError, SolverError
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["Algorithm", "LinearProgram", "LinearSolver", "Solution", "compiled"]
+__all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Solution", "compiled"]
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
@@ -116,10 +117,11 @@ def compiled(problem: cp.Problem) -> LinearProgram:
     except cp.error.DCPError as error:
         raise InputError(f"the objective or a constraint of this policy is not convex: {error}") from None
     except cp.error.SolverError as error:
-        text = "this policy is not a linear program, which is what HiGHS solves: no logarithms, powers or other curves"
-        raise InputError(text) from error
-    if data.get("P") is not None or data["bool_vars_idx"] or data["int_vars_idx"]:
-        raise InputError("this policy has a quadratic objective or whole-number variables; only linear programs are solved")
+        raise InputError(f"this policy is not a linear program, which is what HiGHS solves: {error}") from None
+    if data["bool_vars_idx"] or data["int_vars_idx"]:
+        raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
+    if data.get("P") is not None:
+        raise InputError("this policy is not a linear program, which is what HiGHS solves: cvxpy takes it for a quadratic one")
     form = data["param_prob"]
     size = len(data["c"])
     starts = np.cumsum([0, *(constraint.size for constraint in form.constraints)]).tolist()
@@ -135,6 +137,79 @@ def compiled(problem: cp.Problem) -> LinearProgram:
         columns={key: slice(start, start + lengths[key]) for key, start in form.var_id_to_col.items()},
         rows={c.id: slice(start, start + c.size) for c, start in zip(form.constraints, starts[:-1], strict=True)},
     )
+
+
+# As far as numbers go: an answer is judged by its proof, not by the status with which Clarabel ends.
+CONIC_OPTIONS: dict[str, object] = {
+    "verbose": False,
+    "direct_solve_method": "qdldl",  # on one thread, so that the answer does not depend on the machine
+    "tol_gap_abs": 1e-12,
+    "tol_gap_rel": 1e-12,
+    "tol_feas": 1e-12,
+}
+
+
+class ConicProgram:
+    """A concave objective and its constraints, compiled for Clarabel. Raises `InputError` for whole-number variables."""
+
+    def __init__(self, problem: cp.Problem) -> None:
+        import cvxpy as cp
+
+        if problem.is_mixed_integer():
+            raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
+        # Clarabel's word on how it ended is not taken, so whatever it has found is read.
+        data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={"accept_unknown": True})
+        self._variables, self._chain, self._inverse = problem.variables(), chain, inverse
+        self._data = data
+        costs, squares = data["c"], data.get("P")
+        # Of a cost vector far from 1, most of Clarabel's precision would be lost.
+        size = float(np.abs(costs).max(initial=0.0)) or 1.0
+        self._costs = costs / size
+        self._squares = None if squares is None else squares / size
+
+    def solve(self, step: float) -> int:
+        """Solve, leave the answer in cvxpy's variables, and return the number of iterations.
+
+        step: the part of the way to the border of the cones that an iteration goes at most; the shorter, the more precise.
+
+        Raises `SolverError` when Clarabel ends without any answer.
+        """
+        found = self._run(step)
+        solution = self._chain.invert(found, self._inverse)
+        if not solution.primal_vars:
+            raise SolverError(f"Clarabel ended with status {str(found.status)!r}; there is no allocation")
+        for variable in self._variables:
+            variable.save_value(solution.primal_vars[variable.id])
+        return int(found.iterations)
+
+    def _run(self, step: float) -> Any:
+        """Run Clarabel, which Ctrl-C stops at its next iteration."""
+        solver, stop = self._solver(step), threading.Event()
+        if hasattr(solver, "set_termination_callback"):  # Clarabel before 0.11 ends when it ends
+            solver.set_termination_callback(lambda _: stop.is_set())
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            running = worker.submit(solver.solve)
+            try:
+                return running.result()
+            except KeyboardInterrupt:
+                stop.set()
+                raise
+            except BaseException as error:  # a panic of Clarabel's is no Exception
+                if type(error).__name__ != "PanicException":
+                    raise
+                raise SolverError(f"Clarabel gave up: {error}") from None
+
+    def _solver(self, step: float) -> Any:
+        import clarabel
+        import scipy.sparse as sp
+        from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
+
+        settings = clarabel.DefaultSettings()
+        for name, value in (CONIC_OPTIONS | {"max_step_fraction": step}).items():
+            setattr(settings, name, value)
+        data, size = self._data, len(self._costs)
+        squares = sp.csc_array((size, size)) if self._squares is None else sp.triu(self._squares).tocsc()
+        return clarabel.DefaultSolver(squares, self._costs, data["A"], data["b"], dims_to_solver_cones(data["dims"]), settings)
 
 
 @dataclass

@@ -53,6 +53,7 @@ def crowds(draw: st.DrawFn, max_jobs: int = 24, max_types: int = 8) -> gp.Alloca
         isolated_seconds=elapsed * by_job([0.0, 1.0], 0.0, 1.0),
         deadlines_seconds=by_job([0.0, 1e4], -1e4, 1e5),
         tenants=chance.choice(["red", "blue"], n).tolist(),
+        prices_per_hour=chance.uniform(0.5, 4.0, k),
     )
 
 

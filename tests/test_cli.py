@@ -246,7 +246,7 @@ def test_completion_knows_policies() -> None:
     environment = os.environ | {"_GAVEL_COMPLETE": "bash_complete", "COMP_WORDS": "gavel solve -p max_", "COMP_CWORD": "3"}
     code = "import sys; sys.argv = ['gavel']; from gavel_py.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.split() == ["plain,max_min_fairness", "plain,max_total_throughput"]
+    assert done.stdout.split() == ["plain,max_min_fairness", "plain,max_total_throughput", "plain,max_progress_rate"]
 
 
 @pytest.mark.parametrize(

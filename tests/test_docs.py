@@ -20,6 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 import gavel_py as gp
+from gavel_py.constraints import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -128,13 +129,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@every_page
-def test_console_examples_show_what_happens(page: Path, folder: Path) -> None:
-    found = list(blocks(page.read_text(encoding="utf-8")))
+def write_files(found: list[Block], folder: Path) -> None:
     files = [block for block in found if "." in block.rest]
     assert len({block.rest for block in files}) == len(files), "a file is shown twice"
     for block in files:
         (folder / block.rest).write_text("\n".join(block.lines) + "\n", encoding="utf-8")
+
+
+@every_page
+def test_console_examples_show_what_happens(page: Path, folder: Path) -> None:
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    write_files(found, folder)
     for command in (c for block in found if block.language == "console" for c in commands(block)):
         where = f"{page.relative_to(ROOT)}, line {command.line}"
         if command.words[0] in NOT_RUN:
@@ -149,6 +154,7 @@ def test_console_examples_show_what_happens(page: Path, folder: Path) -> None:
 @every_page
 def test_python_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
+    write_files(list(blocks(page.read_text(encoding="utf-8"))), folder)
     assert doctest.testfile(str(page), module_relative=False, encoding="utf-8").failed == 0
 
 
@@ -191,6 +197,7 @@ def test_the_index_of_policies_is_complete() -> None:
         ("Fields of a job", gp.Job),
         ("Fields of a node", gp.Node),
         ("Fields of an accelerator type", gp.AcceleratorType),
+        ("Fields of a tenant", gp.Tenant),
         ("Columns of a profile", gp.Measurement),
     ],
 )
@@ -200,8 +207,27 @@ def test_tables_of_fields_are_complete(heading: str, record: type[BaseModel]) ->
     assert shown == {name: _default(field) for name, field in record.model_fields.items()}
 
 
+def test_the_table_of_constraints_is_complete() -> None:
+    text = sections(ROOT / "docs" / "file-formats.md")["Fields of a constraint"]
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", text, flags=re.MULTILINE)
+    shown = {(kind, field): default for kind, field, default in rows}
+    assert len(shown) == len(rows)
+    assert shown == {
+        (kind, name): _default(field).lower()
+        for kind, cls in KINDS.items()
+        for name, field in cls.model_fields.items()
+        if name != "penalty"
+    }
+
+
+def test_every_constraint_is_explained() -> None:
+    overview = sections(ROOT / "docs" / "constraints.md")["Constraints"]
+    shown = dict(re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| `(\w+)` \|", overview, flags=re.MULTILINE))
+    assert shown == {cls.__name__: kind for kind, cls in KINDS.items()}
+
+
 def _default(field: object) -> str:
     if field.is_required():  # type: ignore[attr-defined]
         return "required"
     value = field.default  # type: ignore[attr-defined]
-    return {None: "none", "": "empty"}.get(value, f"{value:g}" if isinstance(value, float) else str(value))
+    return {None: "none", "": "empty", (): "none"}.get(value, f"{value:g}" if isinstance(value, float) else str(value))

@@ -13,6 +13,7 @@ from gavel_py.errors import (
     GavelWarning,
     InputError,
     MissingThroughputError,
+    PolicyContractError,
     ProofError,
     SolverError,
     UnknownNameError,
@@ -102,6 +103,7 @@ class TestTree:
             (MissingThroughputError, InputError),
             (SolverError, RuntimeError),
             (ProofError, SolverError),
+            (PolicyContractError, AssertionError),
         ],
     )
     def test_each_error_is_also_what_a_caller_expects(self, error: type[Exception], builtin: type[Exception]) -> None:

@@ -30,14 +30,14 @@ def three_jobs() -> gp.AllocationProblem:
 def test_the_cheapest_mix_is_that_of_a_linear_program(speeds: list[float], prices: list[float], part: float, gang: int) -> None:
     row, price = np.array([speeds]), np.array(prices[: len(speeds)])
     need = part * max(speeds)
-    mix = CheapestMix(row, row > 0, np.array([gang]), price)
+    mix = CheapestMix(row, row > 0, gang * price[None, :])
     answer = linprog(
         gang * price, [-row[0], np.ones(len(speeds))], [-need, 1], bounds=[(0, 1 if s > 0 else 0) for s in speeds], options=TIGHT
     )
     assert mix.costs(np.array([1]), np.array([need]))[0] == pytest.approx(answer.fun, rel=1e-7, abs=1e-9)
 
 
-@pytest.mark.parametrize("policy", gp.policy_names())
+@pytest.mark.parametrize("policy", [name for name in gp.policy_names() if name != "allox"])  # that one serves no gangs
 @settings(max_examples=15, deadline=None)
 @given(problem=crowds())
 def test_verifying_finds_what_solving_found(policy: str, problem: gp.AllocationProblem) -> None:

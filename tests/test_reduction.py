@@ -11,24 +11,12 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.chambers import Chambers
-from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
+from gavel_py.job_classes import classes_of, separate_jobs
 from gavel_py.level_search import Levels, find_best_level
 from gavel_py.policies import DemandPolicy
+from gavel_py.proof import Prices
 from gavel_py.solver import LinearSolver
-from tests.instances import TIGHT, Floats, best_level, best_value, crowds, valid_rows
-
-
-class LeastLateness(gp.DemandPolicy):
-    """Nobody is later than need be: min θ with thr_i >= n_i / (d_i + θ); θ may be below 0."""
-
-    direction = "min"
-    reads = ("steps_remaining", "deadlines_seconds")
-
-    def need(self, jobs: JobClasses, level: float) -> Floats:
-        return jobs.steps_remaining / (jobs.deadlines_seconds + level)  # type: ignore[no-any-return]
-
-    def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
-        return jobs.steps_remaining / throughputs - jobs.deadlines_seconds  # type: ignore[no-any-return]
+from tests.instances import TIGHT, best_level, best_value, crowds, valid_rows
 
 
 class TenantMinimum(gp.SumPolicy):
@@ -44,7 +32,8 @@ class TenantMinimum(gp.SumPolicy):
 
 
 LEVELS = ["max_min_fairness", "min_makespan", "finish_time_fairness"]
-EVERY = [*(gp.resolve_policy(name) for name in LEVELS), LeastLateness(), gp.resolve_policy("max_total_throughput"), TenantMinimum()]
+SUMS = ["max_total_throughput", "max_progress_rate"]
+EVERY = [*(gp.resolve_policy(name) for name in [*LEVELS, "min_lateness", *SUMS]), TenantMinimum()]
 every_policy = pytest.mark.parametrize("policy", EVERY, ids=lambda policy: policy.name)
 
 
@@ -209,7 +198,7 @@ def test_levels_of_unknown_form_are_searched_from_the_side_of_too_much() -> None
     assert levels.alone == 60
     best = find_best_level(levels, LinearSolver(), efficiency=False)
     assert levels.affordable(60.0, best.prices) == pytest.approx(80)
-    assert levels.affordable(60.0, np.array([0.5, 0.5])) < 80  # other prices prove less
+    assert levels.affordable(60.0, Prices(np.array([0.5, 0.5]), np.zeros(0))) < 80  # other prices prove less
 
 
 @settings(max_examples=60, deadline=None)

@@ -187,12 +187,13 @@ def test_needs_that_are_not_in_proportion_to_the_level_call_for_its_inverse() ->
     assert gp.solve(problem, Whole()).objective_value == pytest.approx(np.sqrt(0.8), rel=1e-9)
 
 
-def test_an_objective_that_is_no_linear_program_is_refused() -> None:
-    class Curved(gp.SumPolicy):
-        """Proportional fairness."""
+def test_an_objective_that_cannot_be_maximised_is_refused() -> None:
+    class Whole(gp.SumPolicy):
+        """A whole number of jobs."""
 
         def objective(self, program: gp.Program) -> cp.Expression:
-            return program.total(cp.log(program.normalized_throughput))
+            jobs = cp.Variable(integer=True)
+            return program.minimum(program.normalized_throughput) - cp.abs(jobs - 1.5)
 
     class Bent(gp.SumPolicy):
         """Convex where it must be concave."""
@@ -207,7 +208,7 @@ def test_an_objective_that_is_no_linear_program_is_refused() -> None:
             return program.throughput
 
     problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
-    for policy, message in ((Curved(), "not a linear program"), (Bent(), "must be concave"), (Many(), "must be one cvxpy number")):
+    for policy, message in ((Whole(), "whole-number variables"), (Bent(), "must be concave"), (Many(), "must be one cvxpy number")):
         with pytest.raises(gp.InputError, match=message):
             gp.solve(problem, policy)
 

@@ -18,6 +18,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "completion": "completion",
+    "explain": "explain",
     "policies": "policies",
     "profiles": "profiles",
     "rounds": "rounds",

@@ -14,6 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 import gavel_py as gp
+from gavel_py.cli.constraints import constrained
+from gavel_py.cli.own_policies import find_policy
 from gavel_py.errors import together
 
 __all__ = ["Inputs", "Request", "load", "policies_of", "problem_options", "warnings_shown"]
@@ -32,6 +34,7 @@ class Request:
     throughputs: Path | None
     policy_specs: tuple[str, ...]
     settings: tuple[str, ...]
+    constraint_files: tuple[Path, ...]
     renames: tuple[str, ...]
     store: Path | None
     round_seconds: float
@@ -53,7 +56,9 @@ class Inputs:
 
 
 def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    return [CompletionItem(name) for name in gp.policy_names() if name.startswith(incomplete)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gp.GavelWarning)  # nothing may come between the shell and its answers
+        return [CompletionItem(name) for name in gp.policy_names() if name.startswith(incomplete)]
 
 
 def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -76,9 +81,17 @@ OPTIONS = (
         multiple=True,
         metavar="NAME[,OPTION=VALUE...]",
         shell_complete=_complete_policy,
-        help="May be given several times to compare [max_min_fairness].",
+        help="Or package.module:Class; may be given several times to compare [max_min_fairness].",
     ),
     click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="Set an option of every policy that has it."),
+    click.option(
+        "--constraints",
+        "constraint_files",
+        multiple=True,
+        type=FILE,
+        metavar="FILE",
+        help="What every policy must keep: a YAML or JSON file; may be given several times.",
+    ),
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
     click.option("--round-seconds", type=click.FloatRange(0, 1e9, min_open=True), default=360.0, show_default=True, metavar="S"),
@@ -142,18 +155,18 @@ def _assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]
 
 
 def policies_of(request: Request) -> list[gp.Policy]:
-    """Return the policies that --policy and --set name; each --set must be an option of at least one of them."""
+    """Return the policies that --policy, --set and --constraints name; each --set must be an option of at least one of them."""
     shared = _assignments(request.settings, "--set", "OPTION=VALUE")
     specs = request.policy_specs or ("max_min_fairness",)
     names = [spec.split(",")[0].strip() for spec in specs]
-    known = [gp.policy_options(gp.policy_class(name)) for name in names]
+    known = [gp.policy_options(find_policy(name)) for name in names]
     everywhere = {option for options in known for option in options}
     policies = []
     for spec, name, options in zip(specs, names, known, strict=True):
         own = _assignments(spec.split(",")[1:], "--policy", "NAME,OPTION=VALUE")
         applied = {option: value for option, value in shared.items() if option in options or option not in everywhere}
         policies.append(gp.resolve_policy(name, **(applied | own)))
-    return policies
+    return constrained(policies, request.constraint_files)
 
 
 @contextmanager

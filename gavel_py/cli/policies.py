@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
+from collections.abc import Iterable, Iterator
 
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import warnings_shown
 from gavel_py.cli.output import table_text
+from gavel_py.cli.own_policies import find_policy
 
 __all__ = ["command"]
 
@@ -20,27 +24,43 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """List the policies; `gavel policies show NAME` explains one."""
     if ctx.invoked_subcommand is not None:
         return
-    classes = {name: gp.policy_class(name) for name in gp.policy_names()}
+    with warnings_shown():
+        classes = dict(_usable(gp.policy_names()))
+        sources = {name: gp.policy_source(name) for name in classes}
     if as_json:
-        click.echo(json.dumps([_document(name, cls) for name, cls in classes.items()], indent=2))
+        documents = [_document(name, cls, sources[name]) for name, cls in classes.items()]
+        click.echo(json.dumps(documents, indent=2, default=str))
         return
-    rows = ([name, _family(cls), ", ".join(gp.policy_options(cls)), _first_line(cls)] for name, cls in classes.items())
-    click.echo(table_text("", ["policy", "family", "options", "what it does"], rows, text_columns=4), nl=False)
+    columns = ["policy", "family", "options", "what it does"]
+    rows = [[name, cls.family, ", ".join(gp.policy_options(cls)), _first_line(cls)] for name, cls in classes.items()]
+    if len(set(sources.values())) > 1:
+        columns.insert(1, "from")
+        for row in rows:
+            row.insert(1, sources[row[0]])
+    click.echo(table_text("", columns, rows, text_columns=len(columns)), nl=False)
+
+
+def _usable(names: Iterable[str]) -> Iterator[tuple[str, type[gp.Policy]]]:
+    """The policies whose class can be had; a warning names each of the others."""
+    for name in names:
+        try:
+            cls = gp.policy_class(name)
+            gp.policy_options(cls)
+            yield name, cls
+        except gp.InputError as error:
+            warnings.warn(gp.GavelWarning(str(error)), stacklevel=2)
 
 
 @command.command("show")
 @click.argument("name")
 def show(name: str) -> None:
-    """Explain one policy: its formula, its source and its options."""
-    cls = gp.policy_class(name)
-    click.echo(f"{name} ({_family(cls)} family)\n\n{inspect.getdoc(cls)}\n\nOptions (--set OPTION=VALUE):")
+    """Explain one policy: its formula, its source and its options; NAME may also be package.module:Class."""
+    with warnings_shown():
+        cls, source = find_policy(name), gp.policy_source(name)
+    own = "" if source == "gavel_py" else f", from {source}"
+    click.echo(f"{name} ({cls.family} family{own})\n\n{inspect.getdoc(cls)}\n\nOptions (--set OPTION=VALUE):")
     for option in gp.policy_options(cls).values():
-        click.echo(f"  {option.name} = {_shown(option.default)}: {option.help}")
-
-
-def _family(cls: type[gp.Policy]) -> str:
-    families = {gp.OrderedPolicy: "ordered", gp.SumPolicy: "sum", gp.DemandPolicy: "demand"}
-    return next(word for family, word in families.items() if issubclass(cls, family))
+        click.echo(f"  {option.name} = {'(must be given)' if option.required else _shown(option.default)}: {option.help}")
 
 
 def _first_line(cls: type[gp.Policy]) -> str:
@@ -48,9 +68,14 @@ def _first_line(cls: type[gp.Policy]) -> str:
 
 
 def _shown(default: object) -> str:
+    if isinstance(default, tuple):
+        return ":".join(map(_shown, default)) or "none"
     return str(default).lower() if isinstance(default, bool | None) else str(default)
 
 
-def _document(name: str, cls: type[gp.Policy]) -> dict[str, object]:
-    options = {option.name: {"default": option.default, "help": option.help} for option in gp.policy_options(cls).values()}
-    return {"name": name, "family": _family(cls), "description": inspect.getdoc(cls), "options": options}
+def _document(name: str, cls: type[gp.Policy], source: str) -> dict[str, object]:
+    options = {
+        option.name: {"default": None if option.required else option.default, "required": option.required, "help": option.help}
+        for option in gp.policy_options(cls).values()
+    }
+    return {"name": name, "from": source, "family": cls.family, "description": inspect.getdoc(cls), "options": options}

@@ -9,6 +9,7 @@ from itertools import groupby
 import click
 
 import gavel_py as gp
+from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import csv_text, emit, table_text, width
 
@@ -32,12 +33,14 @@ def command(request: Request, num_rounds: int) -> None:
             raise click.UsageError("rounds are shown for one --policy at a time")
         inputs = load(request)
         scheduler, rounds = play(inputs, policy, num_rounds, request.round_seconds)
-    delivery = scheduler.delivery()
+    delivery, allocation = scheduler.delivery(), scheduler.allocation
+    assert allocation is not None  # noqa: S101
     if request.form == "json":
         document = {
             "policy": policy.name,
             "options": policy.changed_options,
             "round_seconds": request.round_seconds,
+            "constraints": [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in rounds],
             "delivery": delivery.to_dict(),
         }
@@ -45,7 +48,8 @@ def command(request: Request, num_rounds: int) -> None:
     elif request.form == "csv":
         emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
-        emit(rounds_text(inputs.jobs, rounds) + "\n" + delivery_text(delivery), request.out)
+        told = constraints_text([(policy.label, allocation)])
+        emit("\n".join(part for part in (rounds_text(inputs.jobs, rounds), delivery_text(delivery), told) if part), request.out)
 
 
 def play(inputs: Inputs, policy: gp.Policy, num_rounds: int, round_seconds: float) -> tuple[gp.RoundScheduler, list[gp.Round]]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import importlib
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 import gavel_py as gp
+from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, csv_text, emit, number, table_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
+from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
 
-__all__ = ["command"]
+__all__ = ["command", "stages_text"]
+
+MOST_STAGES = 10
+"""Stages listed of an answer that was found in several; the JSON has them all."""
 
 
 @click.command("solve")
@@ -28,7 +34,13 @@ __all__ = ["command"]
     metavar="PART",
     help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
 )
-def command(request: Request, num_rounds: int, merge_tolerance: float) -> None:
+@click.option(
+    "--what-if",
+    multiple=True,
+    metavar="CHANGE",
+    help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
+)
+def command(request: Request, num_rounds: int, merge_tolerance: float, what_if: tuple[str, ...]) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
     JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
@@ -37,7 +49,11 @@ def command(request: Request, num_rounds: int, merge_tolerance: float) -> None:
     gavel solve jobs.csv -c v100:16,p100:8/4
     gavel solve jobs.csv -c cluster.yaml -p max_min_fairness -p max_min_fairness,agnostic=true
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
+    gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
     """
+    changes = changes_of(what_if)
+    if changes and num_rounds:
+        raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
     with warnings_shown():
         policies = policies_of(request)
         started = time.perf_counter()
@@ -47,8 +63,10 @@ def command(request: Request, num_rounds: int, merge_tolerance: float) -> None:
         built = time.perf_counter()
         _import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
+        others = [(change, change.applied(problem)) for change in changes]
         results = [
-            _result(inputs, problem, policy, num_rounds, request.round_seconds, seconds, merge_tolerance) for policy in policies
+            _result(inputs, problem, policy, num_rounds, request.round_seconds, seconds, merge_tolerance, others)
+            for policy in policies
         ]
     if request.form == "json":
         documents = [result.document for result in results]
@@ -68,6 +86,7 @@ class Result:
     rounds: list[gp.Round]
     delivery: gp.DeliveryReport | None
     document: dict[str, Any]
+    what_ifs: tuple[WhatIf, ...] = ()
 
 
 def _result(
@@ -78,12 +97,16 @@ def _result(
     round_seconds: float,
     seconds: dict[str, float],
     merge_tolerance: float,
+    others: list[tuple[Change, gp.AllocationProblem]],
 ) -> Result:
-    allocation = gp.solve(problem, policy, merge_tolerance=merge_tolerance)
+    solver = gp.Solver(policy, merge_tolerance=merge_tolerance)
+    allocation = solver.solve(problem)
     document = allocation.to_dict()
     document["seconds"] |= seconds
     if not num_rounds:
-        return Result(policy.label, allocation, [], None, document | {"rounds": []})
+        what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others)
+        document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
+        return Result(policy.label, allocation, [], None, document, what_ifs)
     scheduler, rounds = play(inputs, policy, num_rounds, round_seconds)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
@@ -97,31 +120,41 @@ def _import_solver(policies: list[gp.Policy]) -> None:
 
 
 def _csv(results: list[Result]) -> str:
-    """One line per policy and job: fractions by type, throughput, and the reason if the job is excluded."""
+    """One line per policy and job, and per --what-if: fractions by type, throughput, and the reason if the job is excluded."""
     types = results[0].allocation.accelerator_types
     header = ["policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"]
-    rows = (
-        [result.label, job_id, *fractions, throughput, normalized, result.allocation.excluded.get(job_id, "")]
+    if not results[0].what_ifs:
+        return csv_text(header, (line for result in results for line in _csv_lines([result.label], result.allocation)))
+    lines = (
+        line
         for result in results
-        for job_id, fractions, throughput, normalized in zip(
-            result.allocation.job_ids,
-            result.allocation.time_fractions.tolist(),
-            result.allocation.throughputs.tolist(),
-            result.allocation.normalized_throughputs.tolist(),
-            strict=True,
-        )
+        for change, allocation in [("", result.allocation), *((each.change.text, each.allocation) for each in result.what_ifs)]
+        for line in _csv_lines([change, result.label], allocation)
     )
-    return csv_text(header, rows)
+    return csv_text(["what_if", *header], lines)
+
+
+def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[object]]:
+    for job_id, fractions, throughput, normalized in zip(
+        allocation.job_ids,
+        allocation.time_fractions.tolist(),
+        allocation.throughputs.tolist(),
+        allocation.normalized_throughputs.tolist(),
+        strict=True,
+    ):
+        yield [*first, job_id, *fractions, throughput, normalized, allocation.excluded.get(job_id, "")]
 
 
 def _report(inputs: Inputs, results: list[Result]) -> str:
-    parts = [_jobs_table(inputs, results[0].allocation)] if len(results) == 1 else []
+    parts = [_jobs_table(inputs, results[0].allocation)] if len(results) == 1 and not results[0].what_ifs else []
     for result in results:
         if result.delivery is not None:
             heading = [f"Rounds under {result.label}"] if len(results) > 1 else []
             parts += [*heading, rounds_text(inputs.jobs, result.rounds), delivery_text(result.delivery)]
     parts.append(_excluded_text(results[0].allocation))
     parts.append(_summary(results[0]) if len(results) == 1 else _comparison(results))
+    parts.append(constraints_text((result.label, result.allocation) for result in results))
+    parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
     return "\n".join(part for part in parts if part)
 
 
@@ -156,15 +189,24 @@ def _summary(result: Result) -> str:
         objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
     served = len(allocation.job_ids) - len(allocation.excluded)
     seconds = sum(result.document["seconds"].values())
-    return f"{table}\n{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n{_route_text(result)}"
+    told = f"{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n"
+    return f"{table}\n{told}{stages_text(allocation)}{_route_text(result)}"
+
+
+def stages_text(allocation: gp.Allocation) -> str:
+    """Return one line for each stage of an answer that was found in several."""
+    lines = [f"  {stage.name}: {stage.value:.6g}, proven bound {stage.bound:.6g}\n" for stage in allocation.stages[:MOST_STAGES]]
+    more = len(allocation.stages) - len(lines)
+    return "".join(lines) + (f"  ... and {more} more\n" if more else "")
 
 
 def _route_text(result: Result) -> str:
-    """What merging has cost at most, and which quicker routes gave no proven answer; nothing where there is nothing to tell."""
+    """What merging has cost at most, what the policy has to say, and which quicker routes gave no proven answer."""
     route, gap = result.allocation.route, result.allocation.gap
     lines = []
     if route is not None and route.reduction == "merged" and gap is not None:
         lines = [f"{result.label}: jobs of nearly equal speed were merged, which costs at most {gap:.2%} of the objective"]
+    lines += [f"{result.label}: {note}" for note in result.allocation.notes]
     failed = () if route is None else route.failed
     lines += [f"{result.label}: a quicker route gave no proven answer and another was taken ({text})" for text in failed]
     return "".join(f"{line}\n" for line in lines)

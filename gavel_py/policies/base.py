@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.allocation import AllocationStatus
+from gavel_py.constraints import Constraint
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Certificate
+from gavel_py.rules import Broken, Rules
 
 if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver
@@ -31,26 +35,39 @@ def option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decides: (G, K) time fractions of each job of a class; certificate and (K,) prices where there is a program."""
+    """What a policy decides: (G, K) time fractions of each job of a class; certificate and (K,) prices where there is a program.
+
+    algorithm: what found the answer, if not the solver that the policy was given; notes: what its reader should know.
+    """
 
     time_fractions: Floats
     certificate: Certificate | None = None
     shadow_prices: Floats | None = None
+    algorithm: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(ABC):
     """A rule that turns an `AllocationProblem` into time fractions. It has options, and no state between calls.
 
-    Subclass one of the three families (`OrderedPolicy`, `SumPolicy`, `DemandPolicy`). A policy's name is its class's name
-    in lower case with underscores.
+    Subclass one of the three families (`OrderedPolicy`, `SumPolicy`, `DemandPolicy`), or `FormulaPolicy` to compare with. A
+    policy's name is its class's name in lower case with underscores. constraints: what its allocations must keep; a list will do.
     """
 
     agnostic: bool = option(False, "treat all accelerator types as equally fast (the comparison of the Gavel paper)")
     reference: str | None = option(None, "with agnostic: the accelerator type whose speed counts for all types")
 
+    constraints: tuple[Constraint, ...] = ()
+
+    family: ClassVar[str] = "own"
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "ones"
     empty_objective: ClassVar[float | None] = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+        strange = [each for each in self.constraints if not isinstance(each, Constraint)]
+        InputError.raise_any([Fault(f"policy {self.name}", "constraints", f"must be constraints, found {s!r}") for s in strange])
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -78,16 +95,25 @@ class Policy(ABC):
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @property
+    def status(self) -> AllocationStatus:
+        """How its allocations come about."""
+        return AllocationStatus.ORDERED if self.empty_objective is None else AllocationStatus.OPTIMAL
+
+    @property
     def changed_options(self) -> dict[str, Any]:
-        """The options that differ from their defaults."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        """The options that differ from their defaults, as plain data that JSON can hold."""
+        return self._changed()
 
     @property
     def label(self) -> str:
         """The name with the options that differ from their defaults, as the command line takes it: fifo,backfill=true."""
-        options = (f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in self.changed_options.items())
+        options = (f"{name}={_text(value)}" for name, value in self._changed().items())
         return ",".join([self.name, *options])
+
+    def _changed(self) -> dict[str, Any]:
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        values.pop("constraints")
+        return {name: value for name, (value, default) in values.items() if value != default}
 
     @property
     def backfills(self) -> bool:
@@ -97,6 +123,29 @@ class Policy(ABC):
     def check(self, problem: AllocationProblem) -> None:
         """Raise `InputError` if a job that can run lacks what this policy needs to know of it."""
         self.view(separate_jobs(problem, self.name, self.reads))
+
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> None:
+        """Raise `InputError` if constraints cannot all hold, or not under this policy."""
+        if self.agnostic and jobs.rules.floors:
+            text = "sees no throughputs with agnostic, so it can promise none: leave out constraints on throughputs and deadlines"
+            raise InputError(Fault(f"policy {self.name}", "constraints", text))
+        if self.empty_objective is None:
+            if jobs.rules.has_penalties:
+                text = "has no objective to weigh soft constraints and the cost of change against; make them hard or leave them out"
+                raise InputError(Fault(f"policy {self.name}", "constraints", text))
+        elif jobs.rules.can_conflict:
+            from gavel_py.feasibility import check_rules
+
+            check_rules(jobs, solver)
+
+    def check_kept(self, broken: Sequence[Broken]) -> None:
+        """Raise `InputError` if a policy that searches for nothing has come to an answer that breaks rules."""
+        text = f"is not kept by {self.name}, which does not look for another allocation; a policy with an objective does"
+        InputError.raise_any([Fault(f"constraint {each.name}", "", text) for each in broken])
+
+    def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:  # noqa: ARG002
+        """Return the rules by which another policy keeps what this one has decided, its objective to a part of `tolerance`."""
+        raise InputError(Fault(f"policy {self.name}", "", "has no objective that a second policy could keep"))
 
     def view(self, jobs: JobClasses) -> JobClasses:
         """Return the jobs as this policy sees them.
@@ -120,3 +169,12 @@ class Policy(ABC):
         text = f"cannot run on the reference accelerator {self.reference!r}, so its speed there cannot stand for the others"
         InputError.raise_any([Fault(f"job {job!r}", "", text) for job in jobs.names(speed <= 0)])
         return speed
+
+
+def _text(value: object) -> str:
+    """An option's value as the command line takes it."""
+    if isinstance(value, tuple):
+        return ":".join(map(_text, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

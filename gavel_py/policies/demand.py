@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.array_checks import returned_numbers
+from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.rules import Rules
 
 if TYPE_CHECKING:
     from gavel_py.level_search import Levels
+    from gavel_py.proof import Prices
     from gavel_py.solver import LinearSolver
 
 __all__ = ["DemandPolicy"]
@@ -28,12 +31,14 @@ class DemandPolicy(Policy):
 
     direction "max": the larger θ the better, and needs grow with it; "min": the smaller the better, and needs fall with it.
     Where the needs are in proportion to θ (direction "max") or to 1/θ ("min"), `need` is all; for others write its
-    inverse `level` too.
+    inverse `level` too. needs_are_convex: whether each need is convex in θ (a proportional one is), which soft constraints ask for.
     """
 
     efficiency: bool = option(True, "among all answers of the best level, take the one with the most Σ s_i·v_i")
 
+    family: ClassVar[str] = "demand"
     direction: ClassVar[Literal["max", "min"]] = "max"
+    needs_are_convex: ClassVar[bool] = False
 
     @abstractmethod
     def need(self, jobs: JobClasses, level: float) -> Floats:
@@ -53,9 +58,31 @@ class DemandPolicy(Policy):
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.level_search import Levels, find_best_level
 
+        if jobs.rules.has_penalties:
+            return self._decide_charged(jobs, solver)
         levels = Levels(self, jobs)
-        best = find_best_level(levels, solver, self.efficiency)
+        best = find_best_level(levels, solver, efficiency=self.efficiency)
         return Decision(best.fractions, LevelCertificate(levels, best.prices), best.shadow_prices)
+
+    def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        """Weigh the level against what it costs to break rules; there is no efficiency stage then."""
+        from gavel_py.charged_level import find_charged_level
+        from gavel_py.level_search import Levels
+
+        if not self.needs_are_convex:
+            text = (
+                "must be convex in the level for soft constraints and the cost of change; if they are, set needs_are_convex = True"
+            )
+            raise InputError(Fault(f"policy {self.name}", "need", text))
+        fractions, certificate = find_charged_level(Levels(self, jobs), solver)
+        return Decision(fractions, certificate, certificate.program.shadow_prices(solver))
+
+    def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
+        certificate = decision.certificate
+        if not isinstance(certificate, LevelCertificate):
+            text = "weighs soft constraints, and what it reaches with them cannot be kept for a second policy"
+            raise InputError(Fault(f"policy {self.name}", "constraints", text))
+        return kept_levels(self.name, jobs, certificate, decision.time_fractions, tolerance)
 
     def certificate(self, jobs: JobClasses, decision: Decision) -> LevelCertificate:
         from gavel_py.level_search import Levels
@@ -63,12 +90,20 @@ class DemandPolicy(Policy):
         return LevelCertificate(Levels(self, jobs), decision.certificate.prices)  # type: ignore[union-attr]
 
 
+def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, fractions: Floats, tolerance: float) -> Rules:
+    """Return the floors by which everybody keeps what the level that these time fractions reach asks for, but for a small part."""
+    levels = certificate.levels
+    level = certificate.value(fractions)
+    worse = level + levels.worse * tolerance * max(abs(level), certificate.scale(fractions))
+    return Rules(floors=(jobs.floor(name, levels.needs(worse)),))
+
+
 @dataclass(frozen=True)
 class LevelCertificate:
     """Proves a level: prices p of the GPUs at which every job's cheapest way to what it needs at a better level costs too much."""
 
     levels: Levels
-    prices: Floats
+    prices: Prices
 
     @property
     def jobs(self) -> JobClasses:
@@ -86,6 +121,11 @@ class LevelCertificate:
         """Return by how much the level would get worse with half the throughputs: what counts where the level itself is near 0."""
         throughputs = self._throughputs(fractions)
         return abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices at which all that is needed costs all that there is."""
+        return self.prices
 
     def _throughputs(self, fractions: Floats) -> Floats:
         throughputs: Floats = (self.jobs.throughputs * fractions) @ np.ones(fractions.shape[1])

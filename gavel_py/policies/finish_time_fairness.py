@@ -27,6 +27,7 @@ class FinishTimeFairness(DemandPolicy):
 
     direction: ClassVar[Literal["max", "min"]] = "min"
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+    needs_are_convex: ClassVar[bool] = True
 
     reads = ("steps_remaining", "elapsed_seconds", "isolated_seconds")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ class MaxMinFairness(DemandPolicy):
     θ = min_i s_i·thr_i / (w_i·P_i); w_i: weight, P_i: throughput of an equal share, s_i: GPUs of the gang.
     Source: Gavel (OSDI 2020), sections 4.1 and 4.2.
     """
+
+    needs_are_convex: ClassVar[bool] = True
 
     reads = ("weights",)
 

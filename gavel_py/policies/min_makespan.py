@@ -23,6 +23,7 @@ class MinMakespan(DemandPolicy):
 
     direction: ClassVar[Literal["max", "min"]] = "min"
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+    needs_are_convex: ClassVar[bool] = True
 
     reads = ("steps_remaining",)
 

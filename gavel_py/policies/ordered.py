@@ -21,6 +21,9 @@ __all__ = ["OrderedPolicy"]
 
 Floats = NDArray[np.float64]
 
+ROUNDING = 1e-10
+"""A part of a job's time that is not told from none, or from all: limits are left as differences, which lose digits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedPolicy(Policy):
@@ -33,6 +36,7 @@ class OrderedPolicy(Policy):
     preemptive: bool = option(True, "false: jobs that run keep their accelerator type and come first")
     backfill: bool = option(True, "let later jobs pass one that does not fit; without it GPUs may stay idle")
 
+    family: ClassVar[str] = "ordered"
     empty_objective: ClassVar[float | None] = None
 
     reduces: ClassVar[bool] = False
@@ -46,19 +50,20 @@ class OrderedPolicy(Policy):
         return self.backfill
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
-        free = jobs.capacities.copy()
+        free = _Free(jobs)
         fractions = np.zeros(jobs.throughputs.shape)
         order = self._order(jobs)
         if not self.preemptive:
             order = self._keep_running(jobs, order, free, fractions)
+        order = free.promised_first(order)
         # The types of each job, fastest first; equal ones in the order of the cluster.
         preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
-        gangs, runnable = jobs.num_gpus, jobs.runnable
+        runnable = jobs.runnable
         for i in order.tolist():
-            if not free.any():
+            if not free.gpus.any():
                 break
             types = [j for j in preference[i] if runnable[i, j]]
-            left = _take(fractions[i], free, float(gangs[i]), types, self.fractional)
+            left = _take(fractions[i], free, i, types, self.fractional)
             if left > 0 and not self.backfill:
                 break
         return Decision(fractions)
@@ -79,26 +84,56 @@ class OrderedPolicy(Policy):
                 order[start:end] = sorted(order[start:end].tolist(), key=lambda i: natural_key(ids[rows[i]]))
         return order
 
-    def _keep_running(self, jobs: JobClasses, order: NDArray[np.int64], free: Floats, fractions: Floats) -> NDArray[np.int64]:
+    def _keep_running(self, jobs: JobClasses, order: NDArray[np.int64], free: _Free, fractions: Floats) -> NDArray[np.int64]:
         """Give every running job that still fits its type for all of its time, and return the others in order."""
         kept = np.zeros(len(order), dtype=bool)
         running_on = jobs.problem.running_on[jobs.jobs]
         for i in order[running_on[order] >= 0].tolist():
             j = running_on[i]
-            if jobs.runnable[i, j] and free[j] >= jobs.num_gpus[i]:
-                kept[i] = _take(fractions[i], free, float(jobs.num_gpus[i]), [j], fractional=False) == 0
+            if jobs.runnable[i, j]:
+                kept[i] = _take(fractions[i], free, i, [j], fractional=False) == 0
         return order[~kept[order]]
 
 
-def _take(row: Floats, free: Floats, gang: float, types: list[int], fractional: bool) -> float:
-    """Fill one job's `row` from the `free` GPUs of the types in turn; return the part of its time that is left unserved."""
+class _Free:
+    """What is left to be given: GPUs of each type, and of each upper limit that rules set."""
+
+    def __init__(self, jobs: JobClasses) -> None:
+        self.gpus = jobs.capacities.copy()
+        self._gangs = jobs.num_gpus.astype(float)
+        costs, most = jobs.limits
+        upper = most >= 0
+        self._costs, self._left = costs[upper], most[upper].copy()
+        self._promised = (jobs.floors > 0) | (costs[~upper] < 0).any(axis=(0, 2))
+
+    def promised_first(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the order with the jobs in front to which rules promise throughput or GPUs."""
+        first = self._promised[order]
+        return np.concatenate([order[first], order[~first]])
+
+    def part(self, i: int, j: int) -> float:
+        """Return which part of its time job i can have on type j."""
+        part = float(self.gpus[j] / self._gangs[i])
+        costs = self._costs[:, i, j]
+        taking = costs > 0
+        part = min(part, float((self._left[taking] / costs[taking]).min())) if taking.any() else part
+        return 0.0 if part < ROUNDING else 1.0 if abs(part - 1) < ROUNDING else part
+
+    def take(self, i: int, j: int, part: float) -> None:
+        """Give it."""
+        self.gpus[j] = max(0.0, self.gpus[j] - part * self._gangs[i])
+        np.maximum(0.0, self._left - part * self._costs[:, i, j], out=self._left)
+
+
+def _take(row: Floats, free: _Free, i: int, types: list[int], fractional: bool) -> float:
+    """Fill job i's `row` from what is free of the types in turn; return the part of its time that is left unserved."""
     left = 1.0
     for j in types:
-        part = min(left, free[j] / gang)
+        part = min(left, free.part(i, j))
         if part <= 0 or (part < 1 and not fractional):
             continue
         row[j] = part
-        free[j] = max(0.0, free[j] - part * gang)
+        free.take(i, j, part)
         left -= part
         if left <= 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""The policies that come with gavel_py, by name, and policies built from a name and options."""
+"""Policies by name, built in, installed or the user's own, and policy objects made from a name and options."""
 
 from __future__ import annotations
 
@@ -10,62 +10,138 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, nearest
 from gavel_py.policies.base import Policy
+from gavel_py.policies.importing import imported_policy, told
+from gavel_py.policies.installed import Offer, offers
 
-__all__ = ["PolicyOption", "policy_class", "policy_names", "policy_options", "resolve_policy"]
+__all__ = ["PolicyOption", "policy_class", "policy_names", "policy_options", "policy_source", "resolve_policy"]
 
 # One module per policy, of the policy's name; the class has the same name in CamelCase.
-NAMES = ("max_min_fairness", "max_total_throughput", "min_makespan", "finish_time_fairness", "shortest_job_first", "fifo")
+NAMES = (
+    *("max_min_fairness", "min_makespan", "finish_time_fairness", "min_lateness"),
+    *("water_filling", "hierarchical"),
+    *("max_total_throughput", "max_progress_rate", "throughput_per_dollar", "min_cost", "nash_welfare"),
+    *("shortest_job_first", "least_attained_service", "priority", "fifo"),
+    *("isolated", "proportional", "allox"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyOption:
-    """One option of a policy: its name, type, default and one line of explanation."""
+    """One option of a policy: its name, type, default (`dataclasses.MISSING` if there is none) and one line of explanation."""
 
     name: str
     type: Any
     default: Any
     help: str
 
+    @property
+    def required(self) -> bool:
+        """Whether it has no default, so that a value must be given."""
+        return self.default is dataclasses.MISSING
+
 
 def policy_names() -> tuple[str, ...]:
-    """Return the names of the built-in policies."""
-    return NAMES
+    """Return the names of the built-in policies, then those that installed packages offer (entry points `gavel_py.policies`).
+
+    Those come in alphabetical order, and none of them is imported. A built-in name that a package offers too stays what it
+    is, with a `GavelWarning`.
+    """
+    return (*NAMES, *offers(NAMES))
 
 
 def policy_class(name: str) -> type[Policy]:
-    """Return the class of the built-in policy of this name; raises `UnknownNameError` with the nearest names."""
-    if name not in NAMES:
-        raise UnknownNameError(f"there is no policy {name!r}{nearest(name, NAMES)}")
-    module = importlib.import_module(f"gavel_py.policies.{name}")
-    found: type[Policy] = getattr(module, "".join(part.capitalize() for part in name.split("_")))
-    return found
+    """Return the class of a policy: built in, offered by an installed package, or one's own as package.module:Class.
+
+    Raises `UnknownNameError` for a policy, module or class that there is not, with the nearest names, and `InputError` for a
+    module that fails on import and for what is no policy or an abstract one.
+    """
+    if name in NAMES:
+        module = importlib.import_module(f"gavel_py.policies.{name}")
+        found: type[Policy] = getattr(module, "".join(part.capitalize() for part in name.split("_")))
+        return found
+    if ":" in name:
+        return imported_policy(name, f"policy {name}")
+    offer = _offered(name)
+    return imported_policy(offer.target, f"policy {name} of package {offer.package}")
+
+
+def policy_source(name: str) -> str:
+    """Return where a policy comes from: "gavel_py", the name and version of a package, or the module of one's own class.
+
+    Raises `UnknownNameError` for a name that nothing bears. Nothing is imported.
+    """
+    if name in NAMES:
+        return "gavel_py"
+    return name.partition(":")[0] if ":" in name else _offered(name).package
+
+
+def _offered(name: str) -> Offer:
+    """Return what an installed package offers under this name."""
+    known = offers(NAMES)
+    if name not in known:
+        hint = "; a class of your own is named package.module:Class" if "." in name else nearest(name, (*NAMES, *known))
+        raise UnknownNameError(f"there is no policy {name!r}{hint}")
+    first, *others = known[name]
+    if others:
+        ways = " or ".join(f"{offer.target} (of {offer.package})" for offer in known[name])
+        raise InputError(Fault(f"policy {name}", "", f"is offered by several packages; name one by its class: {ways}"))
+    return first
 
 
 def policy_options(cls: type[Policy]) -> dict[str, PolicyOption]:
-    """Return the options of a policy class by name, in the order in which they are declared."""
-    types = typing.get_type_hints(cls)
+    """Return the options of a policy class by name, in the order in which they are declared.
+
+    Raises `InputError` where the type of an option is a name that its module does not have.
+    """
+    try:
+        types = typing.get_type_hints(cls)
+    except NameError as error:
+        text = f"the type of an option cannot be read: {error}; import it outside of `if TYPE_CHECKING`"
+        raise InputError(Fault(f"policy {cls.__name__}", "", text)) from None
     return {
-        f.name: PolicyOption(f.name, types[f.name], f.default, f.metadata.get("help", ""))
+        f.name: PolicyOption(f.name, types[f.name], _default(f), f.metadata.get("help", ""))
         for f in dataclasses.fields(cls)
-        if f.init
+        if f.init and f.name != "constraints"
     }
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 def resolve_policy(policy: str | Policy, **options: Any) -> Policy:
-    """Return the policy object of a name with options, or a policy object as it is (changed by options, if any).
+    """Return the policy object of a name (see `policy_class`) with options, or a policy object as it is (changed by options).
 
     Option values may be text, as from a command line ("true", "0.5").
     Raises `UnknownNameError` for an unknown policy or option and `InputError` for a value of the wrong type.
     """
     if isinstance(policy, str):
-        cls = policy_class(policy)
-        return cls(**_checked(cls, policy, options))
+        return _made(policy_class(policy), policy, options)
     if not isinstance(policy, Policy):
         hint = " (this is a class; call it to make one)" if inspect.isclass(policy) else ""
         raise InputError(f"a policy must be a name or a Policy object, found {policy!r}{hint}")
     return dataclasses.replace(policy, **_checked(type(policy), policy.name, options)) if options else policy
+
+
+def _made(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
+    values = _checked(cls, name, options)
+    faults = []
+    for argument in inspect.signature(cls).parameters.values():
+        if argument.default is argument.empty and argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            if argument.name not in policy_options(cls):
+                text = f"`{argument.name}` is an argument of its class, but no option; options are fields of a dataclass"
+                faults.append(Fault(f"policy {name}", "", text))
+            elif argument.name not in values:
+                faults.append(Fault(f"policy {name}", f"option {argument.name}", "has no default, so it must be given"))
+    InputError.raise_any(faults)
+    try:
+        return cls(**values)
+    except GavelError:
+        raise
+    except Exception as error:  # a constructor of the user's own
+        raise InputError(Fault(f"policy {name}", "", f"making it failed with {told(error)}")) from error
 
 
 def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +152,7 @@ def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str,
     values, faults = {}, []
     for option, value in options.items():
         try:
-            values[option] = TypeAdapter(known[option].type).validate_python(value)
+            values[option] = TypeAdapter(known[option].type).validate_python(_parts(known[option].type, value))
         except ValidationError:
             text = f"must be {type_words(known[option].type)}, found {value!r}"
             faults.append(Fault(f"policy {name}", f"option {option}", text))
@@ -84,10 +160,19 @@ def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str,
     return values
 
 
+def _parts(kind: Any, value: Any) -> Any:
+    """The value of an option that holds several, if it is text: what stands between the colons, or "none"."""
+    if typing.get_origin(kind) is not tuple or not isinstance(value, str):
+        return value
+    return () if value in ("", "none") else value.split(":")
+
+
 def type_words(kind: Any) -> str:
     """Return an option's type in words, as in "true or false" or "'remaining' or 'total'"."""
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(repr(value) for value in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return f"{type_words(typing.get_args(kind)[0])}, or several with ':' between them"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
     parts = typing.get_args(kind) or (kind,)
     return " or ".join(words.get(part, getattr(part, "__name__", str(part))) for part in parts)

@@ -202,8 +202,20 @@ class RoundScheduler:
             isolated_seconds=self._isolated_seconds(jobs),
             attained_gpu_seconds=[standing.attained_gpu_seconds for standing in standings],
             running_on=[self._running[job.job_id].accelerator if job.job_id in self._running else None for job in jobs],
+            previous_fractions=self._previous_fractions(jobs),
         )
-        return problem, self._solver.solve(problem)
+        allocation = self._solver.solve(problem)
+        # The problem that was solved: constraints may keep jobs off types, and rounds must do so too.
+        return problem if allocation.evidence is None else allocation.evidence.problem, allocation
+
+    def _previous_fractions(self, jobs: tuple[Job, ...]) -> NDArray[np.float64] | None:
+        """What the allocation in force gives these jobs, 0 for those that have come since."""
+        if self._solved is None:
+            return None
+        allocation = self._solved[1]
+        rows = {job_id: row for row, job_id in enumerate(allocation.job_ids)}
+        known = np.vstack([allocation.time_fractions, np.zeros(len(allocation.accelerator_types))])
+        return known[[rows.get(job.job_id, -1) for job in jobs]]
 
     def _isolated_seconds(self, jobs: tuple[Job, ...]) -> list[float]:
         """How long each job would have taken for its progress in its isolated share, as that was when the progress was made."""
@@ -231,7 +243,7 @@ class RoundScheduler:
             num_gpus=problem.num_gpus,
             capacities=problem.capacities.astype(np.int64),
             running_on=_columns(problem, self._running),
-            backfill=self.policy.backfills,
+            backfill=self.policy.backfills and not self.policy.constraints,  # what is left over may be kept free by a constraint
         )
         return plan_round(demand, self.jobs, problem.accelerator_types, self.cluster.nodes, self._running, self.mechanism)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import gavel_py as gp
 from gavel_py.policies.base import Decision
+from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import RoundDemand
 from gavel_py.solver import LinearSolver
@@ -369,3 +370,22 @@ def test_progress_counts_as_isolated_time_at_the_share_of_its_day() -> None:
     made.next_round()
     assert recorder.seen[-1].isolated_seconds[0] == pytest.approx(300 / speed + 100 / half)
     assert half < speed
+
+
+def test_rounds_keep_constraints_too() -> None:
+    never = scheduler("v100:3", policy=MaxMinFairness(constraints=[gp.Forbid("a")]))
+    few = scheduler("v100:3", policy=MaxMinFairness(constraints=[gp.MaxGpus(1)]))
+    for made in (never, few):
+        made.submit(job("a", total_steps=10_000))
+        made.submit(job("b", total_steps=10_000))
+    assert set(never.next_round().assignments) == {"b"}
+    # No more than one GPU in the mean of the rounds; the two that are left over stay free.
+    assert sum(len(few.next_round().assignments) for _ in range(8)) == 8
+
+
+def test_a_cost_of_change_counts_from_the_last_allocation() -> None:
+    made = scheduler("v100:1", policy=MaxMinFairness(constraints=[gp.SwitchCost(0.8)]))
+    made.submit(job("a", total_steps=10_000))
+    assert set(made.next_round().assignments) == {"a"}  # level 1 for 0.8
+    made.submit(job("b", total_steps=10_000))
+    assert set(made.next_round().assignments) == {"a"}  # level ½ for both would cost 0.8 once more

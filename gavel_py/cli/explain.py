@@ -1,0 +1,115 @@
+"""gavel explain: why a job gets what it gets."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import Request, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.output import counted, emit, number, table_text, width
+
+__all__ = ["command"]
+
+NOTHING = 1e-6
+"""A change by less than this part is none."""
+
+
+LEAST_TIME = 5e-4
+"""Time that is shown as more than 0.0%."""
+
+
+@click.command("explain")
+@click.argument("job_id", metavar="JOB_ID")
+@problem_options
+def command(request: Request, job_id: str) -> None:
+    """Explain why a job gets what it gets: what holds it there, what more GPUs would change, who has what it could use.
+
+    What holds it is read off the proof of the allocation; each GPU more is solved for.
+
+    \b
+    gavel explain vision-003 jobs.csv -c cluster.yaml
+    gavel explain vision-003 jobs.csv -c cluster.yaml -p fifo --json
+    """
+    if request.form == "csv":
+        raise click.UsageError("an explanation is no table; leave out --csv, or take --json")
+    with warnings_shown():
+        policy, *others = policies_of(request)
+        if others:
+            raise click.UsageError("a job is explained under one --policy at a time")
+        explanation = gp.explain(load(request).problem(), job_id, policy)
+    if request.form == "json":
+        emit(json.dumps(explanation.to_dict(), indent=2, allow_nan=False), request.out)
+    else:
+        emit("\n".join(_report(explanation, policy.label)), request.out)
+
+
+def _report(explanation: gp.Explanation, label: str) -> Iterator[str]:
+    """The paragraphs of an explanation."""
+    if explanation.excluded is not None:
+        yield _folded(f"{explanation.job_id} gets no time under {label}: {explanation.excluded}", "")
+        return
+    yield _share(explanation, label)
+    reasons = [reason.text for reason in explanation.bindings] or ["nothing: the objective gains nothing from more for it"]
+    yield "What holds it there\n\n" + "".join(_folded(reason, "- ") for reason in reasons)
+    yield _more_gpus(explanation)
+    if explanation.holders:
+        yield _holders(explanation)
+
+
+def _share(explanation: gp.Explanation, label: str) -> str:
+    """What the job gets."""
+    gang = counted(explanation.num_gpus, "GPU")
+    speed = f"{number(explanation.throughput)} steps/s, {number(explanation.normalized_throughput)} of an equal share"
+    times = [f"{part:.1%} on {name}" for name, part in explanation.time_fractions.items() if part >= LEAST_TIME]
+    waits = 1 - sum(explanation.time_fractions.values())
+    if waits >= LEAST_TIME:
+        times.append(f"{waits:.1%} waiting")
+    lines = [f"{explanation.job_id} ({gang}) under {label}: {speed}", f"Its time: {', '.join(times)}"]
+    if explanation.equal_jobs:
+        lines.append(f"{counted(explanation.equal_jobs, 'other job')} just like it, with just as much")
+    lines += explanation.notes
+    if not explanation.certain:
+        lines.append("Other allocations that are just as good may give it more or less")
+    return "".join(_folded(line, "") for line in lines)
+
+
+def _more_gpus(explanation: gp.Explanation) -> str:
+    solved = [more for more in explanation.one_more_gpu if not more.failed]
+    has_objective = explanation.objective is not None
+    columns = ["type", "steps/s", "change", *(["objective", "its change"] if has_objective else [])]
+    rows = [[more.accelerator, *_numbers(explanation, more)][: len(columns)] for more in solved]
+    notes = [f"{more.accelerator}: {reason}" for more in explanation.one_more_gpu if (reason := more.failed or more.closed)]
+    if not all(more.certain for more in solved):
+        notes.append("~: other allocations that are just as good may give it more or less")
+    return table_text("What one more GPU would change", columns, rows) + "".join(_folded(note, "") for note in notes)
+
+
+def _numbers(explanation: gp.Explanation, more: gp.explanation.OneMoreGpu) -> Iterable[str]:
+    about = "" if more.certain else "~"
+    yield about + number(more.throughput)
+    yield _change(more.throughput_change, explanation.throughput)
+    yield number(more.objective)
+    yield _change(more.objective_change, explanation.objective)
+
+
+def _change(change: float | None, before: float | None) -> str:
+    if change is None or before is None:
+        return "-"
+    return "0" if abs(change) <= NOTHING * abs(before) else f"{change:+.4g}"
+
+
+def _holders(explanation: gp.Explanation) -> str:
+    types = list(explanation.others.gpus)
+    held = [(holder.job_id, holder.gpus) for holder in explanation.holders]
+    if explanation.others.jobs:
+        held.append((f"{counted(explanation.others.jobs, 'other')}", explanation.others.gpus))
+    rows = [[name, *("." if gpus[t] < NOTHING else number(gpus[t]) for t in types)] for name, gpus in held]
+    return table_text("Who has what it could use (GPUs, on average)", ["job", *types], rows)
+
+
+def _folded(text: str, bullet: str) -> str:
+    return textwrap.fill(text, width(), initial_indent=bullet, subsequent_indent=" " * len(bullet)) + "\n"

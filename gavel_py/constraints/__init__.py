@@ -1,0 +1,28 @@
+"""Constraints that any policy accepts: what an allocation must keep, or may break at a price."""
+
+from gavel_py.constraints.applying import constrained
+from gavel_py.constraints.base import Constraint
+from gavel_py.constraints.files import KINDS, read_constraints
+from gavel_py.constraints.outcomes import ConstraintOutcome, outcomes_of
+from gavel_py.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
+from gavel_py.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
+from gavel_py.constraints.throughput import Deadline, MinThroughput
+
+__all__ = [
+    "KINDS",
+    "Constraint",
+    "ConstraintOutcome",
+    "CostBudget",
+    "Deadline",
+    "Forbid",
+    "KeepRunning",
+    "MaxGpus",
+    "MinThroughput",
+    "Pin",
+    "Quota",
+    "Reserve",
+    "SwitchCost",
+    "constrained",
+    "outcomes_of",
+    "read_constraints",
+]

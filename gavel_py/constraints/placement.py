@@ -1,0 +1,123 @@
+"""Constraints on where single jobs run, and on change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator
+
+from gavel_py.constraints.base import Constraint, Mask, Scope, listed
+from gavel_py.errors import Fault
+from gavel_py.rules import Need, Place
+from gavel_py.validation import Name, Positive
+
+__all__ = ["Forbid", "KeepRunning", "Pin", "SwitchCost"]
+
+
+def _one_or_more(value: object) -> object:
+    if isinstance(value, list | tuple) and not value:
+        raise ValueError("must name at least one")
+    return listed(value)
+
+
+Names = Annotated[tuple[Name, ...], BeforeValidator(listed)]
+OneOrMore = Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)]
+
+
+class Pin(Constraint):
+    """A job runs on these accelerator types only: X_ij = 0 on all others. It cannot hold where it can run on none of them."""
+
+    never_soft = "can only hold or not"
+
+    job: Name
+    accelerators: OneOrMore
+
+    @property
+    def text(self) -> str:
+        return f"the pin of job {self.job!r} to {', '.join(self.accelerators)}"
+
+    def faults(self, scope: Scope) -> list[Fault]:
+        return self._unknown_types(scope, "accelerators", self.accelerators)
+
+    def places(self, scope: Scope) -> list[Place]:
+        types = [name in self.accelerators for name in scope.problem.accelerator_types]
+        return [_at_most(self.text, scope.jobs(self.job, self), types, insists=True)]
+
+
+class Forbid(Constraint):
+    """A job does not run on these accelerator types: X_ij = 0 there; without `accelerators` it gets no time at all."""
+
+    never_soft = "can only hold or not"
+
+    job: Name
+    accelerators: Names = ()
+
+    @property
+    def text(self) -> str:
+        return f"the ban of job {self.job!r}" + (f" from {', '.join(self.accelerators)}" if self.accelerators else "")
+
+    def faults(self, scope: Scope) -> list[Fault]:
+        return self._unknown_types(scope, "accelerators", self.accelerators)
+
+    def places(self, scope: Scope) -> list[Place]:
+        banned = self.accelerators or scope.problem.accelerator_types
+        types = [name not in banned for name in scope.problem.accelerator_types]
+        return [_at_most(self.text, scope.jobs(self.job, self), types)]
+
+
+class KeepRunning(Constraint):
+    """Jobs that run are not preempted: X_ij = 1 on the type j where job i runs (`running_on`), for all jobs or those named.
+
+    A job that can no longer run where it does is not held there. It cannot hold together with a limit that asks for their GPUs.
+    """
+
+    never_soft = "can only hold or not"
+
+    jobs: OneOrMore | None = None
+
+    @property
+    def text(self) -> str:
+        return "no preemption of running jobs" + ("" if self.jobs is None else f" {', '.join(repr(job) for job in self.jobs)}")
+
+    def places(self, scope: Scope) -> list[Place]:
+        rows, types = self._kept(scope)
+        return [Place(self._name_of(scope), rows, types[:, None] == np.arange(len(scope.problem.capacities)), insists=True)]
+
+    def needs(self, scope: Scope) -> list[Need]:
+        rows, types = self._kept(scope)
+        return [Need(self._name_of(scope), rows, scope.problem.throughputs[rows, types])]
+
+    def _name_of(self, scope: Scope) -> Callable[[int], str]:
+        return lambda i: f"no preemption of running job {scope.problem.job_ids[i]!r}"
+
+    def _kept(self, scope: Scope) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows and types of the jobs concerned that run where they still may."""
+        problem = scope.original
+        named: Mask | bool = True
+        if self.jobs is not None:
+            named = scope.mask(np.concatenate([scope.jobs(job, self) for job in self.jobs]))
+        rows = np.flatnonzero((problem.running_on >= 0) & named)
+        rows = rows[problem.runnable[rows, problem.running_on[rows]]]
+        return rows, problem.running_on[rows]
+
+
+class SwitchCost(Constraint):
+    """Change against the last allocation costs the objective cost · Σ_ij s_i |X_ij − previous_ij| (`previous_fractions`).
+
+    The sum is over the types where a job can run.
+    """
+
+    never_soft = "is a price itself"
+
+    cost: Positive
+
+    @property
+    def text(self) -> str:
+        return f"the cost of change, {self.cost:g} per GPU"
+
+
+def _at_most(name: str, rows: NDArray[np.int64], types: list[bool], *, insists: bool = False) -> Place:
+    return Place(lambda i: name, rows, np.tile(types, (len(rows), 1)), insists)  # noqa: ARG005

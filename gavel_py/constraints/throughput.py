@@ -1,0 +1,103 @@
+"""Constraints on the throughput of single jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.constraints.base import Constraint, Scope
+from gavel_py.errors import Fault
+from gavel_py.rules import Need
+from gavel_py.validation import Finite, Name, Positive
+
+__all__ = ["Deadline", "MinThroughput"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+class MinThroughput(Constraint):
+    """A job must have a throughput: thr_i >= rate, steps/s.
+
+    It cannot hold where the job's fastest accelerator type gives less, or where others must have what it takes.
+    """
+
+    job: Name
+    rate: Positive
+
+    @property
+    def text(self) -> str:
+        return f"the throughput of {self.rate:g} steps/s for job {self.job!r}"
+
+    def needs(self, scope: Scope) -> list[Need]:
+        rows = _able(self, scope, scope.jobs(self.job, self))
+        return [Need(lambda i: self.text, rows, np.full(len(rows), self.rate), self.penalty)]  # noqa: ARG005
+
+
+class Deadline(Constraint):
+    """Jobs must end in time: thr_i >= n_i / d_i, n_i steps remaining, d_i seconds from now to the deadline.
+
+    job: the job, none for all that have a deadline and can run; seconds: d_i, none for the job's own deadline. It cannot hold
+    where a deadline is past or too near; where it is soft, such a job is to run as fast as it can, the least late that it can be.
+    """
+
+    job: Name | None = None
+    seconds: Finite | None = None
+
+    @property
+    def text(self) -> str:
+        whose = "the deadlines of all jobs" if self.job is None else f"the deadline of job {self.job!r}"
+        return whose if self.seconds is None else f"{whose} in {self.seconds:g} s"
+
+    def faults(self, scope: Scope) -> list[Fault]:
+        problem, rows = scope.problem, self._concerned(scope)
+        text = "is unknown, and a deadline needs it"
+        unknown = rows[np.isnan(problem.steps_remaining[rows])].tolist()
+        faults = [Fault(f"job {problem.job_ids[i]!r}", "steps_remaining", text) for i in unknown]
+        if self.job is not None and not len(rows) and len(scope.jobs(self.job, self)):
+            faults.append(self._fault("seconds", "must be given: the job has no deadline of its own"))
+        return faults
+
+    def needs(self, scope: Scope) -> list[Need]:
+        problem, rows = scope.problem, self._concerned(scope)
+        if self.job is None:
+            rows = rows[problem.runnable[rows].any(axis=1)]  # the others are left out, and it is said why
+            if not len(rows):
+                scope.warn(self, "no job has a deadline")
+        rows = _able(self, scope, rows)
+        seconds = self._seconds(scope, rows)
+        least = np.divide(problem.steps_remaining[rows], seconds, out=np.full(len(rows), np.inf), where=seconds > 0)
+        if self.penalty is not None:
+            least = np.minimum(least, problem.fastest[rows])
+        return [Need(_name_of(problem.job_ids, rows, seconds), rows, least, self.penalty)]
+
+    def _concerned(self, scope: Scope) -> Indices:
+        """The rows of the unfinished jobs concerned."""
+        rows = np.flatnonzero(scope.unfinished) if self.job is None else scope.jobs(self.job, self)
+        return rows[~np.isnan(self._seconds(scope, rows))]
+
+    def _seconds(self, scope: Scope, rows: Indices) -> Floats:
+        """Seconds to the deadlines of these jobs, NaN where there is none."""
+        seconds: Floats = scope.problem.deadlines_seconds[rows] if self.seconds is None else np.full(len(rows), self.seconds)
+        return seconds
+
+
+def _able(constraint: Constraint, scope: Scope, rows: Indices) -> Indices:
+    """The jobs that get any time, if the constraint is soft; if it is hard, it cannot hold for the others."""
+    if constraint.penalty is None:
+        return rows
+    idle = rows[~scope.problem.runnable[rows].any(axis=1)]
+    for job_id in (scope.problem.job_ids[i] for i in idle.tolist()):
+        scope.warn(constraint, f"job {job_id!r} is left out: {scope.problem.excluded[job_id]}")
+    return np.setdiff1d(rows, idle)
+
+
+def _name_of(job_ids: Sequence[str], rows: Indices, seconds: Floats) -> Callable[[int], str]:
+    def name(i: int) -> str:
+        left = float(seconds[np.searchsorted(rows, i)])
+        when = f"in {left:g} s" if left > 0 else f"which passed {abs(left):g} s ago"
+        return f"the deadline of job {job_ids[i]!r} {when}"
+
+    return name

@@ -1,0 +1,75 @@
+"""Explain one job of an allocation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation import Allocation
+from gavel_py.allocator import Solver
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.explanation.holders import holders_of
+from gavel_py.explanation.more_gpus import one_more_of_each
+from gavel_py.explanation.reasons import reasons_of
+from gavel_py.explanation.records import Explanation
+from gavel_py.policies import Policy
+from gavel_py.problem import AllocationProblem
+
+__all__ = ["explain"]
+
+MOST_COMPARED = 10_000
+"""Jobs among which a name that comes near an unknown one is looked for."""
+
+
+def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max_min_fairness", **options: Any) -> Explanation:
+    """Return what a job gets under a policy, what holds it there, what more GPUs would change, and whom it competes with.
+
+    What binds is read off the proof of the allocation: rows that have a price, and rules of the job's own that just hold. What
+    one more GPU of a type would change is solved for, one solve per type, with the normalisers as they are
+    (`AllocationProblem.with_capacities`). The arguments are those of `solve`, and the job's id.
+
+    Raises `UnknownNameError` for a job that there is not, and what `solve` raises.
+    """
+    if not isinstance(problem, AllocationProblem):
+        raise InputError(f"explain needs an AllocationProblem, found {problem!r}")
+    i = _row_of(problem, job_id)
+    solver = Solver(policy, **options)
+    allocation = solver.solve(problem)
+    assert allocation.evidence is not None  # noqa: S101
+    reasons = reasons_of(solver.policy, allocation, allocation.evidence, i)
+    holders, others = holders_of(allocation.evidence.problem, allocation.time_fractions, i, reasons.contested)
+    is_excluded = job_id in allocation.excluded
+    return Explanation(
+        job_id=job_id,
+        policy=allocation.policy,
+        options=allocation.options,
+        num_gpus=int(problem.num_gpus[i]),
+        equal_jobs=reasons.equal_jobs,
+        time_fractions=_by_type(allocation, allocation.time_fractions[i]),
+        gpus=_by_type(allocation, problem.num_gpus[i] * allocation.time_fractions[i]),
+        throughput=float(allocation.throughputs[i]),
+        normalized_throughput=float(allocation.normalized_throughputs[i]),
+        certain=reasons.certain,
+        objective=allocation.objective_value,
+        bound=allocation.objective_bound,
+        excluded=allocation.excluded.get(job_id),
+        notes=tuple(note for note in allocation.notes if note.startswith(f"job {job_id!r} ")),
+        bindings=reasons.bindings,
+        one_more_gpu=() if is_excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
+        holders=holders,
+        others=others,
+    )
+
+
+def _row_of(problem: AllocationProblem, job_id: str) -> int:
+    try:
+        return problem.job_ids.index(job_id)
+    except ValueError:
+        near = nearest(str(job_id), list(problem.job_ids[:MOST_COMPARED]))
+        raise UnknownNameError(Fault("", "", f"there is no job {job_id!r}{near}")) from None
+
+
+def _by_type(allocation: Allocation, values: NDArray[np.float64]) -> dict[str, float]:
+    return dict(zip(allocation.accelerator_types, values.tolist(), strict=True))

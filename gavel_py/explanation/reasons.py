@@ -1,0 +1,89 @@
+"""Why a job has what it has: from the proof, from the order in which jobs are served, or from a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation import Allocation
+from gavel_py.explanation.binding import bindings_of, scarce_limits, scarce_types
+from gavel_py.explanation.duals import Duals, duals_of
+from gavel_py.explanation.order import turn_bindings, turn_of
+from gavel_py.explanation.places import place_bindings
+from gavel_py.explanation.records import Binding
+from gavel_py.policies import OrderedPolicy, Policy
+from gavel_py.problem import AllocationProblem
+from gavel_py.proof import Certificate, Evidence
+from gavel_py.rules import Row
+
+__all__ = ["Reasons", "is_certain", "reasons_of"]
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Reasons:
+    """Why a job has what it has.
+
+    contested: (N, K) where a job's time is what this one could use; certain: whether it has the same throughput in every allocation
+    that is as good; equal_jobs: other jobs that the policy cannot tell apart from it.
+    """
+
+    bindings: tuple[Binding, ...]
+    contested: Mask
+    certain: bool = True
+    equal_jobs: int = 0
+
+
+def reasons_of(policy: Policy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
+    """Return why job i of an allocation has what it has."""
+    if allocation.job_ids[i] in allocation.excluded:
+        return Reasons((), np.zeros(evidence.problem.runnable.shape, dtype=bool))
+    if evidence.certificate is not None:
+        return _by_proof(allocation, evidence, evidence.certificate, i)
+    if isinstance(policy, OrderedPolicy):
+        return _by_order(policy, allocation, evidence, i)
+    text = f"{policy.name} states by a formula what each job gets, whatever else could be done"
+    return Reasons((Binding("formula", policy.name, None, text),), np.zeros(evidence.problem.runnable.shape, dtype=bool))
+
+
+def is_certain(allocation: Allocation, evidence: Evidence, i: int) -> bool:
+    """Return whether job i has the same throughput in every allocation that is as good as this one."""
+    is_out = allocation.job_ids[i] in allocation.excluded
+    return is_out or evidence.certificate is None or _duals(allocation, evidence.certificate, i).certain
+
+
+def _duals(allocation: Allocation, certificate: Certificate, i: int) -> Duals:
+    jobs = certificate.jobs
+    at = int(jobs.index[np.searchsorted(jobs.jobs, i)])
+    return duals_of(certificate, allocation.time_fractions[jobs.rows], at)
+
+
+def _by_proof(allocation: Allocation, evidence: Evidence, certificate: Certificate, i: int) -> Reasons:
+    duals = _duals(allocation, certificate, i)
+    rows = [duals.jobs.rules.hard_rows[r] for r in scarce_limits(duals)]
+    contested = _contested(evidence.problem, scarce_types(duals, allocation.time_fractions[i] / duals.kept), rows)
+    bindings = bindings_of(duals, allocation, evidence, i) + tuple(place_bindings(evidence, allocation.time_fractions[i], i))
+    return Reasons(bindings, contested, duals.certain, int(duals.jobs.counts[duals.at]) - 1)
+
+
+def _by_order(policy: OrderedPolicy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
+    turn = turn_of(policy, evidence.problem, evidence.rules, allocation.time_fractions, i)
+    rows = [turn.jobs.rules.hard_rows[r] for r in np.flatnonzero(turn.used_up)]
+    contested = _contested(evidence.problem, turn.gone, rows)
+    before = np.zeros(evidence.problem.num_jobs, dtype=bool)
+    before[turn.jobs.jobs] = turn.before
+    bindings = (*turn_bindings(turn), *place_bindings(evidence, allocation.time_fractions[i], i))
+    return Reasons(bindings, contested & before[:, None])
+
+
+def _contested(problem: AllocationProblem, types: Mask, limits: Iterable[Row]) -> Mask:
+    """(N, K) the time of all jobs on scarce types, and of those who count in limits that are used up."""
+    everyone = np.arange(problem.num_jobs)
+    contested = np.repeat(types[None], problem.num_jobs, axis=0)
+    for row in limits:
+        contested |= row.costs(everyone, problem.num_gpus) > 0
+    return contested

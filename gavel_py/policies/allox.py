@@ -1,0 +1,83 @@
+"""AlloX: the least total completion time, by matching jobs with places in the GPUs' queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.ordering import natural_key
+from gavel_py.policies.formulas import FormulaPolicy
+
+__all__ = ["Allox"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+MOST_COSTS = 50_000_000
+"""Numbers in the matrix of costs, 400 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allox(FormulaPolicy):
+    """AlloX: min Σ_i (position_i · n_i / T_ij + t_i) over all ways to queue whole jobs on GPUs; those in front run now.
+
+    position_i: 1 for the last job on its GPU, 2 for the one before it, ..., so the sum is that of all completion times;
+    n_i: steps remaining; t_i: seconds since arrival, which changes nothing. Jobs of one GPU only.
+    Source: AlloX (EuroSys 2020), without its limit to the users who are worst off.
+    """
+
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+
+    reduces: ClassVar[bool] = False
+
+    reads = ("steps_remaining", "arrival_seconds", "job_ids")
+
+    def view(self, jobs: JobClasses) -> JobClasses:
+        wide = np.flatnonzero(jobs.num_gpus > 1).tolist()
+        text = "serves jobs of one GPU only"
+        InputError.raise_any(
+            [Fault(f"job {jobs.example(i)!r}", "num_gpus", f"is {jobs.num_gpus[i]}, and {self.name} {text}") for i in wide]
+        )
+        return super().view(jobs)
+
+    def fractions(self, jobs: JobClasses) -> Floats:
+        ids, arrivals = jobs.job_ids, jobs.arrival_seconds.tolist()
+        order = np.array(sorted(range(len(jobs)), key=lambda i: (arrivals[i], natural_key(ids[i]))))
+        speeds, steps = jobs.throughputs[order], jobs.steps_remaining[order]
+        seconds = np.divide(steps[:, None], speeds, out=np.full(speeds.shape, np.inf), where=jobs.runnable[order])
+        gpus = jobs.capacities.astype(np.int64)
+        types = best_types(seconds, gpus)
+        fractions = np.zeros(speeds.shape)
+        for j in range(len(gpus)):
+            queued = np.flatnonzero(types == j)
+            first = queued[np.argsort(seconds[queued, j], kind="stable")][: gpus[j]]
+            fractions[order[first], j] = 1.0
+        return fractions
+
+
+def best_types(seconds: Floats, gpus: Indices) -> Indices:
+    """Return (N,) the type on which each job is queued so that the sum of all completion times is least.
+
+    seconds: (N, K) how long a job takes on each type, infinite where it cannot run; gpus: (K,) whole GPUs of each type. On each
+    type, the shortest jobs go first. Of M_j jobs that can run on type j, one has at most (M_j - 1) // c_j jobs behind it, so
+    the type has M_j places, c_j of each position: docs/policies/allox.md has the proof.
+
+    Raises `InputError` where the matrix of costs would be too large.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    places = np.isfinite(seconds).sum(axis=0)
+    if len(seconds) * places.sum() > MOST_COSTS:
+        text = f"{len(seconds)} jobs and {places.sum()} places in the queues make a matrix of more than {MOST_COSTS:,} numbers"
+        raise InputError(Fault("policy allox", "", f"{text}; solve fewer jobs at a time, or order them by shortest_job_first"))
+    types = np.repeat(np.arange(len(gpus)), places)
+    positions = np.concatenate([np.arange(count) // max(1, own) + 1 for count, own in zip(places, gpus, strict=True)])
+    costs = seconds[:, types]
+    costs *= positions
+    chosen: Indices = linear_sum_assignment(costs)[1]
+    return types[chosen]

@@ -1,0 +1,216 @@
+"""Policies made of policies: weighted sums of objectives, and one objective after the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from gavel_py.constraints import SwitchCost
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.policies.sums import SumPolicy
+from gavel_py.proof import Certificate, Stage, Stages
+from gavel_py.rules import Rules
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.problem import AllocationProblem
+    from gavel_py.program import Program
+    from gavel_py.solver import LinearSolver
+
+__all__ = ["Then", "WeightedSum", "without_penalties"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedSum(SumPolicy):
+    """Several sums at once: max Σ_t a_t f_t(X), f_t the objective of term t; a term that is to be minimised counts as −f_t.
+
+    terms: pairs of a number a_t > 0 and a sum policy; written as 2 * MaxTotalThroughput() + MaxProgressRate(). Each term
+    sees the jobs in its own way (agnostic or not); constraints of terms hold for the whole.
+    """
+
+    terms: tuple[tuple[float, SumPolicy], ...]
+
+    def __post_init__(self) -> None:
+        faults = [Fault("weighted sum", "", text) for term in self.terms if (text := _wrong(term)) is not None]
+        InputError.raise_any(faults)
+        constraints = (*self.constraints, *(each for _, policy in self.terms for each in policy.constraints))
+        object.__setattr__(self, "constraints", tuple(dict.fromkeys(constraints)))
+        super().__post_init__()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for _, policy in self.terms for name in policy.reads))
+
+    @property
+    def label(self) -> str:
+        return " + ".join(f"{weight:g} * {policy.label}" for weight, policy in self.terms)
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """The terms, in words."""
+        return {"terms": self.label}
+
+    def check(self, problem: AllocationProblem) -> None:
+        for _, policy in self.terms:
+            policy.check(problem)
+
+    def objective(self, program: Program) -> cp.Expression:
+        return sum(
+            weight * policy.sign * policy.objective(program.seen_as(policy.view(program.jobs))) for weight, policy in self.terms
+        )
+
+    def __mul__(self, weight: float) -> WeightedSum:
+        return WeightedSum(terms=tuple((weight * own, policy) for own, policy in self.terms), constraints=self.constraints)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: SumPolicy) -> WeightedSum:
+        if not isinstance(other, SumPolicy):
+            return NotImplemented
+        more = other if isinstance(other, WeightedSum) else 1.0 * other
+        return WeightedSum(terms=(*self.terms, *more.terms), constraints=(*self.constraints, *more.constraints))
+
+
+def _wrong(term: tuple[float, SumPolicy]) -> str | None:
+    weight, policy = term
+    if not isinstance(policy, SumPolicy):
+        return f"only sum policies can be added, found {policy!r}; to reach one objective after the other, use Then"
+    if not policy.is_plain:
+        return f"{policy.label} is more than its objective, and a sum would keep nothing else of it; Then keeps all of it"
+    if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
+        return f"the weight of {policy.name} must be a number greater than 0, found {weight!r}"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Then(Policy):
+    """One objective after the other: reach the optimum of `first`, then that of `second` among what keeps it.
+
+    The first objective is kept but for a part of `tolerance`; both optima are proven (`Proof.stages`), and the value told is that
+    of the first. Then(Then(a, b), c) goes on. Constraints of either hold for both; those that are soft, and the cost of change,
+    count in the last objective.
+    """
+
+    first: Policy
+    second: Policy
+    tolerance: float = option(1e-6, "the part of its value by which the first objective may be missed for the second")
+
+    def __init__(self, first: Policy, second: Policy, *, tolerance: float = 1e-6, **options: Any) -> None:
+        own = {"first": first, "second": second, "tolerance": tolerance, "agnostic": False, "reference": None, "constraints": ()}
+        for name, value in (own | options).items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        parts = (self.first, self.second)
+        strange = [
+            Fault("policy then", "", f"takes two policies, found {part!r}") for part in parts if not isinstance(part, Policy)
+        ]
+        InputError.raise_any(strange)
+        none = [part for part in parts if part.empty_objective is None]
+        InputError.raise_any(
+            [Fault("policy then", "", f"takes policies with an objective, and {part.name} has none") for part in none]
+        )
+        if not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
+            raise InputError(_fault(f"takes a tolerance greater than 0 and below 1, found {self.tolerance!r}"))
+        if any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints):
+            text = "weighs soft constraints and the cost of change in its last objective: give them to the second policy"
+            raise InputError(_fault(f"{text}, not to {self.first.name}"))
+        constraints = (*self.constraints, *self.first.constraints, *self.second.constraints)
+        object.__setattr__(self, "constraints", tuple(dict.fromkeys(constraints)))
+        super().__post_init__()
+
+    @property
+    def direction(self) -> str:
+        """That of the first objective."""
+        return str(getattr(self.first, "direction", "max"))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.first.reads, *self.second.reads)))
+
+    @property
+    def label(self) -> str:
+        return f"then({self.first.label}; {self.second.label})"
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """Both policies, in words."""
+        return {"first": self.first.label, "second": self.second.label, "tolerance": self.tolerance}
+
+    def check(self, problem: AllocationProblem) -> None:
+        for part in (self.first, self.second):
+            part.check(problem)
+
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> None:
+        super().check_rules(jobs, solver)
+        for part in (self.first, self.second):
+            if part.agnostic:
+                part.check_rules(jobs, solver)
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        _check_kinks("what comes before", self.first, jobs.rules)
+        some = without_penalties(jobs)
+        first = self.first.decide(self.first.view(some), solver)
+        kept = self.first.keep(self.first.view(some), first, self.tolerance)
+        rules = jobs.rules.also(kept)
+        _check_kinks(f"the objective of {self.first.name}", self.second, rules)
+        if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
+            raise InputError(_fault("takes two policies that are both agnostic, or none that is"))
+        second = self.second.decide(self.second.view(jobs).with_rules(rules), solver)
+        assert first.certificate is not None  # noqa: S101
+        assert second.certificate is not None  # noqa: S101
+        stages = (*_stages(self.first, first, self.tolerance), *_stages(self.second, second, 0.0))
+        main = first.certificate.main if isinstance(first.certificate, Stages) else 0
+        algorithm, notes = second.algorithm or first.algorithm, first.notes + second.notes
+        certificate = _InTurn(stages, main, (first.certificate, second.certificate))
+        return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
+
+    def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
+        first, second = (Decision(decision.time_fractions, part) for part in decision.certificate.parts)  # type: ignore[union-attr]
+        kept = self.first.keep(self.first.view(jobs), first, tolerance)
+        return kept.also(self.second.keep(self.second.view(jobs), second, tolerance))
+
+
+@dataclass(frozen=True)
+class _InTurn(Stages):
+    """The stages of two policies in turn. parts: what proves the decision of each of the two."""
+
+    parts: tuple[Certificate, ...] = ()
+
+
+def without_penalties(jobs: JobClasses) -> JobClasses:
+    """Return the same jobs under the rules that must hold alone: of several objectives, the last one weighs the others."""
+    rules = jobs.rules
+    if not rules.has_penalties:
+        return jobs
+    floors = tuple(floor for floor in rules.floors if floor.penalty is None)
+    return replace(jobs, rules=replace(rules, rows=rules.hard_rows, floors=floors, switch_cost=0.0))
+
+
+def _check_kinks(before: str, policy: Policy, rules: Rules) -> None:
+    """Raise `InputError` if a policy that is no sum is to keep an objective with kinks, which is no row."""
+    if rules.kept and not isinstance(policy, SumPolicy | Then):
+        raise InputError(_fault(f"{before} has kinks, after which only a sum can come, not {policy.name}"))
+
+
+def _views(policy: Policy) -> set[bool]:
+    """Whether the policy, or each of its parts, is agnostic."""
+    return _views(policy.first) | _views(policy.second) if isinstance(policy, Then) else {policy.agnostic}
+
+
+def _stages(policy: Policy, decision: Decision, tolerance: float) -> tuple[Stage, ...]:
+    """What is proven of one policy's decision, which a later one may lower by a part of `tolerance`."""
+    certificate = decision.certificate
+    assert certificate is not None  # noqa: S101
+    parts = certificate.stages if isinstance(certificate, Stages) else (Stage(policy.name, certificate),)
+    return tuple(Stage(part.name, part.certificate, part.tolerance + tolerance) for part in parts)
+
+
+def _fault(text: str) -> Fault:
+    return Fault("policy then", "", text)

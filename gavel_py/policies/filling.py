@@ -1,0 +1,60 @@
+"""The demand family, level by level: all jobs rise together, and those that cannot rise further leave the others to go on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import Decision, Policy
+from gavel_py.policies.demand import LevelCertificate, kept_levels
+from gavel_py.proof import Stage, Stages
+from gavel_py.rules import Rules
+
+if TYPE_CHECKING:
+    from gavel_py.filling import Shares
+    from gavel_py.solver import LinearSolver
+
+__all__ = ["FillingPolicy"]
+
+
+SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillingPolicy(Policy):
+    """Raise all jobs from 0 until some can rise no further, let the others rise on, and so on; write `shares`.
+
+    Each level is a demand of its own, with a proven best value given what was reached before. The value told is the level at which
+    the first job stops, be it for want of GPUs or since it cannot run any faster.
+    """
+
+    family: ClassVar[str] = "demand"
+
+    @abstractmethod
+    def shares(self, jobs: JobClasses) -> Shares:
+        """Return who rises how fast, in service s_i · v_i."""
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        from gavel_py.filling import fill
+
+        if jobs.rules.has_penalties:
+            text = "takes one level after the other, and cannot weigh them against soft constraints and the cost of change"
+            raise InputError(Fault(f"policy {self.name}", "constraints", text))
+        filled = fill(jobs, self.shares(jobs), solver, self.name)
+        levels, first = zip(filled.levels, filled.found, strict=True), filled.found[0]
+        least = LevelCertificate(filled.first_stop, first.prices)
+        stages = [Stage("first stop", least)]
+        stages += [Stage(f"level {n}", LevelCertificate(level, best.prices)) for n, (level, best) in enumerate(levels, 1)]
+        # Where the first job stops since it cannot run faster, no GPU changes that.
+        scarce = least.value(filled.found[-1].fractions) >= first.level * (1 - SAME)
+        gains = first.shadow_prices if scarce else np.zeros(len(jobs.capacities))
+        return Decision(filled.found[-1].fractions, Stages(tuple(stages)), gains)
+
+    def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
+        last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]
+        return kept_levels(self.name, jobs, last, decision.time_fractions, tolerance)

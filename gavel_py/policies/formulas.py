@@ -1,0 +1,49 @@
+"""The formulas: allocations stated outright, without an objective, to compare other policies with."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation import AllocationStatus
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import Decision, Policy
+
+if TYPE_CHECKING:
+    from gavel_py.solver import LinearSolver
+
+__all__ = ["FormulaPolicy"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaPolicy(Policy):
+    """State the allocation itself; write `fractions`. There is no objective and no bound; what is proven is that it is valid.
+
+    Time on types where a job cannot run is taken out.
+    """
+
+    family: ClassVar[str] = "comparison"
+    empty_objective: ClassVar[float | None] = None
+
+    @property
+    def status(self) -> AllocationStatus:
+        return AllocationStatus.FORMULA
+
+    @abstractmethod
+    def fractions(self, jobs: JobClasses) -> Floats:
+        """Return (G, K) the time of each job of a class on each type; Σ_j x_gj <= 1 and Σ_g n_g s_g x_gj <= c_j."""
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+        fractions = np.asarray(self.fractions(jobs), dtype=float)
+        shape = jobs.throughputs.shape
+        if fractions.shape != shape:
+            text = f"must return a table of the shape {shape}, one row for each row of jobs, found {fractions.shape}"
+            raise InputError(Fault(f"policy {self.name}", "fractions", text))
+        return Decision(np.where(jobs.runnable, fractions, 0.0))

@@ -1,0 +1,81 @@
+"""Hierarchical fairness: tenants within tenants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavel_py.job_classes import JobClasses, separate_jobs
+from gavel_py.policies.base import option
+from gavel_py.policies.filling import FillingPolicy
+from gavel_py.tenants import TenantTree, service_tree
+
+if TYPE_CHECKING:
+    from gavel_py.filling import Shares
+    from gavel_py.problem import AllocationProblem
+
+__all__ = ["Hierarchical"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchical(FillingPolicy):
+    """Hierarchical fairness: every job raises v_i above its value so far by θ · w'_i / s_i, until some cannot, and so on.
+
+    w'_i: the product over the job and the tenants above it of weight / Σ weights of those beside it that can still rise; a tenant
+    with policy fifo gives all to the first of its jobs, or tenants, that can. The value told is the level at which the first job
+    stops: Σ s_i · v_i over the jobs of a tenant at the top, per weight. Source: Gavel (OSDI 2020), section 4.3.
+    """
+
+    tenants: TenantTree | str | None = option(None, "who shares with whom, a file; none: all that jobs name, side by side")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tenants is not None and not isinstance(self.tenants, str):
+            object.__setattr__(self, "tenants", TenantTree.of(self.tenants))
+        _ = self.tree  # a file is read now, so that its faults are told now
+
+    @cached_property
+    def tree(self) -> TenantTree:
+        """The tree that `tenants` means."""
+        return TenantTree.of(self.tenants)
+
+    @cached_property
+    def _leaves(self) -> frozenset[str]:
+        return frozenset(tenant.name for tenant in self.tree.tenants) - self.tree.parents
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        tree = self.tree
+        is_fifo = tree.policy == "fifo" or any(tenant.policy == "fifo" for tenant in tree.tenants)
+        arrivals = ("arrival_seconds",) if is_fifo else ()
+        return ("weights", "tenants", *arrivals, *(("job_ids",) if tree.orders_jobs else ()))
+
+    def shares(self, jobs: JobClasses) -> Shares:
+        ids = jobs.problem.job_ids
+        return service_tree(
+            self.tree,
+            jobs.tenants,
+            job_ids=[ids[row] for row in jobs.rows.tolist()],
+            counts=jobs.counts,
+            weights=jobs.weights,
+            arrivals=jobs.arrival_seconds if "arrival_seconds" in self.reads else np.zeros(len(jobs)),
+        )
+
+    def check(self, problem: AllocationProblem) -> None:
+        jobs = self.view(separate_jobs(problem, self.name, self.reads))
+        if not self._leaves.issuperset(jobs.tenants):
+            self.shares(jobs)  # which tells whose jobs are of no tenant in the tree
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, with the tenants as a file of them would have it."""
+        options = super().changed_options
+        return options if self.tenants is None else options | {"tenants": _document(self.tree)}
+
+
+def _document(tree: TenantTree) -> dict[str, Any]:
+    """What a file of tenants says (docs/file-formats.md)."""
+    return {"policy": tree.policy, "tenants": tree.to_dict()}

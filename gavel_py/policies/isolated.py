@@ -1,0 +1,27 @@
+"""The isolated share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.formulas import FormulaPolicy
+
+__all__ = ["Isolated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolated(FormulaPolicy):
+    """The isolated share, an N-th of each accelerator type for each job: x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij).
+
+    N: jobs that can run; s_i: GPUs of the gang. It is what finish-time fairness compares with.
+    Source: Themis (NSDI 2020), section 3; Gavel (OSDI 2020), section 4.2.
+    """
+
+    def fractions(self, jobs: JobClasses) -> NDArray[np.float64]:
+        times: NDArray[np.float64] = jobs.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
+        times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
+        return times

@@ -1,0 +1,44 @@
+"""Least attained service."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import option
+from gavel_py.policies.ordered import OrderedPolicy
+
+__all__ = ["LeastAttainedService"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastAttainedService(OrderedPolicy):
+    """Least attained service: jobs that have had the fewest GPU-seconds first, in queues from one threshold to the next.
+
+    Queue q holds the jobs with thresholds[q-1] <= a_i < thresholds[q], a_i: GPU-seconds received so far, the time run times
+    the GPUs of the gang. Within a queue jobs go in order of arrival. Without thresholds, the order is that of a_i itself.
+    Source: discretised two-dimensional LAS, Tiresias (NSDI 2019), section 3.2.
+    """
+
+    thresholds: tuple[float, ...] = option((3600.0,), "GPU-seconds at which jobs go to the next queue; none: order by GPU-seconds")
+
+    reads = ("attained_gpu_seconds",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = self.thresholds
+        if not all(math.isfinite(t) and t > 0 for t in found) or any(a >= b for a, b in pairwise(found)):
+            text = f"must be GPU-seconds above 0, each larger than the one before, found {':'.join(map(str, found))}"
+            raise InputError(Fault(f"policy {self.name}", "option thresholds", text))
+
+    def sort_key(self, jobs: JobClasses) -> Floats:
+        attained: Floats = jobs.attained_gpu_seconds
+        return np.searchsorted(self.thresholds, attained, side="right").astype(float) if self.thresholds else attained

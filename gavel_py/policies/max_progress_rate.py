@@ -1,0 +1,33 @@
+"""Maximum progress rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gavel_py.policies.sums import SumPolicy
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.program import Program
+
+__all__ = ["MaxProgressRate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxProgressRate(SumPolicy):
+    """Maximum progress rate: max Σ_i w_i thr_i(X) / n_i, the parts of all jobs that get done per second.
+
+    w_i: weight; n_i: steps remaining. Source: shortest job first as a linear program; weights as in weighted completion time
+    (Smith 1956: most weight per time left first).
+    """
+
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+
+    reads = ("weights", "steps_remaining")
+
+    def objective(self, program: Program) -> cp.Expression:
+        jobs = program.jobs
+        worth = (jobs.weights / jobs.steps_remaining)[program.rows]
+        return program.total(program.by_job(worth * jobs.throughputs[program.rows, program.columns]))

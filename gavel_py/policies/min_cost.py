@@ -1,0 +1,153 @@
+"""Least cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import Decision, option
+from gavel_py.policies.composition import without_penalties
+from gavel_py.policies.sums import SumPolicy
+from gavel_py.proof import Stage, Stages
+from gavel_py.rules import Rules
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.program import Program
+    from gavel_py.solver import LinearSolver
+
+__all__ = ["MinCost"]
+
+Floats = NDArray[np.float64]
+
+
+def needs_of(jobs: JobClasses, min_share: float | None) -> Floats:
+    """Return (G,) the throughput that a job of each class is to have; its fastest where the deadline is past."""
+    seconds = jobs.deadlines_seconds
+    share = jobs.isolated_throughput if min_share is None else min_share * jobs.equal_share
+    needs = np.where(np.isnan(seconds), np.minimum(share, jobs.fastest), jobs.fastest)
+    asked: Floats = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)
+    return asked
+
+
+SHORT = 1e-7
+"""A job that lacks no more than this part of what it is to have is not said to be short."""
+
+
+TOLERANCE = 1e-11
+"""The part of the least shortfall by which a cheaper allocation may exceed it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortfall(SumPolicy):
+    """Least shortfall: min Σ_i w_i max(0, 1 − thr_i / need_i), the needs those of `MinCost`."""
+
+    min_share: float | None = None
+
+    direction: ClassVar[Literal["max", "min"]] = "min"
+
+    def objective(self, program: Program) -> cp.Expression:
+        import cvxpy as cp
+
+        needs = needs_of(program.jobs, self.min_share)
+        some = np.flatnonzero(needs > 0)
+        if not len(some):
+            return cp.Constant(0.0)
+        short = cp.pos(1 - cp.multiply(1 / needs[some], program.throughput[some]))
+        return (program.jobs.counts * program.weights)[some] @ short
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinCost(SumPolicy):
+    """Least cost per hour: min Σ_ij price_j s_i X_ij such that jobs meet their deadlines, and the others have their fair share.
+
+    thr_i >= n_i / d_i for a job with d_i seconds to its deadline, thr_i >= min_share · P_i for one without (by default: what it
+    would have with an N-th of the cluster). When not all can hold, first the least Σ_i w_i · (part of its need that i lacks) is
+    found, then the least cost that keeps it, and late jobs are named. A job whose deadline is past is to have all that it can.
+    Soft constraints and the cost of change count in the cost.
+    Source: Gavel (OSDI 2020), section 4.2, which drops all deadlines where they cannot all hold.
+    """
+
+    min_share: float | None = option(
+        None, "what a job without a deadline is to have, in equal shares; none: an N-th of the cluster"
+    )
+
+    direction: ClassVar[Literal["max", "min"]] = "min"
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+
+    reads = ("weights", "steps_remaining", "deadlines_seconds")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_share is not None and not 0 <= self.min_share < np.inf:
+            text = f"must be a number of at least 0, found {self.min_share!r}"
+            raise InputError(Fault(f"policy {self.name}", "option min_share", text))
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def objective(self, program: Program) -> cp.Expression:
+        jobs = program.jobs
+        unpriced = np.isnan(jobs.prices_per_hour) & jobs.runnable.any(axis=0)
+        names = [jobs.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
+        text = f"is unknown, and {self.name} needs it"
+        InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
+        prices = np.nan_to_num(jobs.prices_per_hour)
+        return program.total(program.by_job(prices[program.columns] * jobs.num_gpus[program.rows]))
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)
+        kept = self._nobody_shorter(jobs, first, TOLERANCE)
+        second = super().decide(jobs.with_rules(jobs.rules.also(kept)), solver)
+        assert first.certificate is not None  # noqa: S101
+        assert second.certificate is not None  # noqa: S101
+        stages = (Stage("least shortfall", first.certificate, TOLERANCE), Stage("least cost", second.certificate))
+        notes = self._late(jobs, second.time_fractions)
+        return Decision(second.time_fractions, Stages(stages, main=1), second.shadow_prices, notes=notes)
+
+    def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
+        first = decision.certificate.stages[0].certificate  # type: ignore[union-attr]
+        nobody_shorter = self._nobody_shorter(jobs, Decision(decision.time_fractions, first), tolerance)
+        return super().keep(jobs, decision, tolerance).also(nobody_shorter)
+
+    def _nobody_shorter(self, jobs: JobClasses, found: Decision, tolerance: float) -> Rules:
+        """Return the rules by which the least shortfall is kept. Where nobody lacks anything these are floors, without kinks."""
+        throughputs, needs = _throughputs(jobs, found.time_fractions), needs_of(jobs, self.min_share)
+        if _short(throughputs, needs).any():
+            return Shortfall(min_share=self.min_share).keep(jobs, found, tolerance)
+        return Rules(floors=(jobs.floor(self.name, np.minimum(throughputs, needs) * (1 - TOLERANCE)),))
+
+    def _late(self, jobs: JobClasses, fractions: Floats) -> tuple[str, ...]:
+        """Name the jobs that lack something, in the order of the problem."""
+        throughputs, needs, seconds = _throughputs(jobs, fractions), needs_of(jobs, self.min_share), jobs.deadlines_seconds
+        late = _short(throughputs, needs) | (seconds <= 0)
+        some = np.flatnonzero(late[jobs.index])
+        texts = {g: _lack(seconds[g], jobs.steps_remaining[g], throughputs[g], needs[g]) for g in np.flatnonzero(late).tolist()}
+        names = (jobs.problem.job_ids[i] for i in jobs.jobs[some].tolist())
+        return tuple(f"job {name!r} {texts[g]}" for name, g in zip(names, jobs.index[some].tolist(), strict=True))
+
+
+def _throughputs(jobs: JobClasses, fractions: Floats) -> Floats:
+    throughputs: Floats = np.einsum("ij,ij->i", jobs.throughputs, fractions)
+    return throughputs
+
+
+def _short(throughputs: Floats, needs: Floats) -> NDArray[np.bool_]:
+    short: NDArray[np.bool_] = throughputs < needs * (1 - SHORT)
+    return short
+
+
+def _lack(seconds: float, steps: float, throughput: float, need: float) -> str:
+    """What a job lacks. seconds: to its deadline, NaN where there is none."""
+    if np.isnan(seconds):
+        return f"gets {throughput / need:.1%} of what it is to have"
+    if throughput <= 0:
+        return "gets no time, so it will miss its deadline"
+    return f"is late: it ends {steps / throughput - seconds:.6g} s after its deadline"

@@ -1,0 +1,52 @@
+"""Minimum lateness."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import GavelWarning
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.demand import DemandPolicy
+
+__all__ = ["MinLateness"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinLateness(DemandPolicy):
+    """Minimum lateness: min θ with thr_i >= n_i / (d_i + θ): nobody ends more than θ seconds after its deadline.
+
+    θ = max_i n_i / thr_i - d_i; n_i: steps remaining, d_i: seconds from now to the deadline, below 0 where it has passed.
+    θ below 0: everybody ends so much before it. Jobs without a deadline need nothing and get what is left.
+    Source: maximum lateness, Jackson (1955), for fractions of time.
+    """
+
+    direction: ClassVar[Literal["max", "min"]] = "min"
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+    needs_are_convex: ClassVar[bool] = True
+
+    reads = ("steps_remaining", "deadlines_seconds")
+
+    def need(self, jobs: JobClasses, level: float) -> Floats:
+        left = self._deadlines(jobs) + level
+        needs: Floats = np.divide(jobs.steps_remaining, left, out=np.full(left.shape, np.inf), where=left > 0)
+        return np.where(np.isnan(left), 0.0, needs)
+
+    def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
+        deadlines = self._deadlines(jobs)
+        return np.where(np.isnan(deadlines), -np.inf, jobs.steps_remaining / throughputs - deadlines)
+
+    def _deadlines(self, jobs: JobClasses) -> Floats:
+        """(G,) d_i; where nobody has a deadline, which happens to a scheduler that runs on, all count as due now."""
+        deadlines: Floats = jobs.deadlines_seconds
+        if not np.isnan(deadlines).all():
+            return deadlines
+        text = f"no job has a deadline, so {self.name} takes all for due now, and the last one's end counts, as in min_makespan"
+        warnings.warn(text, GavelWarning, stacklevel=2)
+        return np.zeros(len(jobs))

@@ -1,0 +1,148 @@
+"""Nash welfare: proportional fairness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError, ProofError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import Decision, option
+from gavel_py.policies.sums import SumPolicy
+from gavel_py.proof import Certificate, Prices
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.program import Program
+    from gavel_py.solver import LinearSolver
+
+__all__ = ["NashWelfare"]
+
+Floats = NDArray[np.float64]
+
+ACCURACY, WORST = 1e-5, 1e-3
+"""By how much the part that a job keeps is to be off at most, and may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NashWelfare(SumPolicy):
+    """Nash welfare (proportional fairness): max Σ_i w_i log v_i, v_i = thr_i / P_i.
+
+    w_i: weight, P_i: steps/s of an equal share. In no valid allocation do jobs gain more per cent than others lose, weighted.
+
+    strategy_proof: each job's time is then multiplied by f_i = (Π_{k≠i} (u_k(all) / u_k(without i))^{w_k})^{1/w_i}, between 1/e and
+    1; u = thr in the optimum with all jobs, and in that without i. Nobody then gains by stating other throughputs than it
+    has. Objective and proof are those of the allocation before this discount.
+    Source: Nash (1950); Kelly (1997); the discount: Cole, Gkatzelis and Goel (EC 2013), Partial Allocation mechanism.
+
+    Raises `InputError` for strategy_proof with constraints or in a composition.
+    """
+
+    strategy_proof: bool = option(False, "take time from jobs so that none gains by stating wrong throughputs")
+
+    reads = ("weights",)
+
+    def objective(self, program: Program) -> cp.Expression:
+        import cvxpy as cp
+
+        return program.total(cp.multiply(program.weights, cp.log(program.normalized_throughput)))
+
+    @property
+    def backfills(self) -> bool:
+        # What the discount takes from a job must not come back to it.
+        return not self.strategy_proof
+
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> None:
+        self._check_plain(not jobs.rules, "with constraints, since it takes time from every job")
+        super().check_rules(jobs, solver)
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        self._check_plain(not jobs.rules, "after another policy, since it takes time from every job")
+        decision = super().decide(jobs, solver)
+        if not self.strategy_proof or decision.certificate is None:
+            return decision
+        kept = np.array([self._kept_part(jobs, decision.time_fractions, g, solver) for g in range(len(jobs))])
+        return replace(
+            decision,
+            time_fractions=decision.time_fractions * kept[:, None],
+            certificate=BeforeDiscount(decision.certificate, kept),
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.strategy_proof
+
+    def _check_plain(self, holds: bool, text: str) -> None:
+        if self.strategy_proof and not holds:
+            raise InputError(Fault(f"policy {self.name}", "option strategy_proof", f"cannot be used {text}"))
+
+    def _kept_part(self, jobs: JobClasses, fractions: Floats, g: int, solver: LinearSolver) -> float:
+        """f_g, the part of its time that each job of class g keeps: what its being there costs the others."""
+        counts = jobs.counts - (np.arange(len(jobs)) == g)
+        there = np.flatnonzero(counts)
+        if not len(there):
+            return 1.0
+        others = jobs.rows_as(there, counts[there], jobs.keys[there])
+        with_all = np.einsum("ij,ij->i", others.throughputs, fractions[there])
+        without = self._optimum(others, float(jobs.weights[g]), solver)
+        lost = (others.counts * others.weights) @ np.log(with_all / without)
+        return float(np.clip(np.exp(lost / jobs.weights[g]), np.exp(-1.0), 1.0))
+
+    def _optimum(self, jobs: JobClasses, weight: float, solver: LinearSolver) -> Floats:
+        """(G,) steps/s in the optimum of these jobs, near enough for the discount of a job of this weight."""
+        from gavel_py.conic import ENOUGH, maximize_concave
+        from gavel_py.program import Program
+
+        program, total = Program(jobs), float(jobs.counts @ jobs.weights)
+        enough = min(ENOUGH, ACCURACY * weight / total)
+        fractions, certificate = maximize_concave(program, self.objective(program), solver, enough=enough)
+        short = (certificate.bound() - certificate.value(fractions)) / weight
+        if not short <= WORST:
+            text = (
+                f"the discount of a job of weight {weight:.3g} where all weights are {total + weight:.3g} may be off by {short:.2g}"
+            )
+            raise ProofError(f"{text} of it (at most {WORST:.2g} is accepted)")
+        throughputs: Floats = np.einsum("ij,ij->i", jobs.throughputs, fractions)
+        return throughputs
+
+    def certificate(self, jobs: JobClasses, decision: Decision) -> Certificate | None:
+        return None if self.strategy_proof else super().certificate(jobs, decision)
+
+
+@dataclass(frozen=True)
+class BeforeDiscount:
+    """Proves an allocation of which each class has kept a part: what was optimal is the allocation before that.
+
+    kept: (G,) from 0 to 1.
+    """
+
+    whole: Certificate
+    kept: Floats
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.whole.jobs
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions as they were before the discount."""
+        return self.whole.value(self._before(fractions))
+
+    def bound(self) -> float:
+        """Return the bound on the objective before the discount."""
+        return self.whole.bound()
+
+    def scale(self, fractions: Floats) -> float:
+        """Return the size of the objective's terms before the discount."""
+        return self.whole.scale(self._before(fractions))
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices behind the bound."""
+        return self.whole.scarcity
+
+    def _before(self, fractions: Floats) -> Floats:
+        return fractions / self.kept[:, None]

@@ -1,0 +1,50 @@
+"""Priorities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.base import option
+from gavel_py.policies.ordered import OrderedPolicy
+
+__all__ = ["Priority"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priority(OrderedPolicy):
+    """Priorities: jobs of the highest priority first.
+
+    With `max_wait_seconds`, jobs that have waited longer than that go before all others, the longest waiting first.
+    Source: the strict priorities of production schedulers; the guard against starvation is aging in one step.
+    """
+
+    max_wait_seconds: float | None = option(None, "jobs that wait longer than this go first; none: they may starve")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_wait_seconds is not None and not self.max_wait_seconds >= 0:
+            text = f"must be a number of seconds of at least 0, or none, found {self.max_wait_seconds!r}"
+            raise InputError(Fault(f"policy {self.name}", "option max_wait_seconds", text))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("priorities",) if self.max_wait_seconds is None else ("priorities", "waiting_seconds")
+
+    def sort_key(self, jobs: JobClasses) -> Floats:
+        if self.max_wait_seconds is None:
+            return -jobs.priorities  # type: ignore[no-any-return]
+        overdue = jobs.waiting_seconds > self.max_wait_seconds
+        # Ranks: those of the overdue are below 0, so they come before all others.
+        return np.where(overdue, _ranks(-jobs.waiting_seconds) - len(jobs), _ranks(-jobs.priorities))
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return (N,) 0 for the least value, 1 for the next, and so on; equal values have the same rank."""
+    return np.unique(values, return_inverse=True)[1].astype(float)

@@ -1,0 +1,48 @@
+"""Throughput per dollar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.sums import SumPolicy
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.program import Program
+
+__all__ = ["ThroughputPerDollar"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThroughputPerDollar(SumPolicy):
+    """Throughput per dollar: max Σ_i Σ_j T_ij X_ij / price_j.
+
+    T_ij: steps/s of the whole gang; price_j: of an hour of one GPU, above 0 for every type that has GPUs and a job to run on
+    them. Source: Gavel (OSDI 2020), section 4.2, the cost policy without SLOs, in raw steps/s.
+    """
+
+    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+
+    def view(self, jobs: JobClasses) -> JobClasses:
+        prices = jobs.prices_per_hour
+        unusable = np.flatnonzero(jobs.runnable.any(axis=0) & ~(prices > 0))
+        found = ["unknown" if np.isnan(prices[j]) else "0" for j in unusable]
+        text = f"and {self.name} divides by it; a price above 0 is needed for every type on which a job can run"
+        InputError.raise_any(
+            [
+                Fault(f"accelerator type {jobs.accelerator_types[j]!r}", "prices_per_hour", f"is {what}, {text}")
+                for j, what in zip(unusable, found, strict=True)
+            ]
+        )
+        return super().view(jobs)
+
+    def objective(self, program: Program) -> cp.Expression:
+        jobs = program.jobs
+        gains = jobs.throughputs[program.rows, program.columns] / jobs.prices_per_hour[program.columns]
+        return program.total(program.by_job(gains))

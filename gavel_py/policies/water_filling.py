@@ -1,0 +1,42 @@
+"""Water-filling: max-min fairness all the way down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies.filling import FillingPolicy
+
+if TYPE_CHECKING:
+    from gavel_py.filling import Shares
+
+__all__ = ["WaterFilling"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaterFilling(FillingPolicy):
+    """Water-filling: lexicographic max-min of u_i = s_i · v_i / w_i, v_i = thr_i / P_i: first the least, then the next, ...
+
+    All jobs rise together until some cannot; these stay at their level, and the others rise on. The vector v is unique. The value
+    told is the least u_i, as in max_min_fairness. Source: Gavel (OSDI 2020), section 4.3, there with whole-number programs.
+    """
+
+    reads = ("weights",)
+
+    def shares(self, jobs: JobClasses) -> Shares:
+        from gavel_py.service import ServiceTree
+
+        none = np.zeros(len(jobs), dtype=np.int64)
+        return ServiceTree(
+            counts=jobs.counts,
+            weights=jobs.weights,
+            ranks=none,
+            leaves=none,
+            parents=[-1],
+            node_weights=[1.0],
+            node_ranks=[0],
+            is_fifo=[False],
+        )

@@ -1,0 +1,104 @@
+"""Reading trees of tenants from YAML and JSON files, and from dictionaries of the same form (docs/file-formats.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, together
+from gavel_py.tenants.tenant import Tenant, TenantPolicy, tree_faults
+from gavel_py.validation import Record, check_records
+
+__all__ = ["read_tenants", "tenants_of"]
+
+MOST_LEVELS = 100
+"""Tenants below tenants; deeper than that, a dictionary holds itself."""
+
+Where = Callable[[tuple[str, ...]], str]
+"""From the keys that lead to an entry to its place in the user's words."""
+
+
+def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:
+    """Return the tenants of a YAML or JSON file, and the policy among those at the top."""
+    readers: dict[str, Callable[[str | Path], tuple[Any, Where]]] = {".yaml": _yaml, ".yml": _yaml, ".json": _json}
+    document, where = readers[reading.suffix_of(path, readers)](path)
+    entries = document.get("tenants") if isinstance(document, Mapping) else None
+    with together() as attempt:
+        heads = attempt(lambda: check_records(_Document, [(str(path), document)]))
+        tenants = attempt(lambda: tenants_of(entries if isinstance(entries, Mapping) else {}, where))
+    return tenants, heads[0].policy
+
+
+def _yaml(path: str | Path) -> tuple[Any, Where]:
+    document, lines = reading.yaml_document(path)
+    return document, lambda keys: f"{path}, line {lines.get(keys, 1)}"
+
+
+def _json(path: str | Path) -> tuple[Any, Where]:
+    return reading.json_document(path), lambda keys: f"{path}, {'.'.join(keys)}"
+
+
+def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tenant]:
+    """Return the tenants of a mapping from name to details, where `tenants` among the details is such a mapping again.
+
+    Raises `InputError` with all that is wrong with the tenants and with the tree that they form.
+    """
+    found = [(where(keys), taken, details) for keys, taken, details in _entries(entries, {}, ("tenants",))]
+    rows = [(place, details | taken if isinstance(details, dict) else details) for place, taken, details in found]
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any([fault for entry in found for fault in _said_twice(*entry)]))
+        checked = attempt(lambda: check_records(_Entry, rows))
+        named = [(place, str(row["name"]).strip(), _name(row.get("parent"))) for place, row in rows if isinstance(row, dict)]
+        attempt(lambda: InputError.raise_any(tree_faults(named)))
+    return [Tenant(**entry.model_dump(exclude={"tenants"})) for entry in checked]
+
+
+def _entries(
+    entries: Mapping[Any, Any], above: dict[str, str], keys: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Any]]:
+    """Yield the keys that lead to each tenant, the fields that these tell, and its details; those above come first."""
+    for key, given in entries.items():
+        details = {} if given is None else dict(given) if isinstance(given, Mapping) else given
+        yield (*keys, str(key)), {"name": key, **above}, details
+        below = details.get("tenants") if isinstance(details, dict) else None
+        if isinstance(below, Mapping):
+            if len(keys) > 2 * MOST_LEVELS:
+                raise InputError(Fault(f"tenant {key!r}", "tenants", f"stands more than {MOST_LEVELS} levels below the top"))
+            yield from _entries(below, {"parent": str(key).strip()}, (*keys, str(key), "tenants"))
+
+
+def _said_twice(place: str, taken: dict[str, Any], details: Any) -> list[Fault]:
+    text = "is told by where it stands; leave it out"
+    return [Fault(f"{place} (tenant {taken['name']!r})", f, text) for f in taken if isinstance(details, dict) and f in details]
+
+
+def _name(value: object) -> str | None:
+    return None if value is None else str(value).strip()
+
+
+def _is_mapping(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a mapping from name to details, found {value!r:.60}")
+    return value
+
+
+Entries = Annotated[Any, BeforeValidator(_is_mapping)]
+
+
+class _Entry(Tenant):
+    """A tenant of a file, with those below it."""
+
+    tenants: Entries | None = None
+
+
+class _Document(Record):
+    """A file of tenants."""
+
+    label: ClassVar[str] = "tenant tree"
+
+    tenants: Entries
+    policy: TenantPolicy = "fairness"

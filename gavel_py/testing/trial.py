@@ -1,0 +1,135 @@
+"""One policy on one problem: its answer, its answers to the problem's relatives, and the code that a user can paste."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, NoReturn
+
+import gavel_py as gp
+from gavel_py.testing.problems import Case
+
+__all__ = ["SOLVED", "BrokenError", "InapplicableError", "Trial", "as_code", "problem_code", "state_of"]
+
+SOLVED = "allocation = gp.solve(problem, policy)"
+
+
+class InapplicableError(Exception):
+    """The check says nothing about this problem."""
+
+
+@dataclass(eq=False)
+class BrokenError(Exception):
+    """A rule is broken. lines: how to see it, after `problem` and `policy`; `problem` may not be needed for that."""
+
+    expected: str
+    found: str
+    lines: tuple[str, ...]
+    needs_problem: bool = True
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A policy on a case. before: what the policy held before it was used for the first time (`state_of`)."""
+
+    policy: gp.Policy
+    case: Case
+    before: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def problem(self) -> gp.AllocationProblem:
+        """The problem of the case."""
+        return gp.AllocationProblem.from_arrays(**self.case)
+
+    @cached_property
+    def _outcome(self) -> gp.Allocation | Exception:
+        try:
+            return gp.solve(self.problem, self.policy)
+        except Exception as error:  # noqa: BLE001  a user's policy may raise anything
+            return error
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why there is no answer: an `InputError` where the policy refuses the problem."""
+        return self._outcome if isinstance(self._outcome, Exception) else None
+
+    @property
+    def allocation(self) -> gp.Allocation:
+        """The policy's answer, where there is one."""
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+    def relative(self, problem: gp.AllocationProblem, *lines: str) -> gp.Allocation:
+        """Return the policy's answer to a relative of a problem that it has answered; `lines` make it, as `other`."""
+        try:
+            return gp.solve(problem, self.policy)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            raise BrokenError("an answer to `other`, as to `problem`", text, (*lines, "gp.solve(other, policy)")) from error
+
+    @cached_property
+    def proof(self) -> gp.Proof:
+        """The proof of the answer, made anew."""
+        return self.allocation.verify()
+
+    def tolerance(self, *others: gp.Allocation) -> float:
+        """Return by how much proven objectives may differ: the accepted gap, of the largest or of terms that cancel out in it."""
+        found = (self.allocation, *others)
+        sizes = [abs(each.objective_value or 0.0) for each in found]
+        for each in found:
+            certificate = None if each.evidence is None else each.evidence.certificate
+            if certificate is not None:
+                sizes.append(certificate.scale(each.time_fractions[certificate.jobs.rows]))
+        return self.proof.accepted_gap * max(sizes)
+
+    def name(self, row: int) -> str:
+        """Return how a job is called in messages."""
+        return f"job {self.problem.job_ids[row]!r}"
+
+    def breaks(self, expected: str, found: str, *lines: str) -> NoReturn:
+        """Raise `BrokenError`; `lines` make `other` and say what to look at."""
+        raise BrokenError(expected, found, lines)
+
+
+def state_of(policy: gp.Policy) -> dict[str, str]:
+    """Return what a policy object holds, as text; cached properties follow from the rest and do not count."""
+    cached = {name for cls in type(policy).__mro__ for name, value in vars(cls).items() if isinstance(value, cached_property)}
+    return {name: repr(value) for name, value in vars(policy).items() if name not in cached}
+
+
+def as_code(policy: gp.Policy, case: Case | None, lines: tuple[str, ...]) -> str:
+    """Return Python code that makes the problem of a case and the policy, and goes on with `lines`."""
+    used: dict[str, str] = {}
+    made = f"policy = {_expression(policy, used)}"
+    body = [made, *lines] if case is None else [problem_code("problem", case), made, *lines]
+    numpy = ["import numpy as np"] if any("np." in text for text in body) else []
+    imports = [f"from {module} import {name}" for name, module in used.items()]
+    return "\n".join([*numpy, "import gavel_py as gp", *imports, "", *body])
+
+
+def _expression(value: Any, used: dict[str, str]) -> str:
+    """A policy, or a part of one, as Python; used: the module of each class that it names."""
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_expression(part, used)}, ' for part in value).strip()})"
+    cls = type(value)
+    if "<locals>" not in cls.__qualname__ and cls.__module__ not in ("__main__", "builtins"):
+        used[cls.__name__] = cls.__module__
+    if not isinstance(value, gp.Policy):
+        return repr(value)
+    given = [f for f in fields(value) if f.init and repr(getattr(value, f.name)) != repr(f.default)]
+    return f"{cls.__name__}({', '.join(f'{f.name}={_expression(getattr(value, f.name), used)}' for f in given)})"
+
+
+def problem_code(name: str, case: Case) -> str:
+    """Return a statement that makes the problem of a case."""
+    arrays = [f"    {key}={_literal(values)}," for key, values in case.items() if key not in ("throughputs", "capacities")]
+    first = [f"    {_literal(case['throughputs'])},", f"    {_literal(case['capacities'])},"]
+    return "\n".join([f"{name} = gp.AllocationProblem.from_arrays(", *first, *arrays, ")"])
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return 'float("nan")' if isinstance(value, float) and math.isnan(value) else repr(value)

@@ -1,0 +1,129 @@
+"""Least cost: known answers, and the least shortfall and cost of an independent program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import gavel_py as gp
+from tests.instances import TIGHT, Floats, crowds, valid_rows
+
+NONE = np.nan
+
+
+def three_jobs(deadlines: list[float], **changes: object) -> gp.AllocationProblem:
+    """bert, resnet and lstm, with 240, 60 and 60 steps to do, on a V100 for 3 an hour and a K80 for 1."""
+    arrays: dict[str, object] = {
+        "job_ids": ["bert", "resnet", "lstm"],
+        "accelerator_types": ["v100", "k80"],
+        "steps_remaining": [240, 60, 60],
+        "prices_per_hour": [3, 1],
+        "deadlines_seconds": deadlines,
+    }
+    return gp.AllocationProblem.from_arrays([[4, 1], [2, 1], [1, 1]], [1, 1], **(arrays | changes))  # type: ignore[arg-type]
+
+
+def test_a_job_in_no_hurry_runs_where_it_is_cheap() -> None:
+    # lstm needs 60/120 = 1/2 step/s: half of the K80 costs 0.5. bert and resnet ask for nothing.
+    allocation = gp.solve(three_jobs([NONE, NONE, 120]), "min_cost", min_share=0.0)
+    assert allocation.time_fractions.round(6).tolist() == [[0, 0], [0, 0], [0, 0.5]]
+    assert allocation.objective_value == pytest.approx(0.5)
+    assert allocation.objective_bound == pytest.approx(0.5)
+    assert allocation.notes == ()
+
+
+def test_a_job_in_a_hurry_pays_for_the_fast_type() -> None:
+    # bert needs 240/96 = 2.5 steps/s: half of the time on each type, 4/2 + 1/2. The K80 alone is cheaper per step (1 against 3/4)?
+    # No: 4 steps for 3 are 0.75 each, so the V100 alone, 2.5/4 of it, costs 1.875.
+    allocation = gp.solve(three_jobs([96, NONE, NONE]), "min_cost", min_share=0.0)
+    assert allocation.time_fractions[0].round(6).tolist() == [0.625, 0]
+    assert allocation.objective_value == pytest.approx(1.875)
+
+
+def test_jobs_without_a_deadline_have_an_nth_of_the_cluster() -> None:
+    # A third of each type: 5/3, 1 and 2/3 steps/s. lstm is cheapest on the K80, the others on what is left.
+    allocation = gp.solve(three_jobs([NONE, NONE, NONE]), "min_cost")
+    assert (allocation.throughputs >= np.array([5 / 3, 1, 2 / 3]) * (1 - 1e-7)).all()
+    assert allocation.objective_value is not None
+    assert allocation.objective_value < 4  # the isolated share costs 4
+
+
+def test_when_not_all_deadlines_can_hold_the_late_jobs_are_named() -> None:
+    # bert would need all of the V100, resnet too: whoever gets it, the other one is late.
+    allocation = gp.solve(three_jobs([60, 30, NONE]), "min_cost", min_share=0.0)
+    assert allocation.stages[0].name == "least shortfall"
+    assert allocation.stages[0].value == pytest.approx(0.5)  # resnet on the K80: 1 of 2 steps/s
+    assert allocation.notes == ("job 'resnet' is late: it ends 30 s after its deadline",)
+
+
+def test_weights_say_whose_deadline_counts_more() -> None:
+    heavy = gp.solve(three_jobs([60, 30, NONE], weights=[1, 9, 1]), "min_cost", min_share=0.0)
+    assert heavy.notes == ("job 'bert' is late: it ends 180 s after its deadline",)
+
+
+def test_a_job_whose_deadline_is_past_is_to_run_as_fast_as_it_can() -> None:
+    allocation = gp.solve(three_jobs([-100, NONE, NONE]), "min_cost", min_share=0.0)
+    assert allocation.time_fractions[0].round(6).tolist() == [1, 0]
+    assert allocation.notes == ("job 'bert' is late: it ends 160 s after its deadline",)
+
+
+def test_a_type_without_a_price_and_a_wrong_share_are_named() -> None:
+    with pytest.raises(gp.InputError, match=r"accelerator type 'k80', field price_per_hour: is unknown, and min_cost needs it"):
+        gp.solve(three_jobs([NONE] * 3, prices_per_hour=[3, NONE]), "min_cost")
+    with pytest.raises(gp.InputError, match=r"option min_share: must be a number of at least 0, found -1"):
+        gp.solve(three_jobs([NONE] * 3), "min_cost", min_share=-1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=crowds(max_jobs=8, max_types=4), min_share=st.sampled_from([None, 0.0, 0.3, 2.0]), seed=st.integers(0, 99))
+def test_shortfall_and_cost_are_those_of_an_independent_program(
+    problem: gp.AllocationProblem, min_share: float | None, seed: int
+) -> None:
+    chance = np.random.default_rng(seed)
+    rows = np.flatnonzero(problem.runnable.any(axis=1))
+    assume(rows.size > 0)
+    some = problem.select(rows)
+    n = len(rows)
+    deadlines = np.where(chance.random(n) < 0.5, chance.choice([-5.0, 10.0, 100.0, 1e4, 1e6], n), NONE)
+    prices = chance.choice([0.5, 1.0, 3.0], len(some.capacities))
+    problem = gp.AllocationProblem.from_arrays(
+        some.throughputs,
+        some.capacities,
+        num_gpus=some.num_gpus,
+        weights=some.weights,
+        steps_remaining=some.steps_remaining,
+        deadlines_seconds=deadlines,
+        prices_per_hour=prices,
+    )
+    share = problem.isolated_throughput if min_share is None else min_share * problem.equal_share
+    needs = np.where(np.isnan(deadlines), np.minimum(share, problem.fastest), problem.fastest)
+    needs = np.divide(problem.steps_remaining, deadlines, out=needs, where=deadlines > 0)
+    shortfall, cost = _least(problem, needs)
+    allocation = gp.solve(problem, "min_cost", min_share=min_share)
+    assert allocation.stages[0].value == pytest.approx(shortfall, rel=1e-6, abs=1e-6)
+    assert allocation.objective_value == pytest.approx(cost, rel=1e-5, abs=1e-6)
+
+
+def _least(problem: gp.AllocationProblem, needs: Floats) -> tuple[float, float]:
+    """The least Σ w short, and the least cost with it, by scipy."""
+    n, k = problem.throughputs.shape
+    rows, limits = valid_rows(problem)
+    asking = np.flatnonzero(needs > 0)
+    short = np.zeros((len(asking), n * k + n))
+    for row, i in enumerate(asking):
+        short[row, i * k : (i + 1) * k] = -problem.throughputs[i] / needs[i]
+        short[row, n * k + i] = -1
+    table = np.vstack([np.hstack([rows, np.zeros((len(rows), n))]), short])
+    right = np.concatenate([limits, np.full(len(asking), -1.0)])
+    bounds = [(0, 1 if runs else 0) for runs in problem.runnable.ravel()] + [(0, None)] * n
+    lack = np.concatenate([np.zeros(n * k), problem.weights])
+    first = linprog(lack, table, right, bounds=bounds, options=TIGHT)
+    assert first.status == 0
+    price = np.concatenate([(problem.num_gpus[:, None] * problem.prices_per_hour).ravel(), np.zeros(n)])
+    room = first.fun + 1e-9 * max(1.0, first.fun)
+    second = linprog(price, np.vstack([table, lack]), np.append(right, room), bounds=bounds, options=TIGHT)
+    assert second.status == 0
+    return float(first.fun), float(second.fun)
