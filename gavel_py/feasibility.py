@@ -53,9 +53,9 @@ def _smallest_conflict(jobs: JobClasses) -> list[str]:
     tight = items.tight()
     conflict = _without_needless(tight if not items.hold(tight) else items.all, items.hold)
     rules, needed = items.rules_of(conflict)
-    bans = [*_bans(jobs, needed)]
-    bans = _without_needless(bans, lambda fewer: _can_hold(_banned(jobs, rules, fewer), LinearSolver()))
     names = [items.name(item) for item in sorted(conflict)]  # limits, of which there are few, stand before throughputs
+    bans = sorted(_bans(jobs, needed), key=lambda ban: ban.name in names)  # those of rules that are named already are left out last
+    bans = _without_needless(bans, lambda fewer: _can_hold(_banned(jobs, rules, fewer), LinearSolver()))
     limits = sum(item < items.num_limits for item in conflict)
     return list(dict.fromkeys([*names[:limits], *(ban.name for ban in bans), *names[limits:]]))
 

@@ -356,13 +356,16 @@ class FactorProgram:
         """The shadow prices from the program of a slightly better level, for which there are too few GPUs."""
         prices, solution = np.zeros(len(levels.jobs.capacities)), self._program.solution
         limits = solution.program.limits.copy()
-        limits[self._program.rows_of(self._enough)] -= rates * (1e-7 * max(abs(level), levels.spread))
+        size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
+        limits[self._program.rows_of(self._enough)] -= rates * (1e-7 * size)
         try:
             beyond = solver.again(limits)
         except SolverError:
             beyond = solution
         for j in np.flatnonzero(self._program.prices(beyond) > 0):
             raw = best = self._ratio(beyond, int(j), rates)
+            if not np.isfinite(raw):  # scarce for what rules ask for, and not for the level
+                continue
             for more in (1e-5, 1e-8):
                 try:
                     further, price = self._further(int(j), more, rates, solution, solver, raw * more)

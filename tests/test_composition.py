@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
@@ -204,3 +205,115 @@ def test_only_sums_can_be_added() -> None:
 def test_a_policy_of_stages_is_no_term() -> None:
     with pytest.raises(gp.InputError, match="min_cost is more than its objective, and a sum would keep nothing else of it"):
         MaxTotalThroughput() + MinCost()
+
+
+def test_compositions_are_parts_of_compositions() -> None:
+    left = gp.solve(three_jobs(), gp.Then(gp.Then(MinMakespan(), MaxMinFairness()), MaxTotalThroughput()))
+    right = gp.solve(three_jobs(), gp.Then(MinMakespan(), gp.Then(MaxMinFairness(), MaxTotalThroughput())))
+    assert [stage.name for stage in left.stages] == [stage.name for stage in right.stages]
+    assert [stage.value for stage in left.stages] == pytest.approx([stage.value for stage in right.stages], rel=5e-6)
+    assert left.verify().stages == left.stages
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=crowds(max_jobs=8, max_types=3))
+def test_each_part_of_a_composition_of_three_is_the_best_that_the_others_leave(problem: gp.AllocationProblem) -> None:
+    problem, part = able(problem), 0.05
+    first = gp.Then(MaxMinFairness(), MaxTotalThroughput(), tolerance=part)
+    allocation = gp.solve(problem, gp.Then(first, MaxProgressRate(), tolerance=part))
+    fairness, total, _ = allocation.stages
+    need = problem.weights * problem.equal_share / problem.num_gpus
+    level = best_level(problem, need)
+    assert fairness.value >= level * (1 - part) ** 2 * (1 - 1e-7)
+    gains = problem.throughputs / problem.equal_share[:, None]
+    assert total.bound == pytest.approx(_best_above(problem, gains, need * level * (1 - part)), rel=1e-6)
+    assert total.value >= total.bound * (1 - part) * (1 - 1e-6)
+
+
+def test_soft_constraints_and_changes_count_in_the_last_objective() -> None:
+    # Whoever has the GPU, the total is 1. To share it is fairer by 1/2, and 1 GPU changes hands.
+    problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [1], previous_fractions=[[1], [0]])
+    cheap, dear = (
+        gp.solve(problem, gp.Then(MaxTotalThroughput(), MaxMinFairness(constraints=[gp.SwitchCost(cost)]))) for cost in (0.1, 0.6)
+    )
+    assert cheap.time_fractions[:, 0].tolist() == pytest.approx([1 / 2, 1 / 2])
+    assert [stage.value for stage in cheap.stages] == pytest.approx([1, 1 / 2 - 0.1], rel=1e-5)
+    assert dear.time_fractions[:, 0].tolist() == pytest.approx([1, 0], abs=1e-5)
+    fair = gp.Then(MaxMinFairness(), MaxTotalThroughput(), constraints=[gp.SwitchCost(0.6)])
+    assert gp.solve(problem, fair).stages[1].value == pytest.approx(1 - 0.6, rel=1e-5)
+
+
+@pytest.mark.parametrize("constraint", [gp.SwitchCost(1), gp.CostBudget(2).soft(1)])
+def test_they_are_not_given_to_the_first(constraint: gp.Constraint) -> None:
+    message = "in its last objective: give them to the second policy, not to max_min_fairness"
+    with pytest.raises(gp.InputError, match=message):
+        gp.Then(MaxMinFairness(constraints=[constraint]), MaxTotalThroughput())
+
+
+def test_any_objective_can_follow_least_cost_where_nobody_lacks_anything() -> None:
+    # bert needs 120 steps in 60 s, half of the V100; for a little more than that, the others share some of the K80.
+    problem = three_jobs(steps_remaining=[120, 60, 60], deadlines_seconds=[60, np.nan, np.nan])
+    alone = gp.solve(problem, MinCost(min_share=0.0))
+    assert alone.objective_value == pytest.approx(1.5)
+    after = gp.solve(problem, gp.Then(MinCost(min_share=0.0), MaxMinFairness(), tolerance=0.1))
+    assert after.stages[1].value == pytest.approx(1.5 + 0.1 * 3, rel=1e-5)  # in parts of the largest term, a V100 for 3
+    assert after.throughputs[0] == pytest.approx(2, rel=1e-6)
+    assert after.throughputs[1:].min() > 0
+
+
+def test_nothing_is_asked_for_and_nothing_is_kept() -> None:
+    problem = three_jobs()
+    after = gp.solve(problem, gp.Then(MinCost(min_share=0.0), MaxTotalThroughput()))
+    assert after.objective_value == pytest.approx(0, abs=1e-5)
+
+
+def test_kinks_are_not_lost_on_the_way_through_a_composition() -> None:
+    late = three_jobs(deadlines_seconds=[60, 30, np.nan])
+    with pytest.raises(gp.InputError, match="after which only a sum can come, not max_min_fairness"):
+        gp.solve(late, gp.Then(MinCost(), gp.Then(MaxTotalThroughput(), MaxMinFairness())))
+    with pytest.raises(gp.InputError, match="after which only a sum can come, not max_min_fairness"):
+        gp.solve(late, gp.Then(gp.Then(MinCost(), MaxTotalThroughput()), MaxMinFairness()))
+    assert len(gp.solve(late, gp.Then(MinCost(), gp.Then(MaxTotalThroughput(), MaxProgressRate()))).stages) == 4
+
+
+def test_agnostic_parts_promise_no_throughputs() -> None:
+    parts = (MaxMinFairness(agnostic=True), MaxTotalThroughput(agnostic=True))
+    with pytest.raises(gp.InputError, match="sees no throughputs with agnostic, so it can promise none"):
+        gp.solve(three_jobs(), gp.Then(*parts, constraints=[gp.MinThroughput("bert", 1)]))
+    mixed = gp.Then(gp.Then(*parts), MaxTotalThroughput())
+    with pytest.raises(gp.InputError, match="both agnostic, or none"):
+        gp.solve(three_jobs(), mixed)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    weights = [(np.int64(2) * MaxTotalThroughput()).terms[0][0], (MaxTotalThroughput() * np.float32(2)).terms[0][0]]
+    assert weights == [2, 2]
+
+
+@pytest.mark.parametrize("least_cost_is", ["first", "second"])
+@settings(max_examples=60, deadline=None)
+@given(problem=crowds(max_jobs=8, max_types=3), seed=st.integers(0, 99))
+def test_stages_within_a_part_are_kept_as_they_are(least_cost_is: str, problem: gp.AllocationProblem, seed: int) -> None:
+    """What comes after min_cost may cost a little more and makes nobody late; water_filling may lose a part of its last level."""
+    problem, chance = able(problem), np.random.default_rng(seed)
+    n, k = problem.throughputs.shape
+    problem = gp.AllocationProblem.from_arrays(
+        problem.throughputs,
+        problem.capacities,
+        num_gpus=problem.num_gpus,
+        weights=problem.weights,
+        steps_remaining=problem.steps_remaining,
+        deadlines_seconds=np.where(chance.random(n) < 0.5, np.nan, chance.choice([-5.0, 100.0, 1e4, 1e6], n)),
+        prices_per_hour=chance.choice([0.5, 1.0, 3.0], k),
+    )
+    if least_cost_is == "first":
+        allocation = gp.solve(problem, gp.Then(MinCost(), MaxTotalThroughput(), tolerance=0.01))
+        shortfall = allocation.stages[0]
+        assert shortfall.value == pytest.approx(shortfall.bound, rel=1e-7, abs=1e-7)
+        assert allocation.stages[1].value >= allocation.stages[1].bound * (1 - 1e-6)
+    else:
+        filled = gp.solve(problem, "water_filling")
+        allocation = gp.solve(problem, gp.Then(gp.resolve_policy("water_filling"), MinCost(), tolerance=0.01))
+        assert [stage.name for stage in allocation.stages[-2:]] == ["least shortfall", "least cost"]
+        least = 0.99 * (1 - 1e-6) * filled.normalized_throughputs
+        assert np.all(allocation.normalized_throughputs >= least)

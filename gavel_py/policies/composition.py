@@ -13,7 +13,7 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.proof import Certificate, Stage, Stages
-from gavel_py.rules import Rules
+from gavel_py.rules import NO_RULES, Rules
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver
 
 __all__ = ["Then", "WeightedSum", "without_penalties"]
+
+TOLERANCE = 1e-6
+"""The part by which an objective may be missed for the next one, if nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +94,16 @@ def _wrong(term: tuple[float, SumPolicy]) -> str | None:
 class Then(Policy):
     """One objective after the other: reach the optimum of `first`, then that of `second` among what keeps it.
 
-    The first objective is kept but for a part of `tolerance`; both optima are proven (`Proof.stages`), and the value told is that
-    of the first. Then(Then(a, b), c) goes on. Constraints of either hold for both; those that are soft, and the cost of change,
-    count in the last objective.
+    The first objective is kept but for a part of `tolerance`: of its value, or of a sum's largest coefficient if that is more. Both
+    optima are proven (`Proof.stages`), and the value told is that of the first. Then(Then(a, b), c) goes on. Constraints of either
+    hold for both; those that are soft, and the cost of change, count in the last objective.
     """
 
     first: Policy
     second: Policy
-    tolerance: float = option(1e-6, "the part of its value by which the first objective may be missed for the second")
+    tolerance: float = option(TOLERANCE, "the part of its value by which the first objective may be missed for the second")
 
-    def __init__(self, first: Policy, second: Policy, *, tolerance: float = 1e-6, **options: Any) -> None:
+    def __init__(self, first: Policy, second: Policy, *, tolerance: float = TOLERANCE, **options: Any) -> None:
         own = {"first": first, "second": second, "tolerance": tolerance, "agnostic": False, "reference": None, "constraints": ()}
         for name, value in (own | options).items():
             object.__setattr__(self, name, value)
@@ -136,7 +139,8 @@ class Then(Policy):
 
     @property
     def label(self) -> str:
-        return f"then({self.first.label}; {self.second.label})"
+        tolerance = f"; tolerance={self.tolerance:g}" if self.tolerance != TOLERANCE else ""
+        return f"then({self.first.label}; {self.second.label}{tolerance})"
 
     @property
     def changed_options(self) -> dict[str, Any]:
@@ -168,20 +172,23 @@ class Then(Policy):
         stages = (*_stages(self.first, first, self.tolerance), *_stages(self.second, second, 0.0))
         main = first.certificate.main if isinstance(first.certificate, Stages) else 0
         algorithm, notes = second.algorithm or first.algorithm, first.notes + second.notes
-        certificate = _InTurn(stages, main, (first.certificate, second.certificate))
+        certificate = _InTurn(stages, main, second.certificate, kept)
         return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
-        first, second = (Decision(decision.time_fractions, part) for part in decision.certificate.parts)  # type: ignore[union-attr]
-        kept = self.first.keep(self.first.view(jobs), first, tolerance)
-        return kept.also(self.second.keep(self.second.view(jobs), second, tolerance))
+        in_turn = decision.certificate
+        assert isinstance(in_turn, _InTurn)  # noqa: S101
+        # The first is kept as it was for the second: any less of it, and the second could be better than its bound.
+        last = Decision(decision.time_fractions, in_turn.last)
+        return in_turn.kept.also(self.second.keep(self.second.view(jobs), last, tolerance))
 
 
 @dataclass(frozen=True)
 class _InTurn(Stages):
-    """The stages of two policies in turn. parts: what proves the decision of each of the two."""
+    """The stages of two policies in turn. last: what proves the second alone; kept: the rules by which it keeps the first."""
 
-    parts: tuple[Certificate, ...] = ()
+    last: Certificate | None = None
+    kept: Rules = NO_RULES
 
 
 def without_penalties(jobs: JobClasses) -> JobClasses:

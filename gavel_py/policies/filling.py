@@ -24,6 +24,9 @@ __all__ = ["FillingPolicy"]
 
 SAME = 1e-9
 
+ROOM = 5e-10
+"""A part of what a job has, which is less than what a job that has stopped may be short of (`filling.STOPPED`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FillingPolicy(Policy):
@@ -57,4 +60,8 @@ class FillingPolicy(Policy):
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]
-        return kept_levels(self.name, jobs, last, decision.time_fractions, tolerance)
+        (floor,) = kept_levels(self.name, jobs, last, decision.time_fractions, tolerance).floors
+        # Whoever stopped before the last level keeps what it has; rounding must leave room for that.
+        throughputs = np.einsum("ij,ij->i", jobs.throughputs, decision.time_fractions)
+        least = np.minimum(floor.throughputs[jobs.rows], throughputs) * (1 - ROOM)
+        return Rules(floors=(jobs.floor(self.name, least),))

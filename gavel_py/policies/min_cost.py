@@ -28,12 +28,13 @@ Floats = NDArray[np.float64]
 
 
 def needs_of(jobs: JobClasses, min_share: float | None) -> Floats:
-    """Return (G,) the throughput that a job of each class is to have; its fastest where the deadline is past."""
+    """Return (G,) the throughput that a job of each class is to have, at most its fastest; that where the deadline is past."""
     seconds = jobs.deadlines_seconds
     share = jobs.isolated_throughput if min_share is None else min_share * jobs.equal_share
-    needs = np.where(np.isnan(seconds), np.minimum(share, jobs.fastest), jobs.fastest)
-    asked: Floats = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)
-    return asked
+    needs = np.where(np.isnan(seconds), share, np.inf)
+    needs = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)
+    at_most: Floats = np.minimum(needs, jobs.fastest)
+    return at_most
 
 
 SHORT = 1e-7
@@ -69,8 +70,8 @@ class MinCost(SumPolicy):
 
     thr_i >= n_i / d_i for a job with d_i seconds to its deadline, thr_i >= min_share · P_i for one without (by default: what it
     would have with an N-th of the cluster). When not all can hold, first the least Σ_i w_i · (part of its need that i lacks) is
-    found, then the least cost that keeps it, and late jobs are named. A job whose deadline is past is to have all that it can.
-    Soft constraints and the cost of change count in the cost.
+    found, then the least cost that keeps it, and late jobs are named. A job whose deadline is past, or too near, is to have all
+    that it can. Soft constraints and the cost of change count in the cost.
     Source: Gavel (OSDI 2020), section 4.2, which drops all deadlines where they cannot all hold.
     """
 
@@ -104,7 +105,7 @@ class MinCost(SumPolicy):
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)
-        kept = self._nobody_shorter(jobs, first, TOLERANCE)
+        kept = self._nobody_shorter(jobs, first)
         second = super().decide(jobs.with_rules(jobs.rules.also(kept)), solver)
         assert first.certificate is not None  # noqa: S101
         assert second.certificate is not None  # noqa: S101
@@ -114,20 +115,21 @@ class MinCost(SumPolicy):
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         first = decision.certificate.stages[0].certificate  # type: ignore[union-attr]
-        nobody_shorter = self._nobody_shorter(jobs, Decision(decision.time_fractions, first), tolerance)
+        nobody_shorter = self._nobody_shorter(jobs, Decision(decision.time_fractions, first))
         return super().keep(jobs, decision, tolerance).also(nobody_shorter)
 
-    def _nobody_shorter(self, jobs: JobClasses, found: Decision, tolerance: float) -> Rules:
+    def _nobody_shorter(self, jobs: JobClasses, found: Decision) -> Rules:
         """Return the rules by which the least shortfall is kept. Where nobody lacks anything these are floors, without kinks."""
         throughputs, needs = _throughputs(jobs, found.time_fractions), needs_of(jobs, self.min_share)
         if _short(throughputs, needs).any():
-            return Shortfall(min_share=self.min_share).keep(jobs, found, tolerance)
+            return Shortfall(min_share=self.min_share).keep(jobs, found, TOLERANCE)
         return Rules(floors=(jobs.floor(self.name, np.minimum(throughputs, needs) * (1 - TOLERANCE)),))
 
     def _late(self, jobs: JobClasses, fractions: Floats) -> tuple[str, ...]:
         """Name the jobs that lack something, in the order of the problem."""
         throughputs, needs, seconds = _throughputs(jobs, fractions), needs_of(jobs, self.min_share), jobs.deadlines_seconds
-        late = _short(throughputs, needs) | (seconds <= 0)
+        in_time = seconds * throughputs >= jobs.steps_remaining * (1 - SHORT)
+        late = np.where(np.isnan(seconds), _short(throughputs, needs), ~in_time)
         some = np.flatnonzero(late[jobs.index])
         texts = {g: _lack(seconds[g], jobs.steps_remaining[g], throughputs[g], needs[g]) for g in np.flatnonzero(late).tolist()}
         names = (jobs.problem.job_ids[i] for i in jobs.jobs[some].tolist())
