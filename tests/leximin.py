@@ -16,7 +16,7 @@ __all__ = ["leximin"]
 SLACKS = (1e-11, 1e-10, 1e-9)
 """Parts by which what has been reached may be missed: the least that does not leave a program without an answer, for rounding."""
 
-RISES = 1e-6
+RISES = 1e-7
 """A job that can rise by no more than this part of its level cannot rise."""
 
 
