@@ -81,20 +81,27 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
     than the last of these. Tangents lie below convex needs, so each program promises too much, and its promise is the next level.
     """
     level, cuts = levels.alone, list[tuple[float, Floats, Floats]]()
+    best, least = np.zeros(levels.jobs.throughputs.shape), np.inf  # a job without any time may have no makespan
     for _ in range(MOST_CUTS):
         needs = levels.needs(level)
         cuts.append((level, needs, np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)))
         program, gain = _program(levels, cuts, solver)
         certificate = ChargedCertificate(levels, program, level)
-        promised = _promised(levels, level, gain)
         fractions = within_capacity(levels.jobs, program.fractions_of(program.solution))
-        value, bound = certificate.value(fractions), certificate.bound()
-        is_finite = np.isfinite(value)  # a job without any time has no makespan; it gets some nearer to the level promised
-        size = max(abs(value), certificate.scale(fractions), levels.spread) if is_finite else levels.spread
-        if is_finite and (abs(bound - value) <= CLOSE * size or abs(gain) <= STILL * size or promised == level):
-            return fractions, certificate
+        if levels.worse * certificate.value(fractions) < least:
+            best, least = fractions, levels.worse * certificate.value(fractions)
+        promised = _promised(levels, level, gain)
+        if np.isfinite(least) and _is_settled(certificate, best, gain, promised == level):
+            return best, certificate
         level = promised
     raise SolverError(f"the level and the cost of broken rules have not settled after {MOST_CUTS} programs")
+
+
+def _is_settled(certificate: ChargedCertificate, fractions: Floats, gain: float, stays: bool) -> bool:
+    """Say whether the level is proven, or moves no further."""
+    value, bound = certificate.value(fractions), certificate.bound()
+    size = max(abs(value), certificate.scale(fractions), certificate.levels.spread)
+    return abs(bound - value) <= CLOSE * size or abs(gain) <= STILL * size or stays
 
 
 def _promised(levels: Levels, level: float, gain: float) -> float:

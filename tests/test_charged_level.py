@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 import gavel_py as gp
 from tests.constrained_programs import best_level, best_sum, excess, wishes
 from tests.constraint_strategies import tenanted
-from tests.instances import Floats
+from tests.instances import Floats, crowds
 
 
 def policy(name: str, *constraints: gp.Constraint, **options: Any) -> gp.Policy:
@@ -175,6 +175,21 @@ def test_a_time_and_its_penalties_are_the_least_over_all_times(
     allocation = gp.solve(problem, policy(name, *constraints))
     assert allocation.objective_value == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert allocation.verify().gap == allocation.gap
+
+
+@pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "min_lateness", "finish_time_fairness"])
+@settings(max_examples=50, deadline=None)
+@given(problem=crowds(max_jobs=12, max_types=4), data=st.data())
+def test_levels_and_penalties_of_any_size_are_proven(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
+    """From seconds to years, and needs from all of a job's time to a millionth."""
+    assume(problem.runnable.any())
+    size = st.floats(-4, 4).map(lambda exponent: 10.0**exponent)
+    tenant, gpus = problem.tenants[0], float(problem.capacities.sum())
+    limit = gp.MaxGpus(data.draw(st.floats(0.1, 1.0)) * gpus, tenant=tenant).soft(data.draw(size))
+    allocation = gp.solve(problem, policy(name, limit, gp.SwitchCost(data.draw(size)), gp.MaxGpus(0.8 * gpus)))
+    assert allocation.gap is not None
+    assert allocation.gap <= 1e-6
+    assert np.isfinite(allocation.objective_value or 0.0)
 
 
 def penalties(problem: gp.AllocationProblem, constraints: Sequence[gp.Constraint], need: Floats) -> float:
