@@ -171,9 +171,9 @@ class Levels:
         rise higher, whatever the others do beyond their needs.
         """
         chambers = self.chambers
-        costs = prices.costs(chambers.one)
-        dearest = np.where(chambers.runnable, np.abs(costs), 0.0).max(axis=1)
-        mix = CheapestMix(chambers.throughputs, chambers.runnable, costs)
+        mix = CheapestMix(chambers.throughputs, chambers.runnable, prices.costs(chambers.one))
+        # What GPUs cost and what a rule to get more takes off may cancel out but for rounding errors.
+        dearest = np.where(chambers.runnable, prices.sizes(chambers.one), 0.0).max(axis=1)
         return np.maximum(mix.free_until(chambers.lengths, FREE * dearest / chambers.fastest), self.needs(level))
 
     def _check_inverse(self, throughputs: Floats) -> None:

@@ -245,6 +245,11 @@ class Prices:
         costs: Floats = jobs.num_gpus[:, None] * self.gpus
         return costs + np.tensordot(self.limits, jobs.limits[0], 1) if len(self.limits) else costs
 
+    def sizes(self, jobs: JobClasses) -> Floats:
+        """Return (G, K) Σ of the sizes of what `costs` adds up, by which to tell its rounding errors from costs."""
+        sizes: Floats = jobs.num_gpus[:, None] * self.gpus
+        return sizes + np.tensordot(np.abs(self.limits), np.abs(jobs.limits[0]), 1) if len(self.limits) else sizes
+
     def worth(self, jobs: JobClasses) -> float:
         """Return Σ_j p_j c_j + Σ_r z_r b_r, what there is to be sold; no valid allocation that keeps the rules costs more."""
         return float(self.gpus @ jobs.capacities) + (float(self.limits @ jobs.limits[1]) if len(self.limits) else 0.0)

@@ -190,7 +190,6 @@ def test_constraints_of_the_parts_hold_for_the_whole() -> None:
             "the objective of min_cost has kinks, after which only a sum can come, not max_min_fairness",
         ),
     ],
-    ids=str,
 )
 def test_what_does_not_compose_is_named(make: object, message: str) -> None:
     with pytest.raises(gp.InputError, match=message):

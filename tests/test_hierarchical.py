@@ -172,6 +172,18 @@ def test_jobs_on_a_type_that_is_full_stop_and_the_others_go_on() -> None:
     assert allocation.objective_value == allocation.stages[0].value
 
 
+def test_a_quota_that_asks_for_more_than_the_level_lets_its_jobs_rise_on() -> None:
+    """Red rises to 9/5 of 3 GPUs, since green must have 6/5; within green, the heavy job rises to 1 and the light one to 1/5.
+
+    Where red stops, GPUs cost what the quota takes off for green, but for rounding errors.
+    """
+    problem = one_type(["red", "green", "green", "red"], 3, weights=[2, 0.3, 2, 1])
+    tree = tree_of(red={"weight": 1}, green={"weight": 0.5})
+    quota = gp.Quota("green", share=0.4, borrowable=False)
+    allocation = gp.solve(problem, Hierarchical(tenants=tree, constraints=(quota,)))
+    assert allocation.time_fractions[:, 0] == pytest.approx([1, 0.2, 1, 0.8], abs=1e-9)
+
+
 # --- the definition
 
 
