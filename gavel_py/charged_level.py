@@ -23,7 +23,8 @@ MOST_CUTS = 40
 CLOSE = 1e-9
 """The gap with which a level is taken, in parts of its size."""
 
-NEXT_TO_NOTHING = 1e-6
+NEXT_TO_NOTHING = 1e-3
+"""The part of what level and penalties may be, of which the accepted gap is what valid allocations may be off by (1e-9)."""
 
 LEAST_PART = 1e-7
 """A need below this part of a job's fastest throughput makes its row no larger than one of this part does."""
@@ -60,7 +61,7 @@ class ChargedCertificate:
     def scale(self, fractions: Floats) -> float:
         """Return by how much the level would get worse with half the throughputs, and what is lost.
 
-        Where both are next to 0, a small part of what they may be: rounding does not become less with them.
+        Where both are next to 0, or cancel out, a small part of what they may be: rounding does not become less with them.
         """
         throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
         spread = abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
@@ -100,8 +101,9 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
 def _is_settled(certificate: ChargedCertificate, fractions: Floats, gain: float, stays: bool) -> bool:
     """Say whether the level is proven, or moves no further."""
     value, bound = certificate.value(fractions), certificate.bound()
-    size = max(abs(value), certificate.scale(fractions), certificate.levels.spread)
-    return abs(bound - value) <= CLOSE * size or abs(gain) <= STILL * size or stays
+    size = max(abs(value), certificate.scale(fractions))
+    still = STILL * max(size, certificate.levels.spread)
+    return abs(bound - value) <= CLOSE * size or abs(gain) <= still or stays
 
 
 def _promised(levels: Levels, level: float, gain: float) -> float:

@@ -102,6 +102,13 @@ class TestConstraints:
         served = fractions("fifo", [[2.0, 1.0]] * 3, [1, 1], running_on=[-1, -1, 0], constraints=[promise], **arrays)
         assert served == [[0, 1], [0, 0], [1, 0]]
 
+    def test_only_as_many_come_first_as_the_promise_takes(self) -> None:
+        arrays = {"tenants": ["red", "red", "blue", "blue", "blue"], "constraints": [gp.Quota("blue", gpus=1)]}
+        assert fractions("fifo", [[1.0]] * 5, [2], **arrays) == [[1], [0], [1], [0], [0]]
+        assert fractions("fifo", [[1.0]] * 5, [4], **arrays) == [[1], [1], [1], [1], [0]]
+        gangs = arrays | {"num_gpus": [1, 1, 4, 2, 1], "backfill": True}  # blue's first gang does not fit, and the next one serves
+        assert fractions("fifo", [[1.0]] * 5, [3], **gangs) == [[1], [0], [0], [1], [0]]
+
     def test_running_jobs_come_before_promises_where_nothing_is_preempted(self) -> None:
         arrays: dict[str, Any] = {"job_ids": ["runs", "late"], "running_on": [0, -1], "preemptive": False}
         promise = [gp.MinThroughput("late", 1.0)]

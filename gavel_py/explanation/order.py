@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from gavel_py.explanation.own_time import could_use, is_all, time_binding
 from gavel_py.explanation.records import Binding
 from gavel_py.job_classes import JobClasses, separate_jobs
-from gavel_py.ordering import natural_key
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Rules
@@ -88,8 +87,10 @@ class Turn:
 def turn_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fractions: Floats, i: int) -> Turn:
     """Return the turn of job i, given (N, K) the fractions of an allocation under this policy."""
     jobs = policy.view(separate_jobs(problem, policy.name, policy.reads, rules))
-    shown = fractions[jobs.jobs]
-    return Turn(policy, jobs, int(np.searchsorted(jobs.jobs, i)), shown, _places(policy, jobs, shown))
+    shown, order = fractions[jobs.jobs], policy.serve(jobs)[1]
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return Turn(policy, jobs, int(np.searchsorted(jobs.jobs, i)), shown, places)
 
 
 def turn_bindings(turn: Turn) -> Iterator[Binding]:
@@ -116,24 +117,3 @@ def _gone(turn: Turn, j: int) -> Binding:
     jobs = "1 job" if count == 1 else f"{count} jobs"
     text = f"{name} was taken: {jobs} before it had {turn.held[j]:.4g} of {turn.jobs.capacities[j]:g} GPUs"
     return Binding("gpus", name, None, text + (f", and its gang needs {gang}" if gang > 1 else ""))
-
-
-def _places(policy: OrderedPolicy, jobs: JobClasses, fractions: Floats) -> Indices:
-    """(G,) the place of each job: first those kept running, then those with promises by rules, then by key, arrival and id."""
-    tiers = _tiers(policy, jobs, fractions).tolist()
-    keys = np.asarray(policy.sort_key(jobs), dtype=float).tolist()
-    arrivals = jobs.problem.arrival_seconds[jobs.jobs].tolist()
-    order = sorted(range(len(jobs)), key=lambda k: (tiers[k], keys[k], arrivals[k], natural_key(jobs.example(k))))
-    places = np.empty(len(jobs), dtype=np.int64)
-    places[order] = np.arange(len(jobs))
-    return places
-
-
-def _tiers(policy: OrderedPolicy, jobs: JobClasses, fractions: Floats) -> Indices:
-    """(G,) 0 for jobs that keep what they run on, 1 for those to which rules promise something, 2 for all others."""
-    costs, most = jobs.limits
-    promised = (jobs.floors > 0) | (costs[most < 0] < 0).any(axis=(0, 2))
-    tiers = np.where(promised, 1, 2)
-    running = jobs.problem.running_on[jobs.jobs]
-    kept = (running >= 0) & (fractions[np.arange(len(running)), np.maximum(0, running)] >= 1)
-    return tiers if policy.preemptive else np.where(kept, 0, tiers)

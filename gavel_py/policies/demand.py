@@ -62,6 +62,7 @@ class DemandPolicy(Policy):
             return self._decide_charged(jobs, solver)
         levels = Levels(self, jobs)
         best = find_best_level(levels, solver, efficiency=self.efficiency)
+        self._check_served(jobs, best.fractions)
         return Decision(best.fractions, LevelCertificate(levels, best.prices), best.shadow_prices)
 
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
@@ -75,7 +76,15 @@ class DemandPolicy(Policy):
             )
             raise InputError(Fault(f"policy {self.name}", "need", text))
         fractions, certificate = find_charged_level(Levels(self, jobs), solver)
+        self._check_served(jobs, fractions)
         return Decision(fractions, certificate, certificate.program.shadow_prices(solver))
+
+    def _check_served(self, jobs: JobClasses, fractions: Floats) -> None:
+        """Raise `InputError` where rules leave a job nothing at which it ever ends; for the largest level, that is a level of 0."""
+        if self.direction == "min" and jobs.rules.can_conflict:
+            from gavel_py.starvation import check_everybody_served
+
+            check_everybody_served(jobs, fractions, self.name)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         certificate = decision.certificate

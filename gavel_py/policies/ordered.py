@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["OrderedPolicy"]
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 ROUNDING = 1e-10
 """A part of a job's time that is not told from none, or from all: limits are left as differences, which lose digits."""
@@ -50,25 +52,31 @@ class OrderedPolicy(Policy):
         return self.backfill
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+        return Decision(self.serve(jobs)[0])
+
+    def serve(self, jobs: JobClasses) -> tuple[Floats, Indices]:
+        """Return (G, K) the time fractions, and (G,) the jobs in the order in which they were served.
+
+        First those that keep running if nothing is preempted, then as many as it takes for what rules promise, then the others.
+        """
         free = _Free(jobs)
         fractions = np.zeros(jobs.throughputs.shape)
         order = self._order(jobs)
-        if not self.preemptive:
-            order = self._keep_running(jobs, order, free, fractions)
-        order = free.promised_first(order)
+        kept, order = (order[:0], order) if self.preemptive else self._keep_running(jobs, order, free, fractions)
         # The types of each job, fastest first; equal ones in the order of the cluster.
         preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
         runnable = jobs.runnable
-        for i in order.tolist():
-            if not free.gpus.any():
-                break
-            types = [j for j in preference[i] if runnable[i, j]]
-            left = _take(fractions[i], free, i, types, self.fractional)
-            if left > 0 and not self.backfill:
-                break
-        return Decision(fractions)
 
-    def _order(self, jobs: JobClasses) -> NDArray[np.int64]:
+        def left(i: int) -> float:
+            return _take(fractions[i], free, i, [j for j in preference[i] if runnable[i, j]], self.fractional)
+
+        first, order = _promised_first(order, free, left)
+        for i in order.tolist():
+            if not free.gpus.any() or (left(i) > 0 and not self.backfill):
+                break
+        return fractions, np.concatenate([kept, first, order])
+
+    def _order(self, jobs: JobClasses) -> Indices:
         """The jobs by sort key, then arrival, then id."""
         key = returned_numbers(self.sort_key(jobs), len(jobs), f"policy {self.name}", "sort_key", "finite", jobs.example)
         arrival = jobs.problem.arrival_seconds[jobs.jobs]
@@ -84,19 +92,36 @@ class OrderedPolicy(Policy):
                 order[start:end] = sorted(order[start:end].tolist(), key=lambda i: natural_key(ids[rows[i]]))
         return order
 
-    def _keep_running(self, jobs: JobClasses, order: NDArray[np.int64], free: _Free, fractions: Floats) -> NDArray[np.int64]:
-        """Give every running job that still fits its type for all of its time, and return the others in order."""
+    def _keep_running(self, jobs: JobClasses, order: Indices, free: _Free, fractions: Floats) -> tuple[Indices, Indices]:
+        """Give every running job that still fits its type for all of its time; return these and the others, each in order."""
         kept = np.zeros(len(order), dtype=bool)
         running_on = jobs.problem.running_on[jobs.jobs]
         for i in order[running_on[order] >= 0].tolist():
             j = running_on[i]
             if jobs.runnable[i, j]:
                 kept[i] = _take(fractions[i], free, i, [j], fractional=False) == 0
-        return order[~kept[order]]
+        return order[kept[order]], order[~kept[order]]
+
+
+def _promised_first(order: Indices, free: _Free, left: Callable[[int], float]) -> tuple[Indices, Indices]:
+    """Serve jobs to which rules promise something while that is not there yet; return these and the others, each in order.
+
+    left: serves a job and returns the part of its time that it did not get.
+    """
+    served = np.zeros(len(order), dtype=bool)
+    for place in np.flatnonzero(free.promised[order]).tolist():
+        if not free.gpus.any():
+            break
+        i = int(order[place])
+        served[place] = free.is_owed(i) and left(i) < 1
+    return order[served], order[~served]
 
 
 class _Free:
-    """What is left to be given: GPUs of each type, and of each upper limit that rules set."""
+    """What is left to be given: GPUs of each type, of each upper limit that rules set, and of what they promise.
+
+    promised: (G,) the jobs to which rules promise throughput or, together with others, GPUs.
+    """
 
     def __init__(self, jobs: JobClasses) -> None:
         self.gpus = jobs.capacities.copy()
@@ -104,12 +129,14 @@ class _Free:
         costs, most = jobs.limits
         upper = most >= 0
         self._costs, self._left = costs[upper], most[upper].copy()
-        self._promised = (jobs.floors > 0) | (costs[~upper] < 0).any(axis=(0, 2))
+        self._gains, self._owed = -costs[~upper], -most[~upper]
+        self._has_floor = jobs.floors > 0
+        self.promised: NDArray[np.bool_] = self._has_floor | (self._gains > 0).any(axis=(0, 2))
 
-    def promised_first(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the order with the jobs in front to which rules promise throughput or GPUs."""
-        first = self._promised[order]
-        return np.concatenate([order[first], order[~first]])
+    def is_owed(self, i: int) -> bool:
+        """Say whether job i still has something to get by a promise, be it its own or that of others and itself together."""
+        owing = self._owed > ROUNDING
+        return bool(self._has_floor[i]) or bool((self._gains[owing, i] > 0).any())
 
     def part(self, i: int, j: int) -> float:
         """Return which part of its time job i can have on type j."""
@@ -123,6 +150,7 @@ class _Free:
         """Give it."""
         self.gpus[j] = max(0.0, self.gpus[j] - part * self._gangs[i])
         np.maximum(0.0, self._left - part * self._costs[:, i, j], out=self._left)
+        self._owed -= part * self._gains[:, i, j]
 
 
 def _take(row: Floats, free: _Free, i: int, types: list[int], fractional: bool) -> float:
