@@ -337,7 +337,7 @@ class Program:
     def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
         """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
         self._parts.value = np.zeros(len(self.rows))
-        slope = objective.grad[self._parts]  # a plain number where there is one variable only
+        slope = objective.grad.get(self._parts, self._parts.value)  # a plain number where there is one variable only
         slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)
         return float(objective.value), self.matrix_of(slopes / self.most / self.jobs.counts[self.rows])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,11 +11,13 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.constraints import CostBudget, Pin
+from gavel_py.policies import SumPolicy
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from gavel_py.policies.min_cost import MinCost
 from gavel_py.policies.min_makespan import MinMakespan
+from gavel_py.program import Program
 from tests.instances import TIGHT, Floats, best_level, best_value, crowds, valid_rows
 
 PRICES = [3.0, 1.0]
@@ -157,6 +160,22 @@ def test_three_in_a_row() -> None:
 def test_an_answer_in_stages_survives_a_file() -> None:
     allocation = gp.solve(three_jobs(), gp.Then(MinMakespan(), MaxTotalThroughput()))
     assert gp.Allocation.from_json(allocation.to_json()).stages == allocation.stages
+
+
+class Indifferent(SumPolicy):
+    """Anything is as good as anything else: 3."""
+
+    name = "indifferent"
+
+    def objective(self, program: Program) -> cp.Expression:  # noqa: ARG002
+        return cp.Constant(3.0)
+
+
+def test_a_constant_can_come_first_or_be_a_term() -> None:
+    best = gp.solve(three_jobs(), MaxTotalThroughput())
+    assert gp.solve(three_jobs(), gp.Then(Indifferent(), MaxTotalThroughput())).throughputs == pytest.approx(best.throughputs)
+    together = gp.solve(three_jobs(), Indifferent() + MaxTotalThroughput())
+    assert together.objective_value == pytest.approx(3 + (best.objective_value or 0))
 
 
 def test_kinks_are_kept_by_a_sum() -> None:
