@@ -180,6 +180,11 @@ def test_rounds_show_gpus_and_what_was_delivered(gavel: Gavel, small: list[str])
     assert len(used) == len(lines)
 
 
+def test_no_width_is_told_but_by_the_test_itself() -> None:
+    """Test runners tell their workers a width, in which tables would be cut (tests/conftest.py)."""
+    assert "COLUMNS" not in os.environ
+
+
 def test_no_table_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))

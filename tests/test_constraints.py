@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gavel_py.job_classes import separate_jobs
 from gavel_py.solver import LinearSolver
 from tests.constrained_programs import Wishes, best_level, best_sum, excess, wishes
 from tests.constraint_strategies import constraints, tenanted
+from tests.fakes import refusal
 from tests.instances import Floats
 
 POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan"]
@@ -452,13 +454,70 @@ class TestConflicts:
          "constraint pin, field penalty: is not for the pin of job 'bert' to k80, which can only hold or not"),
         (lambda: gp.SwitchCost(1).soft(1),
          "constraint switch_cost, field penalty: is not for the cost of change, 1 per GPU, which is a price itself"),
-        (lambda: policy("fifo", "no GPUs"), "policy fifo, field constraints: must be constraints, found 'no GPUs'"),
+        (lambda: policy("fifo", 7, gp.CostBudget), "policy fifo, field constraints: must be constraints, found 7\n"
+         "policy fifo, field constraints: must be constraints, found <class 'gavel_py.constraints.shares.CostBudget'> "
+         "(this is a class; call it to make one)"),
     ],
 )  # fmt: skip
 def test_wrong_constraints_are_refused(make: Any, message: str) -> None:
     with pytest.raises(gp.InputError) as raised:
         make()
     assert str(raised.value) == message
+
+
+FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (gp.Quota("a", 0.5), "must be a list, found one constraint alone; write [Quota(tenant='a', share=0.5)]"),
+        (5, "must be a list of constraints, found 5"),
+        (None, "must be a list of constraints, found None"),
+        ({"kind": "cost_budget"}, "must be a list of constraints, found {'kind': 'cost_budget'}"),
+        ("limits.yaml", f"must be a list of constraints, found 'limits.yaml'; {FILES}"),
+        (["limits.yaml"], f"must be constraints, found 'limits.yaml'; {FILES}"),
+    ],
+)
+def test_what_is_no_list_of_constraints_is_refused(given: Any, problem: str) -> None:
+    """By the class of a policy, by its name, by an object, and by policies made of others."""
+    fifo, total = gp.policy_class("fifo"), gp.policy_class("max_total_throughput")
+    assert refusal(fifo, constraints=given) == f"policy fifo, field constraints: {problem}"
+    assert refusal(gp.Solver, "fifo", constraints=given) == f"policy fifo, field constraints: {problem}"
+    assert refusal(gp.Solver, fifo(), constraints=given) == f"policy fifo, field constraints: {problem}"
+    assert refusal(gp.Then, total(), total(), constraints=given) == f"policy then, field constraints: {problem}"
+    terms = ((1.0, total()),)
+    assert refusal(gp.WeightedSum, terms=terms, constraints=given) == f"policy weighted_sum, field constraints: {problem}"
+
+
+def test_any_iterable_of_constraints_will_do() -> None:
+    limits = [gp.CostBudget(3), gp.MaxGpus(1)]
+    for some in (limits, tuple(limits), (each for each in limits), dict.fromkeys(limits).keys()):
+        assert gp.policy_class("fifo")(constraints=some).constraints == tuple(limits)
+
+
+@pytest.mark.parametrize("name", gp.policy_names())
+def test_every_policy_takes_constraints_by_its_name(name: str) -> None:
+    cls, limits = gp.policy_class(name), [gp.MaxGpus(1, tenant="a"), gp.Forbid("lstm", "v100")]
+    assert gp.resolve_policy(name, constraints=limits) == cls(constraints=limits)
+    assert gp.Solver(name, constraints=(each for each in limits), agnostic=True).policy == cls(constraints=limits, agnostic=True)
+    assert "constraints" not in gp.policy_options(cls)
+
+
+def test_constraints_by_name_are_kept_in_the_answer() -> None:
+    """By hand, as above: the V100 for 3, and half of the K80."""
+    allocation = gp.solve(three(), "max_total_throughput", constraints=[gp.CostBudget(3.5)], normalized=False)
+    assert allocation.objective_value == pytest.approx(4.5, rel=1e-9)
+    assert [outcome.constraint for outcome in allocation.constraints] == ["the budget of 3.5 per hour"]
+
+
+def test_constraints_take_the_place_of_those_that_a_policy_has() -> None:
+    """As the values of options do."""
+    limited = gp.resolve_policy("fifo", constraints=[gp.MaxGpus(1)], backfill=True)
+    assert gp.resolve_policy(limited, constraints=[gp.MaxGpus(2)]) == gp.resolve_policy(
+        "fifo", constraints=[gp.MaxGpus(2)], backfill=True
+    )
+    assert gp.resolve_policy(limited, backfill=False).constraints == (gp.MaxGpus(1),)
 
 
 @pytest.mark.parametrize(
@@ -598,6 +657,27 @@ class TestOutcomes:
             assert value is not None
             gain = sign * (value - before.objective_value)
             assert gain <= (outcome.price or 0.0) * more * (1 + 1e-4) + 1e-9 * abs(before.objective_value)
+
+
+@pytest.mark.parametrize("policy", ["min_makespan", "min_lateness", "finish_time_fairness"])
+class TestJobsLeftWithNothing:
+    """Red's quota is all there is: blue's job never ends, and a makespan of 10^14 s is no answer."""
+
+    PROBLEM = gp.AllocationProblem.from_arrays(
+        [[1.0], [2.0], [1.0]], [2], tenants=["red", "blue", "red"], steps_remaining=[10] * 3, deadlines_seconds=[5] * 3
+    )
+
+    def constrained(self, policy: str, share: float) -> gp.Policy:
+        return replace(gp.resolve_policy(policy), constraints=(gp.Quota("red", share=share),))
+
+    def test_they_are_named_with_what_leaves_them_nothing(self, policy: str) -> None:
+        with pytest.raises(gp.InputError) as caught:
+            gp.solve(self.PROBLEM, self.constrained(policy, 1.0))
+        assert str(caught.value).startswith("job '1': is left no time beside the quota of 1 of all GPUs for 'red'")
+
+    def test_a_millionth_is_something(self, policy: str) -> None:
+        allocation = gp.solve(self.PROBLEM, self.constrained(policy, 1 - 1e-6))
+        assert allocation.time_fractions[1, 0] == pytest.approx(2e-6, rel=1e-3)
 
 
 class TestPricesOfGpus:

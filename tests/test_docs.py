@@ -84,12 +84,11 @@ def commands(block: Block) -> Iterator[Command]:
 
 def run(command: Command, folder: Path) -> tuple[int, str]:
     """Run a `gavel` command as a user would in `folder`; return its exit code and all that the terminal would show."""
-    surroundings = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR"}}
-    surroundings |= {"PYTHONPATH": str(Path(gp.__file__).parents[1]), "GAVEL_PY_STORE": str(folder / "store.sqlite")}
+    surroundings = {"PYTHONPATH": str(Path(gp.__file__).parents[1]), "GAVEL_PY_STORE": str(folder / "store.sqlite")}
     done = subprocess.run(
         [sys.executable, "-m", "gavel_py", *command.words[1:]],
         cwd=folder,
-        env=surroundings | {"PYTHONIOENCODING": "utf-8"},
+        env=os.environ | surroundings | {"PYTHONIOENCODING": "utf-8"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",

@@ -107,7 +107,7 @@ def install(write: Write) -> Callable[..., None]:
 def gavel(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command as it is installed: without the current directory among the places where Python looks."""
     command = [sys.executable, "-P", "-m", "gavel_py", *arguments]
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COLUMNS")}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {"PYTHONPATH": str(Path(gp.__file__).parents[1])} | variables
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,33 @@ class TestTree:
         for source in (tree, TREE, RECORDS, file("tenants.yml", YAML), Path("tenants.yml")):
             assert TenantTree.of(source) == tree
         assert TenantTree.of(None) == TenantTree() == TenantTree.from_dict({})
+
+    def test_a_mapping_may_say_what_a_file_does(self) -> None:
+        tree = TenantTree.from_dict(TREE, "fifo")
+        assert TenantTree.of({"policy": "fifo", "tenants": TREE}) == tree
+        assert TenantTree.of(MappingProxyType({"tenants": TREE})) == TenantTree(RECORDS)
+        # Tenants may bear the names of keys: beside other tenants, `tenants` is one.
+        named = TenantTree.of({"tenants": {"weight": 2}, "policy": None})
+        assert named == TenantTree([Tenant("tenants", weight=2), Tenant("policy")])
+
+    @pytest.mark.parametrize(
+        ("source", "problem"),
+        [
+            (
+                5,
+                "tenant tree: must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants, "
+                "found 5",
+            ),
+            ({"tenants": {"a": {}}, "polcy": "fifo"}, "tenants (tenant tree), field polcy: is not known; did you mean 'policy'?"),
+            (
+                {"tenants": {"a": {"tenants": {"b": {"weight": -1}}}}},
+                "tenants.a.tenants.b (tenant 'b'), field weight: must be greater than 0, found -1",
+            ),
+            ({"policy": "fifo"}, "tenants.policy: must be a mapping of field to value, found 'fifo'"),
+        ],
+    )
+    def test_a_value_that_means_no_tree(self, source: Any, problem: str) -> None:
+        assert refusal(TenantTree.of, source) == problem
 
     def test_has_a_policy_at_the_top(self) -> None:
         tree = TenantTree(RECORDS, policy="fifo")
@@ -310,14 +338,18 @@ class TestJobs:
     def test_all_that_have_no_place_are_named(self) -> None:
         rows = jobs(("vision", 0), ("visoin", 0), ("research", 0), ("", 0), ("", 0), ("research", 0), counts=[1, 7, 1, 1, 1, 1])
         assert refusal(service_tree, TenantTree.from_dict(TREE), **rows).splitlines() == [
-            "job 'job-8' and 6 more, field tenant: 'visoin' is not in the tenant tree; did you mean 'vision'?",
-            "jobs 'job-7', 'job-4', field tenant: 'research' has tenants below it, and only those can have jobs: 'language', "
+            "jobs 'job-4', 'job-7', field tenant: 'research' has tenants below it, and only those can have jobs: 'language', "
             "'vision', or another one for these jobs",
-            "jobs 'job-6', 'job-5', field tenant: is empty; known: language, product, vision",
+            "jobs 'job-5', 'job-6', field tenant: is empty; known: language, product, vision",
+            "job 'job-8' and 6 more, field tenant: 'visoin' is not in the tenant tree; did you mean 'vision'?",
         ]
 
+    def test_the_first_of_many_are_named_in_the_order_of_numbers(self) -> None:
+        rows = jobs(*([("product", 0)] + [("visoin", 0)] * 4)) | {"job_ids": ["a", "job-10", "job-9", "job-11", "job-2"]}
+        assert refusal(service_tree, TenantTree.from_dict(TREE), **rows).startswith("jobs 'job-2', 'job-9', 'job-10' and 1 more, ")
+
     def test_a_tree_for_none_of_the_jobs(self) -> None:
-        rows = jobs(*((name, 0) for name in "abcd"))
+        rows = jobs(*((name, 0) for name in "cbda"))
         assert refusal(service_tree, TenantTree.from_dict(TREE), **rows) == (
             "jobs, field tenant: no job is of a tenant in the tree: theirs are 'a', 'b', 'c', ...; known: language, product, vision"
         )

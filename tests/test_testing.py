@@ -259,6 +259,23 @@ def test_the_code_of_a_policy_made_of_policies_makes_the_parts_too() -> None:
     assert "policy = Half(whole=MovesTheGoal(efficiency=False), parts=(1, 3,))" in code
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Listed):
+    """Has an option that no line of text can say."""
+
+    groups: gp.TenantTree = gp.option(gp.TenantTree(), "who is together")  # noqa: RUF009
+
+
+def test_options_that_no_text_can_say_are_not_asked_for_in_the_label() -> None:
+    tree = gp.TenantTree([gp.Tenant("red"), gp.Tenant("blue", weight=2)], policy="fifo")
+    assert check_policy(Grouped(groups=tree, tenants_first="red"), problems=0).failures == ()
+    failure = report_of(Grouped(groups=tree, tenants_first="red,blue"), problems=0).failures[0]
+    assert (failure.name, failure.found.partition(":")[0]) == ("options", "grouped,tenants_first=red,blue")
+    there: dict[str, Any] = {}
+    exec(failure.code, there)  # noqa: S102
+    assert there["policy"] == Grouped(groups=tree, tenants_first="red,blue")
+
+
 def test_an_answer_that_is_no_number_is_found() -> None:
     class Nan(gp.FormulaPolicy):
         """Forgets to divide."""

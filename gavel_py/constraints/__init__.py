@@ -3,6 +3,7 @@
 from gavel_py.constraints.applying import constrained
 from gavel_py.constraints.base import Constraint
 from gavel_py.constraints.files import KINDS, read_constraints
+from gavel_py.constraints.given import given_constraints
 from gavel_py.constraints.outcomes import ConstraintOutcome, outcomes_of
 from gavel_py.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
@@ -23,6 +24,7 @@ __all__ = [
     "Reserve",
     "SwitchCost",
     "constrained",
+    "given_constraints",
     "outcomes_of",
     "read_constraints",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation import AllocationStatus
-from gavel_py.constraints import Constraint
+from gavel_py.constraints import Constraint, given_constraints
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.problem import AllocationProblem
@@ -65,9 +65,7 @@ class Policy(ABC):
     empty_objective: ClassVar[float | None] = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "constraints", tuple(self.constraints))
-        strange = [each for each in self.constraints if not isinstance(each, Constraint)]
-        InputError.raise_any([Fault(f"policy {self.name}", "constraints", f"must be constraints, found {s!r}") for s in strange])
+        object.__setattr__(self, "constraints", given_constraints(self.constraints, f"policy {self.name}"))
 
     @property
     def reads(self) -> tuple[str, ...]:

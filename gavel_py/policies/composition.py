@@ -41,9 +41,9 @@ class WeightedSum(SumPolicy):
     def __post_init__(self) -> None:
         faults = [Fault("weighted sum", "", text) for term in self.terms if (text := _wrong(term)) is not None]
         InputError.raise_any(faults)
+        super().__post_init__()
         constraints = (*self.constraints, *(each for _, policy in self.terms for each in policy.constraints))
         object.__setattr__(self, "constraints", tuple(dict.fromkeys(constraints)))
-        super().__post_init__()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -124,9 +124,9 @@ class Then(Policy):
         if any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints):
             text = "weighs soft constraints and the cost of change in its last objective: give them to the second policy"
             raise InputError(_fault(f"{text}, not to {self.first.name}"))
+        super().__post_init__()
         constraints = (*self.constraints, *self.first.constraints, *self.second.constraints)
         object.__setattr__(self, "constraints", tuple(dict.fromkeys(constraints)))
-        super().__post_init__()
 
     @property
     def direction(self) -> str:

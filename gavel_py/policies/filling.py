@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["FillingPolicy"]
 
 
+Floats = NDArray[np.float64]
+
 SAME = 1e-9
+"""The part by which levels may differ that are the same but for rounding."""
+
+DUST = 1e-9
+"""A part of a job's fastest throughput, below which it may have it only since solvers compute with rounding."""
 
 ROOM = 5e-10
 """A part of what a job has, which is less than what a job that has stopped may be short of (`filling.STOPPED`)."""
@@ -50,13 +57,13 @@ class FillingPolicy(Policy):
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
         filled = fill(jobs, self.shares(jobs), solver, self.name)
         levels, first = zip(filled.levels, filled.found, strict=True), filled.found[0]
-        least = LevelCertificate(filled.first_stop, first.prices)
-        stages = [Stage("first stop", least)]
-        stages += [Stage(f"level {n}", LevelCertificate(level, best.prices)) for n, (level, best) in enumerate(levels, 1)]
+        fractions, least = filled.found[-1].fractions, LevelCertificate(filled.first_stop, first.prices)
+        certificates = [least, *(LevelCertificate(level, best.prices) for level, best in levels)]
+        stages = [Stage(f"level {n}" if n else "first stop", certificate) for n, certificate in enumerate(certificates)]
         # Where the first job stops since it cannot run faster, no GPU changes that.
-        scarce = least.value(filled.found[-1].fractions) >= first.level * (1 - SAME)
+        scarce = least.value(fractions) >= first.level * (1 - SAME)
         gains = first.shadow_prices if scarce else np.zeros(len(jobs.capacities))
-        return Decision(filled.found[-1].fractions, Stages(tuple(stages)), gains)
+        return Decision(_without_dust(jobs, fractions, certificates), Stages(tuple(stages)), gains)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]
@@ -65,3 +72,17 @@ class FillingPolicy(Policy):
         throughputs = np.einsum("ij,ij->i", jobs.throughputs, decision.time_fractions)
         least = np.minimum(floor.throughputs[jobs.rows], throughputs) * (1 - ROOM)
         return Rules(floors=(jobs.floor(self.name, least),))
+
+
+def _without_dust(jobs: JobClasses, fractions: Floats, certificates: list[LevelCertificate]) -> Floats:
+    """Return the time fractions without those next to 0 that no level asks for, as of a job that waits for its turn."""
+    throughputs = np.einsum("ij,ij->i", jobs.throughputs, fractions)
+    dust = (throughputs < DUST * jobs.fastest) & (fractions > 0).any(axis=1)
+    if jobs.rules or not dust.any():  # what rules promise to several jobs together may be made of such parts
+        return fractions
+    without = np.where(dust, 0.0, throughputs)
+    for certificate in certificates:
+        with np.errstate(divide="ignore"):
+            levels = certificate.levels.demand.level(jobs, without)
+        dust &= levels >= certificate.value(fractions) * (1 - SAME)
+    return np.where(dust[:, None], 0.0, fractions)

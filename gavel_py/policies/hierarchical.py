@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import option
 from gavel_py.policies.filling import FillingPolicy
-from gavel_py.tenants import TenantTree, service_tree
+from gavel_py.tenants import Tenant, TenantTree, service_tree
 
 if TYPE_CHECKING:
     from gavel_py.filling import Shares
@@ -29,7 +30,9 @@ class Hierarchical(FillingPolicy):
     stops: Σ s_i · v_i over the jobs of a tenant at the top, per weight. Source: Gavel (OSDI 2020), section 4.3.
     """
 
-    tenants: TenantTree | str | None = option(None, "who shares with whom, a file; none: all that jobs name, side by side")
+    tenants: TenantTree | Mapping[Any, Any] | Sequence[Tenant] | str | None = option(
+        None, "who shares with whom, a file; none: all that jobs name, side by side"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import types
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from gavel_py.constraints import given_constraints
 from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, nearest
 from gavel_py.policies.base import Policy
 from gavel_py.policies.importing import imported_policy, told
@@ -25,6 +28,9 @@ NAMES = (
     *("shortest_job_first", "least_attained_service", "priority", "fifo"),
     *("isolated", "proportional", "allox"),
 )
+
+CONSTRAINTS = "constraints"
+"""What every policy takes and is no option: no line of text says it, and lists of options leave it out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,14 +102,14 @@ def policy_options(cls: type[Policy]) -> dict[str, PolicyOption]:
     Raises `InputError` where the type of an option is a name that its module does not have.
     """
     try:
-        types = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls)
     except NameError as error:
         text = f"the type of an option cannot be read: {error}; import it outside of `if TYPE_CHECKING`"
         raise InputError(Fault(f"policy {cls.__name__}", "", text)) from None
     return {
-        f.name: PolicyOption(f.name, types[f.name], _default(f), f.metadata.get("help", ""))
+        f.name: PolicyOption(f.name, hints[f.name], _default(f), f.metadata.get("help", ""))
         for f in dataclasses.fields(cls)
-        if f.init and f.name != "constraints"
+        if f.init and f.name != CONSTRAINTS
     }
 
 
@@ -114,7 +120,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def resolve_policy(policy: str | Policy, **options: Any) -> Policy:
     """Return the policy object of a name (see `policy_class`) with options, or a policy object as it is (changed by options).
 
-    Option values may be text, as from a command line ("true", "0.5").
+    Option values may be text, as from a command line ("true", "0.5"). Every policy takes `constraints` beside its options; those
+    of a policy object are replaced by them, as the values of its options are.
     Raises `UnknownNameError` for an unknown policy or option and `InputError` for a value of the wrong type.
     """
     if isinstance(policy, str):
@@ -145,6 +152,14 @@ def _made(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
 
 
 def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of options, and the constraints, which every policy takes beside the options of its own."""
+    values = _checked_options(cls, name, {option: value for option, value in options.items() if option != CONSTRAINTS})
+    if CONSTRAINTS in options:
+        values[CONSTRAINTS] = given_constraints(options[CONSTRAINTS], f"policy {name}")
+    return values
+
+
+def _checked_options(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:
     known = policy_options(cls)
     unknown = [Fault(f"policy {name}", "", f"there is no option {o!r}{nearest(o, known)}") for o in options if o not in known]
     if unknown:
@@ -174,5 +189,7 @@ def type_words(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         return f"{type_words(typing.get_args(kind)[0])}, or several with ':' between them"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
-    parts = typing.get_args(kind) or (kind,)
-    return " or ".join(words.get(part, getattr(part, "__name__", str(part))) for part in parts)
+    words |= {Mapping: "a mapping", Sequence: "a list"}
+    parts = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    bare = [typing.get_origin(part) or part for part in parts]
+    return " or ".join(words.get(part, getattr(part, "__name__", str(part))) for part in bare)

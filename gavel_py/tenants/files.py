@@ -13,7 +13,7 @@ from gavel_py.errors import Fault, InputError, together
 from gavel_py.tenants.tenant import Tenant, TenantPolicy, tree_faults
 from gavel_py.validation import Record, check_records
 
-__all__ = ["read_tenants", "tenants_of"]
+__all__ = ["mapped_tenants", "read_tenants", "tenants_of"]
 
 MOST_LEVELS = 100
 """Tenants below tenants; deeper than that, a dictionary holds itself."""
@@ -25,10 +25,25 @@ Where = Callable[[tuple[str, ...]], str]
 def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:
     """Return the tenants of a YAML or JSON file, and the policy among those at the top."""
     readers: dict[str, Callable[[str | Path], tuple[Any, Where]]] = {".yaml": _yaml, ".yml": _yaml, ".json": _json}
-    document, where = readers[reading.suffix_of(path, readers)](path)
+    return _document(str(path), *readers[reading.suffix_of(path, readers)](path))
+
+
+def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy]:
+    """Return the tenants of a mapping, be it what a file of tenants says or the part of it from name to details.
+
+    It is a whole file's where it has the key `tenants` and no other key that could be a tenant beside it.
+    """
+    others = (details for key, details in given.items() if key != "tenants")
+    if "tenants" in given and not any(details is None or isinstance(details, Mapping) for details in others):
+        return _document("tenants", given, ".".join)
+    return tenants_of(given), "fairness"
+
+
+def _document(name: str, document: Any, where: Where) -> tuple[list[Tenant], TenantPolicy]:
+    """The tenants and the policy of a document; `name` and `where` say where faults stand."""
     entries = document.get("tenants") if isinstance(document, Mapping) else None
     with together() as attempt:
-        heads = attempt(lambda: check_records(_Document, [(str(path), document)]))
+        heads = attempt(lambda: check_records(_Document, [(name, document)]))
         tenants = attempt(lambda: tenants_of(entries if isinstance(entries, Mapping) else {}, where))
     return tenants, heads[0].policy
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ __all__ = ["service_tree"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
+
+MOST_SHOWN = 3
+"""Names told of those that have the same fault."""
 
 
 def service_tree(
@@ -55,15 +59,22 @@ def _faults(tree: TenantTree, tenants: Sequence[str], job_ids: Sequence[str], co
     for row, name in enumerate(tenants if names else ()):
         if name not in right:
             wrong.setdefault(name, []).append(row)
+    # Rows come in the order of classes, which says nothing to a person.
     if len(wrong) > 1 and not right.intersection(tenants) and not tree.parents.intersection(tenants):
-        found = ", ".join(repr(name) for name in list(wrong)[:3]) + (", ..." if len(wrong) > 3 else "")
-        return [Fault("jobs", "tenant", f"no job is of a tenant in the tree: theirs are {found}{nearest('', names)}")]
-    return [Fault(_who(rows, job_ids, counts), "tenant", _problem(tree, name, names)) for name, rows in wrong.items()]
+        theirs = ", ".join(map(repr, _first(wrong))) + (", ..." if len(wrong) > MOST_SHOWN else "")
+        return [Fault("jobs", "tenant", f"no job is of a tenant in the tree: theirs are {theirs}{nearest('', names)}")]
+    ordered = sorted(wrong, key=lambda name: natural_key(_first(job_ids[row] for row in wrong[name])[0]))
+    return [Fault(_who(wrong[name], job_ids, counts), "tenant", _problem(tree, name, names)) for name in ordered]
+
+
+def _first(names: Iterable[str]) -> list[str]:
+    return nsmallest(MOST_SHOWN, names, key=natural_key)
 
 
 def _who(rows: list[int], job_ids: Sequence[str], counts: Indices) -> str:
-    names, others = ", ".join(repr(job_ids[row]) for row in rows[:3]), int(counts[rows].sum()) - len(rows[:3])
-    return ("job " if len(rows) == 1 else "jobs ") + names + (f" and {others} more" if others else "")
+    first = _first(job_ids[row] for row in rows)
+    others = int(counts[rows].sum()) - len(first)
+    return ("job " if len(first) == 1 else "jobs ") + ", ".join(map(repr, first)) + (f" and {others} more" if others else "")
 
 
 def _problem(tree: TenantTree, name: str, names: list[str]) -> str:

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.ordering import natural_key
-from gavel_py.tenants.files import read_tenants, tenants_of
+from gavel_py.tenants.files import mapped_tenants, read_tenants, tenants_of
 from gavel_py.tenants.tenant import Tenant, TenantPolicy, tree_faults
 
 __all__ = ["Tenant", "TenantTree"]
@@ -55,13 +55,23 @@ class TenantTree:
         return cls(tenants_of(tenants), policy)
 
     @classmethod
-    def of(cls, source: TenantTree | Mapping[str, Any] | Iterable[Tenant] | str | Path | None) -> TenantTree:
-        """Return the tree that is meant: itself, a file's, a dictionary's, one of these tenants, or one without any."""
+    def of(cls, source: TenantTree | Mapping[Any, Any] | Iterable[Tenant] | str | Path | None) -> TenantTree:
+        """Return the tree that is meant: itself, a file's, a mapping's, one of these tenants, or one without any.
+
+        A mapping goes from name to details (`from_dict`), or says what a file would: the same under `tenants`, and a `policy`.
+        """
         if isinstance(source, TenantTree):
             return source
         if isinstance(source, str | Path):
             return cls.from_file(source)
-        return cls.from_dict(source) if isinstance(source, Mapping) else cls(source or ())
+        if isinstance(source, Mapping):
+            return cls(*mapped_tenants(source))
+        if source is not None and not isinstance(source, Iterable):
+            text = (
+                f"must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants, found {source!r}"
+            )
+            raise InputError(Fault("tenant tree", "", text))
+        return cls(source or ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tenants as `from_dict` takes them, each below its parent, without what is default."""

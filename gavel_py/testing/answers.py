@@ -12,6 +12,9 @@ from gavel_py.testing.trial import SOLVED, BrokenError, InapplicableError, Trial
 
 __all__ = ["empty", "equal_jobs", "options", "proven", "repeatable", "solved", "unchanged", "valid"]
 
+PLAIN = (str, int, float, tuple, list, dict, set, frozenset, type(None))
+"""Values of options that a label must say so that it can be read back; a type of its own cannot be typed on a command line."""
+
 
 def solved(trial: Trial) -> None:
     if isinstance(trial.failure, gp.InputError):
@@ -110,6 +113,7 @@ def options(trial: Trial) -> None:
     _check_fields(policy)
     if type(policy).label is not gp.Policy.label:
         raise InapplicableError  # made of other policies, which no line of options can say
+    policy = _without_objects(policy)
     label, plain = policy.label, _with_defaults(policy)
     try:
         texts = dict(part.split("=", 1) for part in label.split(",")[1:])
@@ -131,6 +135,15 @@ def _check_fields(policy: gp.Policy) -> None:
         if field.name in ("reads", "direction", "reduces", "agnostic_view", "empty_objective"):
             expected = f"`{field.name}` to be an attribute of the class, without a type annotation or with ClassVar"
             raise BrokenError(expected, "an option, which is what an annotation makes of it", (f"policy.{field.name}",), False)
+
+
+def _without_objects(policy: gp.Policy) -> gp.Policy:
+    """Return the policy with defaults where values are objects, such as a tree of tenants: no line of text says those."""
+    known = gp.policy_options(type(policy))
+    objects = [option for name, option in known.items() if not isinstance(getattr(policy, name), PLAIN)]
+    if any(option.required for option in objects):
+        raise InapplicableError
+    return dataclasses.replace(policy, **{option.name: option.default for option in objects}) if objects else policy
 
 
 def _with_defaults(policy: gp.Policy) -> gp.Policy:

@@ -116,6 +116,8 @@ def _expression(value: Any, used: dict[str, str]) -> str:
     cls = type(value)
     if "<locals>" not in cls.__qualname__ and cls.__module__ not in ("__main__", "builtins"):
         used[cls.__name__] = cls.__module__
+    if isinstance(value, gp.TenantTree):
+        return f"{cls.__name__}.from_dict({value.to_dict()!r}, {value.policy!r})"
     if not isinstance(value, gp.Policy):
         return repr(value)
     given = [f for f in fields(value) if f.init and repr(getattr(value, f.name)) != repr(f.default)]
