@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -16,13 +16,18 @@ from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.limit_prices import limit_prices
 from gavel_py.merging import merged
+from gavel_py.node_rows import node_rows
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof
 from gavel_py.rules import Rules
 from gavel_py.solver import Algorithm, LinearSolver
+from gavel_py.whole_gangs import gang_rows
 
 __all__ = ["Solver", "solve"]
+
+MOST_GANG_ROUNDS = 30
+"""So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
 
 MOST_SEPARATE_JOBS = 20_000
 """More jobs than this are not solved one row per job, which takes seconds at this size and grows faster than their number."""
@@ -34,7 +39,8 @@ def solve(
     """Return the allocation that the policy decides on, proven valid and, for policies with an objective, optimal.
 
     problem: from `AllocationProblem.from_arrays`, `from_types` or `from_jobs`; policy: a name or a `Policy` object; options: the
-    policy's own. Jobs that can run nowhere are left out with a reason (`Allocation.excluded`) and the others are solved.
+    policy's own, and `constraints`, a list that any policy takes. Jobs that can run nowhere are left out with a reason
+    (`Allocation.excluded`) and the others are solved.
     merge_tolerance: jobs whose throughputs differ by no more than this part may be treated as equal; the loss is bounded,
     and `objective_bound` and `gap` tell it. 0, the default, is exact.
     The same problem gives the same answer whatever the order of its jobs.
@@ -67,14 +73,35 @@ class Solver:
         self.merge_tolerance: float = float(merge_tolerance)
         self._kept: LinearSolver = LinearSolver()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return as plain data where the next solve starts from, the policy left out."""
+        return self._kept.to_dict()
+
+    def resume(self, document: Mapping[str, Any]) -> None:
+        """Start the next solve from what `to_dict` described, as the solver that wrote it would."""
+        self._kept = LinearSolver.from_dict(document)
+
     def solve(self, problem: AllocationProblem) -> Allocation:
         """Return the proven allocation of a problem, like the function `solve`."""
         if not isinstance(problem, AllocationProblem):
             raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
         started = time.perf_counter()
         problem, rules = constrained(problem, self.policy.constraints)
+        rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
             return _nothing(problem, self.policy, rules, started)
+        answer, route = self._answer(problem, rules)
+        for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
+            rows = gang_rows(problem, answer.time_fractions)
+            if not rows:
+                break
+            rules = rules.also(Rules(rows=tuple(rows)))
+            answer, again = self._answer(problem, rules)
+            route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
+        return _stated(problem, self.policy, answer, route, started)
+
+    def _answer(self, problem: AllocationProblem, rules: Rules) -> tuple[Answer, Route]:
+        """Return the first proven answer under these rules, and how it was found."""
         failed: list[str] = []
         for attempt in self._attempts(problem, rules):
             before = attempt.solver.programs, attempt.solver.iterations
@@ -85,8 +112,7 @@ class Solver:
                 last = error
                 continue
             if answer is not None:
-                route = _route(answer, attempt, before, failed)
-                return _stated(problem, self.policy, answer, route, started)
+                return answer, _route(answer, attempt, before, failed)
         raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
 
     def _attempts(self, problem: AllocationProblem, rules: Rules) -> Iterator[Attempt]:

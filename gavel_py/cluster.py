@@ -22,6 +22,7 @@ __all__ = ["AcceleratorType", "Cluster", "Node"]
 
 DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
+ROUNDING = 1e-9
 
 
 class Cluster:
@@ -76,16 +77,19 @@ class Cluster:
         """The nodes of one accelerator type."""
         return tuple(node for node in self.nodes if node.accelerator == accelerator)
 
-    def largest_gang(self, accelerator: str, locality: str = "any") -> int:
+    def largest_gang(
+        self, accelerator: str, locality: str = "any", *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0
+    ) -> int:
         """The largest gang that an empty cluster can hold on this type within one node, one rack, or anywhere.
 
+        Each GPU takes so many cores and so much memory, GB, of its node; a node that does not say what it has has enough.
         Nodes without a rack count as a rack of their own each.
         """
         if locality not in LOCALITIES:
             raise UnknownNameError(f"there is no locality {locality!r}{nearest(locality, LOCALITIES)}")
         holes: Counter[str] = Counter()
         for node in self.nodes_of(accelerator):
-            holes[_hole(node, locality)] += node.num_gpus
+            holes[_hole(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
         return max(holes.values(), default=0)
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
@@ -165,6 +169,13 @@ class Cluster:
         return (self.nodes, self.accelerator_types) == (other.nodes, other.accelerator_types)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _usable(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> int:
+    """GPUs of an empty node that have all the CPUs and memory they need."""
+    pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
+    rooms = [there / per_gpu + ROUNDING for there, per_gpu in pairs if there is not None and per_gpu > 0]
+    return int(min([node.num_gpus, *rooms]))
 
 
 def _hole(node: Node, locality: str) -> str:

@@ -14,7 +14,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
 from gavel_py.jobs import Job
 
-__all__ = ["JobArrays", "Profile", "job_arrays", "known_part"]
+__all__ = ["JobArrays", "Profile", "job_arrays", "known_part", "largest_gangs"]
 
 Floats = NDArray[np.float64]
 
@@ -75,15 +75,15 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     names = cluster.accelerator_names
     _check_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
     allowed = _allowed(jobs, names)
-    largest_gangs = _largest_gangs(jobs, cluster)
+    spans = largest_gangs(jobs, cluster)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
-    usable = allowed & (gangs <= largest_gangs)
+    usable = allowed & (gangs <= spans)
     throughputs = _throughputs(jobs, names, profile, usable)
     total_steps = _total_steps(jobs, profile, usable)
     done = np.array([job.steps_done for job in jobs], dtype=float)
     fastest = np.where(usable, throughputs, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
-    return JobArrays(throughputs, allowed, largest_gangs, total_steps, np.maximum(0.0, total_steps - done), deadlines)
+    return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines)
 
 
 def _check_names(jobs: Iterable[Job], known: set[str]) -> None:
@@ -110,10 +110,16 @@ def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([rows[job.allowed_accelerators] for job in jobs], dtype=bool).reshape(len(jobs), len(names))
 
 
-def _largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
+def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
+    """Return (N, K) GPUs of each type that one gang may span in an empty cluster: its locality, CPUs and memory allow no more."""
     names = cluster.accelerator_names
-    rows = {where: [cluster.largest_gang(name, where) for name in names] for where in {job.locality for job in jobs}}
-    return np.array([rows[job.locality] for job in jobs], dtype=float).reshape(len(jobs), len(names))
+    rows: dict[tuple[str, float, float], list[int]] = {}
+    counted = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
+    asked = [(job.locality, job.cpus_per_gpu * counted[0], job.memory_gb_per_gpu * counted[1]) for job in jobs]
+    for where, cpus, memory in set(asked):
+        spans = [cluster.largest_gang(name, where, cpus_per_gpu=cpus, memory_gb_per_gpu=memory) for name in names]
+        rows[where, cpus, memory] = spans
+    return np.array([rows[key] for key in asked], dtype=float).reshape(len(jobs), len(names))
 
 
 def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: NDArray[np.bool_]) -> Floats:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, overload
+from typing import Annotated, Any, ClassVar, Literal, overload
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError, together
-from gavel_py.validation import Finite, Name, NotNegative, Positive, Record, Text, Whole, check_records, repeated
+from gavel_py.validation import MOST, Finite, Integer, Name, NotNegative, Positive, Record, Text, Whole, check_records, repeated
 
 __all__ = ["Job", "JobSet", "Locality"]
 
 Locality = Literal["any", "rack", "node"]
+
+DEFAULT_RETRIES = 3
+"""A fault of a machine or the network is over by then, and a job with a fault of its own has cost four starts, not more."""
 
 
 class Job(Record):
@@ -27,7 +30,10 @@ class Job(Record):
     stands in for total_steps (steps = duration x throughput there);
     arrival_seconds, deadline_seconds: on the clock of the cluster, a deadline is absolute;
     deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
-    tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere.
+    tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere;
+    cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node;
+    restart_seconds: what a start costs that is not the first, checkpoint and load, by default what the scheduler says (0);
+    max_retries: a job that has failed is started anew so many times, then reported as failed.
 
     >>> Job("j1", job_type="ResNet-50 (batch size 64)", num_gpus=2, total_steps=1e5).num_gpus
     2
@@ -49,8 +55,12 @@ class Job(Record):
     tenant: Text = ""
     allowed_accelerators: tuple[Name, ...] | None = None
     locality: Locality = "any"
+    cpus_per_gpu: NotNegative = 0.0
+    memory_gb_per_gpu: NotNegative = 0.0
     duration_seconds: Positive | None = None
     duration_accelerator: Name | None = None
+    restart_seconds: NotNegative | None = None
+    max_retries: Annotated[Integer, Field(ge=0, le=MOST)] = DEFAULT_RETRIES
 
     def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)

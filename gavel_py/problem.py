@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from gavel_py.array_checks import ArrayChecker
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.hosts import Hosts, hosts_of
 from gavel_py.job_arrays import Profile, job_arrays, known_part
 from gavel_py.jobs import Job, JobSet
 from gavel_py.numbering import number_equal
@@ -77,7 +78,8 @@ class AllocationProblem:
     runnable: (N, K) where a job may be given time; excluded: {job_id: reason} of the jobs that get none.
     All other arrays are (N,) but prices_per_hour (K,) and previous_fractions (N, K). Unknown numbers are NaN.
     type_index: (N,) jobs with the same number have the same throughputs; None where nobody has said so;
-    share_capacities: (K,) the GPUs from which the normalisers are taken, `capacities` but in `with_capacities`.
+    share_capacities: (K,) the GPUs from which the normalisers are taken, `capacities` but in `with_capacities`;
+    hosts: the nodes of the cluster that the problem was built from, None where it has no nodes, or they are not to count.
     """
 
     job_ids: Sequence[str]
@@ -103,6 +105,7 @@ class AllocationProblem:
     previous_fractions: Floats
     type_index: NDArray[np.int64] | None = None
     share_capacities: Floats
+    hosts: Hosts | None = None
 
     @property
     def num_jobs(self) -> int:
@@ -134,19 +137,21 @@ class AllocationProblem:
         counts = ", ".join(f"{n}: {c:g}" for n, c in zip(self.accelerator_types, self.capacities, strict=True))
         return f"AllocationProblem({self.num_jobs} jobs, {len(self.excluded)} of them excluded; GPUs {counts})"
 
-    def with_capacities(self, capacities: ArrayLike) -> AllocationProblem:
+    def with_capacities(self, capacities: ArrayLike, *, largest_gangs: ArrayLike | None = None) -> AllocationProblem:
         """Return the same problem with other numbers of GPUs and the normalisers as they are: what would more GPUs be worth?
 
-        A gang that no longer fits a type loses it; a type on which it did not fit before stays closed to it.
+        largest_gangs: (N, K) GPUs of each type that one gang may span under its locality, by default all. A gang that no longer
+        fits a type loses it; a type on which it did not fit before stays closed to it.
         Raises `InputError`.
         """
         check = ArrayChecker()
-        counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", self.accelerator_types)])
+        kinds = ("accelerator type", self.accelerator_types)
+        counts = check.numbers("capacities", capacities, 0, "at least 0", [kinds])
+        spans = check.numbers("largest_gangs", largest_gangs, np.inf, "at least 0", [("job", self.job_ids), kinds])
         check.finish()
-        fitting = np.broadcast_to(counts, self.runnable.shape)
         done = np.zeros(self.num_jobs, dtype=bool)
         runnable, excluded = screen(
-            self.job_ids, self.accelerator_types, self.throughputs, self.runnable, self.num_gpus, fitting, done
+            self.job_ids, self.accelerator_types, self.throughputs, self.runnable, self.num_gpus, np.minimum(spans, counts), done
         )
         return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
 
@@ -155,7 +160,8 @@ class AllocationProblem:
         rows = np.arange(self.num_jobs)[rows]
         picked = {f.name: _picked(getattr(self, f.name), rows) for f in fields(self) if f.name not in _NOT_BY_JOB}
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
-        return replace(self, excluded=excluded, **picked)
+        hosts = None if self.hosts is None else self.hosts.select(rows)
+        return replace(self, excluded=excluded, hosts=hosts, **picked)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -248,12 +254,15 @@ class AllocationProblem:
         attained_gpu_seconds: ArrayLike | None = None,
         running_on: RunningOn = None,
         previous_fractions: ArrayLike | None = None,
+        whole_gangs: bool = True,
     ) -> AllocationProblem:
         """Build the problem of these jobs on this cluster, with throughputs of consolidated placement from the profile.
 
         Accelerator types that the profile does not know are left out, with a `GavelWarning`. A type that the job does not
         allow, or on which no set of nodes within its locality can hold its gang, gets none of its time.
         The optional arrays are those of `from_arrays`, in the order of the jobs.
+        whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
+        (`gang_rows`, `node_rows`); false: as published, where three GPUs are worth one and a half gangs of two.
 
         Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
         """
@@ -289,6 +298,7 @@ class AllocationProblem:
                 "attained_gpu_seconds": attained_gpu_seconds,
                 "deadlines_seconds": arrays.deadlines_seconds,
             },
+            hosts=hosts_of(job_set, cluster) if whole_gangs else None,
         )
 
     @classmethod
@@ -309,6 +319,7 @@ class AllocationProblem:
         largest_gangs: Floats,
         rules: Mapping[str, tuple[float, str]],
         by_job: Mapping[str, ArrayLike | None],
+        hosts: Hosts | None = None,
     ) -> AllocationProblem:
         """Check what is left to check, find out who can run where, and freeze it all."""
         jobs, kinds = ("job", ids), ("accelerator type", types)
@@ -345,6 +356,7 @@ class AllocationProblem:
             num_gpus=gangs,
             running_on=running,
             previous_fractions=previous,
+            hosts=hosts,
             **columns,
         )
 
@@ -360,7 +372,7 @@ def isolated_throughputs(throughputs: Floats, num_gpus: NDArray[np.int64], capac
     return speeds
 
 
-_NOT_BY_JOB = frozenset({"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded"})
+_NOT_BY_JOB = frozenset({"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts"})
 
 
 def _shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:

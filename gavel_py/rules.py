@@ -12,7 +12,21 @@ from numpy.typing import NDArray
 
 from gavel_py.problem import AllocationProblem
 
-__all__ = ["NO_RULES", "Asked", "Broken", "Floor", "Gains", "Limit", "Need", "Place", "Row", "Rules", "floors_of", "scale_of"]
+__all__ = [
+    "NO_RULES",
+    "Asked",
+    "Broken",
+    "Floor",
+    "Gains",
+    "Limit",
+    "Load",
+    "Need",
+    "Place",
+    "Row",
+    "Rules",
+    "floors_of",
+    "scale_of",
+]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -126,6 +140,30 @@ class Gains:
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:  # noqa: ARG002
         return -float(np.einsum("ij,ij->", self.table, time_fractions))
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Σ_i a_i X_ij <= most on one accelerator type j, the one in `column` of `num_types`: coefficients: (N,) a_i >= 0."""
+
+    name: str
+    coefficients: Floats
+    column: int
+    num_types: int
+    most: float
+    penalty: float | None = None
+
+    @property
+    def split(self) -> tuple[NDArray[np.generic], ...]:
+        return (self.coefficients,)
+
+    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:  # noqa: ARG002
+        table = np.zeros((len(rows), self.num_types))
+        table[:, self.column] = self.coefficients[rows]
+        return table
+
+    def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:  # noqa: ARG002
+        return float(self.coefficients @ time_fractions[:, self.column])
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.bases import KeptBasis
 from gavel_py.errors import InputError, SolverError
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class LinearSolver:
     iterations: int = 0
     prices: Floats | None = None
     _highs: Any = None
-    _bases: dict[str, tuple[Any, Keys, Keys]] = field(default_factory=dict)
+    _bases: dict[str, KeptBasis] = field(default_factory=dict)
     _scale: float = 1.0
     _loaded: LinearProgram | None = None
 
@@ -248,7 +249,7 @@ class LinearSolver:
             highs.clearSolver()  # the basis of another program with this matrix is no good start
         highs.setOptionValue("simplex_strategy", PRIMAL if start == feasible else DUAL)
         solution = self._run()
-        self._bases[name] = (highs.getBasis(), columns, rows)
+        self._bases[name] = KeptBasis(highs.getBasis(), columns, rows)
         return solution
 
     def again(self, limits: Floats, *, keep: str | None = None) -> Solution:
@@ -261,8 +262,19 @@ class LinearSolver:
         self._highs.setOptionValue("simplex_strategy", DUAL)
         solution = self._run()
         if keep is not None:
-            self._bases[keep] = (self._highs.getBasis(), *self._bases[keep][1:])
+            self._bases[keep] = self._bases[keep]._replace(basis=self._highs.getBasis())
         return solution
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return as plain data what the next solve starts from."""
+        prices = None if self.prices is None else self.prices.tolist()
+        return {"prices": prices, "bases": {name: basis.to_dict() for name, basis in self._bases.items()}}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> LinearSolver:
+        """Return a solver that starts from what `to_dict` described."""
+        prices = None if document["prices"] is None else np.array(document["prices"], dtype=float)
+        return cls(prices=prices, _bases={name: KeptBasis.from_dict(basis) for name, basis in document["bases"].items()})
 
     def _load(self, program: LinearProgram) -> None:
         """Hand HiGHS the program, or what is new of it where it has the same matrix as the last one."""

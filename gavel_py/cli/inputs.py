@@ -38,6 +38,7 @@ class Request:
     renames: tuple[str, ...]
     store: Path | None
     round_seconds: float
+    whole_gangs: bool
     form: str | None
     out: Path | None
 
@@ -49,10 +50,11 @@ class Inputs:
     jobs: gp.JobSet
     cluster: gp.Cluster
     profile: gp.Profile
+    whole_gangs: bool
 
     def problem(self) -> gp.AllocationProblem:
         """Return the allocation problem of all jobs together, at time 0."""
-        return gp.AllocationProblem.from_jobs(self.jobs, self.cluster, self.profile)
+        return gp.AllocationProblem.from_jobs(self.jobs, self.cluster, self.profile, whole_gangs=self.whole_gangs)
 
 
 def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -95,6 +97,9 @@ OPTIONS = (
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
     click.option("--round-seconds", type=click.FloatRange(0, 1e9, min_open=True), default=360.0, show_default=True, metavar="S"),
+    click.option(
+        "--whole-gangs/--no-whole-gangs", default=True, help="Promise what whole gangs on the nodes can use [yes], or as published."
+    ),
     click.option("--json", "form", flag_value="json", help="Print JSON and nothing else."),
     click.option("--csv", "form", flag_value="csv", help="Print CSV and nothing else."),
     click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead."),
@@ -120,7 +125,7 @@ def load(request: Request) -> Inputs:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file))
         cluster = attempt(lambda: _cluster(request.cluster, request.renames))
         profile = attempt(lambda: _profile(request.profile or DEFAULT_PROFILE, request.throughputs, request.store))
-    return Inputs(jobs, cluster, profile)
+    return Inputs(jobs, cluster, profile, request.whole_gangs)
 
 
 def _cluster(text: str, renames: tuple[str, ...]) -> gp.Cluster:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
-
-import numpy as np
+from itertools import groupby, islice
 
 from gavel_py.cluster import Node
 from gavel_py.jobs import Locality
 from gavel_py.rounds.free_gpus import SCOPES, FreeGpus, Gpu
+from gavel_py.rounds.moving import Held, fewest_to_move
+from gavel_py.rounds.needs import NO_LOADS, NOTHING, Needs
 
 __all__ = ["Gang", "largest_holes", "place"]
 
@@ -23,7 +22,8 @@ class Gang:
     """GPUs of one type to be given to a job, all or none.
 
     locality: `node`: all on one node; `rack`: all in one rack (a node without a rack is a rack of its own); `any`: anywhere, best
-    together; previous: the GPUs it ran on until now, if any; they count only if they can still hold it.
+    together; previous: the GPUs it ran on until now, if any; they count only if they can still hold it;
+    needs: the CPUs and memory that each of its GPUs needs on its node.
     """
 
     job_id: str
@@ -31,27 +31,34 @@ class Gang:
     accelerator: str
     locality: Locality = "any"
     previous: tuple[Gpu, ...] = ()
+    needs: Needs = NOTHING
 
 
-def place(nodes: Iterable[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset()) -> Places:
+def place(
+    nodes: Iterable[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS
+) -> Places:
     """Return {job_id: GPUs} of the gangs that can be placed; the others are left out. The gang that stands first matters most.
 
+    taken: GPUs that others have, and loads: what these need of the CPUs and memory of each node.
     A running gang stays on its GPUs. The others get the fewest nodes and the tightest holes, gangs with a locality and large ones
     first. When a gang would be split that a node or a rack could hold, the fewest smaller running gangs move (and restart); when it
     does not fit at all, the fewest that come after it; when that does not help, the type is packed anew.
-    Whatever else happens, the gang that stands first is placed if it fits the GPUs that are not `taken`.
+    Whatever else happens, the gang that stands first is placed if it fits what is left.
     """
     places: Places = {}
     by_type = _by_type(nodes)
     for accelerator, group in groupby(sorted(gangs, key=_accelerator), key=_accelerator):
-        places |= _place_on_type(by_type.get(accelerator, []), list(group), taken)
+        here = by_type.get(accelerator, [])
+        places |= _place_on_type(lambda here=here: FreeGpus(here, taken, loads), list(group))  # type: ignore[misc]
     return places
 
 
-def largest_holes(nodes: Iterable[Node], taken: Set[Gpu] = frozenset()) -> dict[Locality, dict[str, int]]:
-    """Return {locality: {accelerator: GPUs}}, the largest gang that fits the GPUs that are not `taken`."""
-    free = {accelerator: FreeGpus(group, taken) for accelerator, group in _by_type(nodes).items()}
-    return {scope: {name: int(gpus.free_in_regions(scope).max()) for name, gpus in free.items()} for scope in SCOPES}
+def largest_holes(
+    nodes: Iterable[Node], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS, needs: Needs = NOTHING
+) -> dict[Locality, dict[str, int]]:
+    """Return {locality: {accelerator: GPUs}}, the largest gang with such needs that fits what is not taken."""
+    free = {accelerator: FreeGpus(group, taken, loads) for accelerator, group in _by_type(nodes).items()}
+    return {scope: {name: int(gpus.room_in_regions(scope, needs).max()) for name, gpus in free.items()} for scope in SCOPES}
 
 
 def _by_type(nodes: Iterable[Node]) -> dict[str, list[Node]]:
@@ -65,13 +72,13 @@ def _accelerator(gang: Gang) -> str:
     return gang.accelerator
 
 
-def _place_on_type(nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu]) -> Places:
+def _place_on_type(untouched: Callable[[], FreeGpus], gangs: Sequence[Gang]) -> Places:
     """The first of three ways that places all gangs, or else the one that serves those that stand first."""
     hardest_first = sorted(gangs, key=lambda gang: (gang.locality == "any", -gang.num_gpus))
     ways = ((hardest_first, True), (hardest_first, False), (gangs, True))
     best: Places = {}
     for order, staying in ways:
-        places = _settle(FreeGpus(nodes, taken), order, staying)
+        places = _settle(untouched(), order, staying)
         if len(places) == len(gangs):
             return places
         best = max(best, places, key=lambda option: [gang.job_id in option for gang in gangs])
@@ -82,49 +89,36 @@ def _settle(free: FreeGpus, order: Sequence[Gang], staying: bool) -> Places:
     """Place gangs in this order; with `staying`, running gangs hold their GPUs until one that comes before needs them."""
     places: Places = {}
     for gang in order if staying else ():
-        if len(gang.previous) == gang.num_gpus and free.holds(gang.previous, gang.locality):
-            free.take(gang.previous)
+        if len(gang.previous) == gang.num_gpus and free.holds(gang.previous, gang.locality, gang.needs):
+            free.take(gang.previous, gang.needs)
             places[gang.job_id] = gang.previous
     for position, gang in enumerate(order):
         if gang.job_id not in places:
-            gpus = _found(free, gang, order[position + 1 :], places)
+            gpus = _found(free, gang, islice(order, position + 1, None), places)
             if gpus is not None:
-                free.take(gpus)
+                free.take(gpus, gang.needs)
                 places[gang.job_id] = gpus
     return places
 
 
-def _found(free: FreeGpus, gang: Gang, later: Sequence[Gang], places: Places) -> tuple[Gpu, ...] | None:
+def _found(free: FreeGpus, gang: Gang, later: Iterable[Gang], places: Places) -> tuple[Gpu, ...] | None:
     """GPUs for one gang, moving gangs that come later: smaller ones to keep it together, any at all to place it."""
-    together = free.narrowest_scope(gang.num_gpus, gang.locality)
-    gpus = _cleared(free, gang.num_gpus, together, (g for g in later if g.num_gpus < gang.num_gpus), places)
-    return gpus or _cleared(free, gang.num_gpus, gang.locality, later, places)
-
-
-def _cleared(free: FreeGpus, size: int, scope: Locality, movable: Iterable[Gang], places: Places) -> tuple[Gpu, ...] | None:
-    """Free GPUs in one region of the scope, if need be after the fewest movable gangs have given up theirs."""
-    gpus = free.find(size, scope)
+    together = free.narrowest_scope(gang.num_gpus, gang.locality, gang.needs)
+    gpus = free.find(gang.num_gpus, together, gang.needs)
     if gpus is None:
-        held = {gang.job_id: places[gang.job_id] for gang in movable if gang.job_id in places}
-        for job_id in _fewest_to_move(free, size, scope, held):
-            free.give_back(places.pop(job_id))
-        gpus = free.find(size, scope)
+        held = [other for other in later if other.job_id in places]
+        gpus = _cleared(free, gang, together, (other for other in held if other.num_gpus < gang.num_gpus), places)
+        gpus = gpus or _cleared(free, gang, gang.locality, held, places)
     return gpus
 
 
-def _fewest_to_move(free: FreeGpus, size: int, scope: Locality, held: Mapping[str, tuple[Gpu, ...]]) -> list[str]:
-    """The fewest gangs (of equals, those with the fewest GPUs) whose GPUs make room for `size` in one region of the scope."""
-    gains: dict[int, Counter[str]] = {}
-    for job_id, gpus in held.items():
-        for gpu in gpus:
-            gains.setdefault(free.region_of(gpu, scope), Counter())[job_id] += 1
-    room = free.free_in_regions(scope)
-    options = []
-    for region, gain in sorted(gains.items()):
-        # The largest gains first reach the goal with the fewest gangs.
-        order = sorted(gain, key=lambda job_id: (-gain[job_id], len(held[job_id])))
-        reached = np.cumsum([gain[job_id] for job_id in order]) + room[region]
-        if reached[-1] >= size:
-            moved = order[: int(np.searchsorted(reached, size)) + 1]
-            options.append((len(moved), sum(len(held[job_id]) for job_id in moved), region, moved))
-    return min(options)[-1] if options else []
+def _cleared(free: FreeGpus, gang: Gang, scope: Locality, movable: Iterable[Gang], places: Places) -> tuple[Gpu, ...] | None:
+    """Free GPUs in one region of the scope, if need be after the fewest movable gangs have given up theirs."""
+    gpus = free.find(gang.num_gpus, scope, gang.needs)
+    if gpus is None:
+        held = {other.job_id: Held(places[other.job_id], other.needs) for other in movable if other.job_id in places}
+        for job_id in fewest_to_move(free, gang.num_gpus, scope, gang.needs, held):
+            free.give_back(*held[job_id])
+            del places[job_id]
+        gpus = free.find(gang.num_gpus, scope, gang.needs)
+    return gpus

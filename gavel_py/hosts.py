@@ -1,0 +1,60 @@
+"""What the nodes of a cluster mean for gangs beside the number of GPUs: how many stand together, with what CPUs and memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.cluster import Cluster
+from gavel_py.jobs import Job
+
+__all__ = ["Hosts", "hosts_of"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Hosts:
+    """The nodes of K accelerator types, and what N jobs ask of them.
+
+    gpus: by locality, for each type the GPUs of each node ("node") or rack ("rack"; a node without one is one of its own);
+    cpus, memory_gb: (K,) of all nodes of a type, infinite if one does not say;
+    localities: (N,) of the jobs; cpus_per_gpu, memory_gb_per_gpu: (N,).
+    """
+
+    gpus: dict[Literal["node", "rack"], tuple[tuple[int, ...], ...]]
+    cpus: Floats
+    memory_gb: Floats
+    localities: NDArray[np.str_]
+    cpus_per_gpu: Floats
+    memory_gb_per_gpu: Floats
+
+    def select(self, rows: NDArray[np.int64]) -> Hosts:
+        """Return the same nodes for these jobs only."""
+        cpus, memory = self.cpus_per_gpu[rows], self.memory_gb_per_gpu[rows]
+        return replace(self, localities=self.localities[rows], cpus_per_gpu=cpus, memory_gb_per_gpu=memory)
+
+
+def hosts_of(jobs: Sequence[Job], cluster: Cluster) -> Hosts:
+    """Return what there is to know of the nodes of a cluster for these jobs."""
+    nodes = [cluster.nodes_of(name) for name in cluster.accelerator_names]
+    racks = [Counter[tuple[bool, str]]() for _ in nodes]
+    for group, counts in zip(nodes, racks, strict=True):
+        for node in group:
+            counts[node.rack is None, node.rack or node.name] += node.num_gpus
+    return Hosts(
+        gpus={
+            "node": tuple(tuple(node.num_gpus for node in group) for group in nodes),
+            "rack": tuple(tuple(counts.values()) for counts in racks),
+        },
+        cpus=np.array([sum(np.inf if node.cpus is None else node.cpus for node in group) for group in nodes], dtype=float),
+        memory_gb=np.array([sum(np.inf if n.memory_gb is None else n.memory_gb for n in group) for group in nodes], dtype=float),
+        localities=np.array([job.locality for job in jobs], dtype=np.str_),
+        cpus_per_gpu=np.array([job.cpus_per_gpu for job in jobs], dtype=float),
+        memory_gb_per_gpu=np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
+    )

@@ -1,0 +1,98 @@
+"""CPUs and host memory: what nodes do not have is not promised, and nobody is placed without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.rounds.needs import Needs
+from gavel_py.rounds.placement import Gang, largest_holes, place
+
+
+def problem(jobs: list[gp.Job], *nodes: gp.Node) -> gp.AllocationProblem:
+    ids = [job.job_id for job in jobs]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * len(ids), job_ids=ids, accelerators=["v100"])
+    return gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes), speeds)
+
+
+def node(name: str, num_gpus: int, **fields: float) -> gp.Node:
+    return gp.Node(name=name, accelerator="v100", num_gpus=num_gpus, **fields)  # type: ignore[arg-type]
+
+
+class TestPromises:
+    """Two jobs that need 12 of the 16 cores, and one that needs none."""
+
+    JOBS = (gp.Job("a", cpus_per_gpu=12), gp.Job("b", cpus_per_gpu=12), gp.Job("c"))
+
+    def test_no_more_cpus_are_promised_than_there_are(self) -> None:
+        allocation = gp.solve(problem(list(self.JOBS), node("n", 3, cpus=16)))
+        assert allocation.time_fractions[:, 0] == pytest.approx([2 / 3, 2 / 3, 1])
+
+    def test_nodes_that_do_not_say_have_enough(self) -> None:
+        allocation = gp.solve(problem(list(self.JOBS), node("n", 1, cpus=16), node("m", 2)))
+        assert allocation.time_fractions[:, 0] == pytest.approx([1, 1, 1])
+
+    def test_memory_counts_as_cpus_do(self) -> None:
+        jobs = [gp.Job("a", memory_gb_per_gpu=12), gp.Job("b", memory_gb_per_gpu=12)]
+        assert gp.solve(problem(jobs, node("n", 2, memory_gb=16))).time_fractions[:, 0] == pytest.approx([2 / 3, 2 / 3])
+
+    def test_a_job_for_which_no_node_has_enough_is_left_out(self) -> None:
+        excluded = problem([gp.Job("a", cpus_per_gpu=20), gp.Job("c")], node("n", 2, cpus=16)).excluded
+        assert excluded == {"a": "its gang of 1 GPUs fits nowhere (GPUs that one gang can get together: v100: 0)"}
+
+    def test_ordered_policies_keep_to_them(self) -> None:
+        allocation = gp.solve(problem(list(self.JOBS), node("n", 3, cpus=16)), "fifo", backfill=True)
+        assert allocation.time_fractions[:, 0].tolist() == [1, 0, 1]
+
+    def test_the_row_is_named_where_it_binds(self) -> None:
+        told = gp.explain(problem(list(self.JOBS), node("n", 3, cpus=16)), "a")
+        assert any(binding.name == "the CPUs of the nodes with v100" for binding in told.bindings)
+
+
+class TestPlaces:
+    def test_a_gang_goes_where_its_cpus_are(self) -> None:
+        nodes = [node("small", 4, cpus=4), node("large", 4, cpus=64)]
+        assert place(nodes, [Gang("a", 2, "v100", needs=Needs(cpus=8))]) == {"a": (("large", 0), ("large", 1))}
+        assert place(nodes, [Gang("a", 5, "v100", needs=Needs(cpus=8))]) == {}
+        four = place(nodes, [Gang("a", 5, "v100", needs=Needs(cpus=4))])["a"]
+        assert sorted(name for name, _ in four) == ["large"] * 4 + ["small"]
+
+    def test_what_others_need_is_gone(self) -> None:
+        nodes, needs = [node("n", 4, cpus=16, memory_gb=64)], Needs(cpus=4)
+        assert place(nodes, [Gang("a", 2, "v100", needs=needs)], loads={"n": Needs(cpus=9)}) == {}
+        assert largest_holes(nodes, loads={"n": Needs(cpus=9)}, needs=needs)["any"] == {"v100": 1}
+
+    def test_smaller_gangs_move_where_cpus_are_short(self) -> None:
+        """One core-hungry job on each node: one of them makes room, though GPUs are free on both."""
+        nodes = [node("n", 4, cpus=16), node("m", 4, cpus=16)]
+        hungry = [Gang(name, 1, "v100", previous=((name, 0),), needs=Needs(cpus=8)) for name in ("n", "m")]
+        places = place(nodes, [Gang("wide", 3, "v100", "node", needs=Needs(cpus=5)), *hungry])
+        assert len({name for name, _ in places["wide"]}) == 1
+        assert len(places) == 3
+
+    @settings(max_examples=100, deadline=None)
+    @given(
+        nodes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 32), st.integers(0, 64)), min_size=1, max_size=5),
+        asked=st.lists(
+            st.tuples(st.integers(1, 5), st.sampled_from(["any", "node"]), st.integers(0, 8), st.sampled_from([0.0, 3.5, 16.0])),
+            max_size=10,
+        ),
+    )
+    def test_no_node_gives_more_than_it_has(self, nodes: list[tuple[int, ...]], asked: list[tuple[int, str, int, float]]) -> None:
+        there = [node(f"n{i}", n, cpus=c, memory_gb=m) for i, (n, c, m) in enumerate(nodes)]
+        gangs = [Gang(f"g{i}", s, "v100", where, needs=Needs(c, m)) for i, (s, where, c, m) in enumerate(asked)]  # type: ignore[arg-type]
+        for _ in range(2):  # the second time from where they run
+            places = place(there, gangs)
+            used = {each.name: np.zeros(3) for each in there}
+            for gang in gangs:
+                for name, _ in places.get(gang.job_id, ()):
+                    used[name] += [1, gang.needs.cpus, gang.needs.memory_gb]
+            assert all((used[each.name] <= [each.num_gpus, each.cpus, each.memory_gb]).all() for each in there)
+            assert all(len(set(places[g.job_id])) == g.num_gpus for g in gangs if g.job_id in places)
+            if gangs and (first := gangs[0]):
+                holes = largest_holes(there, needs=first.needs)[first.locality]["v100"]
+                assert (first.job_id in places) == (holes >= first.num_gpus)
+            gangs = [Gang(g.job_id, g.num_gpus, "v100", g.locality, places.get(g.job_id, ()), g.needs) for g in gangs]
