@@ -27,7 +27,10 @@ __all__ = ["gang_rows"]
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-MOST_PATTERNS = 4000
+MOST_PATTERNS = 1000
+
+SMALL = 16
+"""A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
 
 LEAST_EXCESS = 1e-7
 """Time fractions that exceed what can be delivered by a smaller part are taken for deliverable."""
@@ -50,23 +53,39 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int) -> 
     if all(group.size == 1 for group in groups):
         return None
     bounds = _bounds(groups, hosts, j, gpus)
-    steady = np.array([np.ceil(times[group.jobs].sum() - LEAST_EXCESS) for group in groups])
-    if all(takes @ steady <= places for takes, places in bounds):
+    means = np.array([times[group.jobs].sum() for group in groups])
+    if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # as many places all of the time as are needed in the mean
-    patterns = _patterns(groups, bounds)
-    if patterns is None:
+    patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
+    found = _by_places(groups, means, bounds) if patterns is None else _by_patterns(groups, times, patterns)
+    if found is None:
         return None
+    by_group, most = found
+    coefficients = np.zeros(len(times))
+    for group, values in zip(groups, by_group, strict=True):
+        coefficients[group.jobs] = values
+    name = f"what whole gangs can use of {problem.accelerator_types[j]}"
+    return Load(name, coefficients, j, len(problem.capacities), most)
+
+
+def _by_places(groups: Sequence[_Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
+    """The bound that is broken most, as coefficients of the jobs of each group and what they sum up to at most."""
+    parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
+    takes, places = bounds[int(np.argmax(parts))]
+    if max(parts) <= 1 + LEAST_EXCESS:
+        return None
+    return [np.full(len(group.jobs), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
+
+
+def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
+    """A row that all mixes of patterns keep and these times do not, in the same form."""
     rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
     deliverable, prices = _best_mix(rooms, np.concatenate([group.asked(times) for group in groups]))
     if deliverable >= 1 - LEAST_EXCESS:
         return None
-    coefficients, start = np.zeros(len(times)), 0
-    for group in groups:
-        end = start + len(group.numbers)
-        coefficients[group.jobs] = group.coefficients(times, prices[start:end])
-        start = end
-    name = f"what whole gangs can use of {problem.accelerator_types[j]}"
-    return Load(name, coefficients, j, len(problem.capacities), float((prices @ rooms).max()))
+    ends = np.cumsum([len(group.numbers) for group in groups])
+    own = np.split(prices, ends[:-1])
+    return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], float((prices @ rooms).max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,13 +137,14 @@ def _groups(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int, gpu
 
 
 def _bounds(groups: Sequence[_Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
-    """What one gang of each group takes of the GPUs, and of the places of d GPUs on nodes and in racks; and how many there are."""
+    """What one gang of each group takes of the places of d GPUs, anywhere, on nodes and in racks; and how many there are."""
     sizes = np.array([group.size for group in groups])
+    regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
     bounds = [(sizes.astype(float), gpus)]
-    for scope, kept in (("node", ("node",)), ("rack", ("node", "rack"))):
+    for scope, kept in (("any", ("node", "rack", "any")), ("rack", ("node", "rack")), ("node", ("node",))):
         within = np.array([group.locality in kept for group in groups])
-        for d in np.unique(sizes[within]).tolist():
-            places = sum(held // d for held in hosts.gpus[scope][j])  # type: ignore[index]
+        for d in np.unique(sizes[within & (sizes > 1)]).tolist():
+            places = sum(held // d for held in regions[scope])
             bounds.append((np.where(within, sizes // d, 0).astype(float), places))
     return bounds
 

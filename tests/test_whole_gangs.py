@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -68,6 +69,10 @@ class TestByHand:
         with pytest.raises(gp.ConflictError, match="what whole gangs can use of v100"):
             gp.solve(on([3], jobs), "max_min_fairness", constraints=promise)
 
+    def test_nodes_count_however_large_a_type_is(self) -> None:
+        """100 nodes of 4 GPUs hold 100 gangs of 3 each, not 133."""
+        assert sum(time_of(on([4] * 100, gangs(*[3] * 130, locality="node")))) == pytest.approx(100)
+
     def test_arrays_know_no_nodes(self) -> None:
         problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [3], num_gpus=[2, 2])
         assert gang_rows(problem, np.array([[0.75], [0.75]])) == []
@@ -115,15 +120,18 @@ def _fit(local: list[int], nodes: list[int], left: int) -> bool:
 
 
 @settings(max_examples=150, deadline=None)
-@given(problem=scenes(), seed=st.integers(0, 2**32 - 1))
-def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, seed: int) -> None:
+@given(problem=scenes(), seed=st.integers(0, 2**32 - 1), small=st.sampled_from([0, 16]))
+def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, seed: int, small: int) -> None:
+    """Whether types are looked at pattern by pattern or, as large ones are, not."""
     chance = np.random.default_rng(seed)
     rounds = rounds_of(problem)
     delivered = chance.dirichlet(np.full(len(rounds), 0.3), size=20) @ rounds
     for _ in range(5):
         wanted = np.where(problem.runnable, chance.uniform(0, 1, problem.runnable.shape), 0.0)
         wanted *= min(1.0, problem.capacities[0] / max(1e-9, problem.num_gpus @ wanted[:, 0]))
-        for row in gang_rows(problem, wanted):
+        with patch("gavel_py.whole_gangs.SMALL", small):
+            rows = gang_rows(problem, wanted)
+        for row in rows:
             assert (delivered @ row.coefficients <= row.most + 1e-9).all()
             assert row.coefficients @ wanted[:, 0] > row.most
 
