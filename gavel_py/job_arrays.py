@@ -36,8 +36,8 @@ class Profile(Protocol):
         """(N, K) steps/s of each whole gang on each type, consolidated."""
         ...
 
-    def job_throughput(self, job: Job, accelerator: str) -> float:
-        """Steps/s of the whole gang on one type, consolidated."""
+    def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
+        """Steps/s of the whole gang on one type; `MissingThroughputError` for a placement ("spread") of which nothing is known."""
         ...
 
 

@@ -13,12 +13,16 @@ from gavel_py import reading
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.validation import MOST, Finite, Integer, Name, NotNegative, Positive, Record, Text, Whole, check_records, repeated
 
-__all__ = ["Job", "JobSet", "Locality"]
+__all__ = ["RECORDED", "Job", "JobSet", "Locality"]
 
 Locality = Literal["any", "rack", "node"]
 
 DEFAULT_RETRIES = 3
 """A fault of a machine or the network is over by then, and a job with a fault of its own has cost four starts, not more."""
+
+
+RECORDED = "recorded_"
+"""Columns of this prefix say what became of a job in the past. A trace reads them; a job set is about the future and does not."""
 
 
 class Job(Record):
@@ -153,7 +157,7 @@ class JobSet(Sequence[Job]):
 
     @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
-        placed = [(where, _without_nulls(row)) for where, row in rows]
+        placed = [(where, _told(row)) for where, row in rows]
         ids = [(where, str(row["job_id"]).strip()) for where, row in placed if isinstance(row, Mapping) and "job_id" in row]
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
@@ -161,9 +165,11 @@ class JobSet(Sequence[Job]):
         return cls(jobs)
 
 
-def _without_nulls(row: Any) -> Any:
-    """In JSON, null means the default, as an empty cell does in CSV."""
-    return {name: value for name, value in row.items() if value is not None} if isinstance(row, Mapping) else row
+def _told(row: Any) -> Any:
+    """What a row says of the job to come. In JSON, null means the default, as an empty cell does in CSV."""
+    if not isinstance(row, Mapping):
+        return row
+    return {name: value for name, value in row.items() if value is not None and not str(name).startswith(RECORDED)}
 
 
 GAVEL_FIELDS = (

@@ -52,6 +52,23 @@ class TestPromises:
         assert any(binding.name == "the CPUs of the nodes with v100" for binding in told.bindings)
 
 
+class TestRounds:
+    def test_nobody_runs_without_cpus_and_gpus_left_go_to_others(self) -> None:
+        """4 GPUs and 16 cores: one of the two hungry jobs runs in each round, and the light ones beside it."""
+        jobs = [gp.Job("a", cpus_per_gpu=12), gp.Job("b", cpus_per_gpu=12), *(gp.Job(f"c{i}", cpus_per_gpu=1) for i in range(3))]
+        ids = [job.job_id for job in jobs]
+        speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 5, job_ids=ids, accelerators=["v100"])
+        scheduler = gp.RoundScheduler(gp.Cluster([node("n", 4, cpus=16)]), speeds)
+        for job in jobs:
+            scheduler.submit(job)
+        for _ in range(20):
+            running = set(scheduler.next_round().assignments)
+            assert len(running & {"a", "b"}) == 1
+            assert running >= {"c0", "c1", "c2"}
+        served = scheduler.delivery().jobs
+        assert abs(served["a"].delivered_seconds - served["b"].delivered_seconds) <= 2 * 360
+
+
 class TestPlaces:
     def test_a_gang_goes_where_its_cpus_are(self) -> None:
         nodes = [node("small", 4, cpus=4), node("large", 4, cpus=64)]

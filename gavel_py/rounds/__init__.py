@@ -1,13 +1,19 @@
 """Rounds: from the time fractions of an allocation to jobs on GPUs, one round after the other.
 
-mechanism: who runs (pure); placement: on which GPUs (pure); planning: the two together; delivery: what was promised and what was
-delivered; scheduler: the state from round to round.
+mechanism: who runs (pure), by what is owed (demand), what a place is worth (scores) and who fits (serving, local_search);
+priority: the published rule instead; placement: on which GPUs (pure); planning: the two together; delivery: what was promised and
+what was delivered; scheduler: from round to round; scheduler_state: what it must not lose, and saved_scheduler: how that gets into
+a file.
 """
 
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.delivery import DeliveryReport, JobDelivery
-from gavel_py.rounds.mechanism import RoundDemand, choose_jobs
+from gavel_py.rounds.demand import RoundDemand
+from gavel_py.rounds.lease import Lease
+from gavel_py.rounds.mechanism import choose_jobs
+from gavel_py.rounds.node_states import NodeState
 from gavel_py.rounds.placement import Gang, place
+from gavel_py.rounds.priority import choose_by_priority
 from gavel_py.rounds.scheduler import RoundScheduler
 
 __all__ = [
@@ -15,9 +21,12 @@ __all__ = [
     "DeliveryReport",
     "Gang",
     "JobDelivery",
+    "Lease",
+    "NodeState",
     "Round",
     "RoundDemand",
     "RoundScheduler",
+    "choose_by_priority",
     "choose_jobs",
     "place",
 ]

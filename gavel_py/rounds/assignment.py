@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,11 @@ class Assignment:
         """Return the assignment as plain data."""
         return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus]}
 
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Assignment:
+        """Return the assignment that `to_dict` described."""
+        return cls(document["accelerator"], [(node, index) for node, index in document["gpus"]])
+
 
 @dataclass(frozen=True)
 class Round:
@@ -29,7 +35,9 @@ class Round:
     assignments: {job_id: Assignment} of the jobs that run, the disjoint union of kept and started;
     kept: run on the same GPUs as in the previous round; started: run, but not so (new, resumed or moved);
     preempted: ran in the previous round, are not finished, and do not run now;
-    excluded: {job_id: reason} of the jobs that the allocation in force leaves out.
+    excluded: {job_id: reason} of the jobs that the allocation in force leaves out;
+    end_seconds: when the leases of this round end, those that are not renewed;
+    failed: {job_id: reason} of the jobs that left since the previous round because they failed too often.
     """
 
     index: int
@@ -39,6 +47,8 @@ class Round:
     started: tuple[str, ...]
     preempted: tuple[str, ...]
     excluded: dict[str, str]
+    end_seconds: float
+    failed: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the round as plain data."""
@@ -50,4 +60,13 @@ class Round:
             "started": list(self.started),
             "preempted": list(self.preempted),
             "excluded": dict(self.excluded),
+            "end_seconds": self.end_seconds,
+            "failed": dict(self.failed),
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Round:
+        """Return the round that `to_dict` described."""
+        assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
+        lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
+        return cls(**{**document, **lists, "assignments": assignments})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ __all__ = ["DeliveryLedger", "DeliveryReport", "JobDelivery"]
 Floats = NDArray[np.float64]
 
 # A job that idle GPUs served beyond its fraction has taken from nobody; counted in full, that time would be held against it for as
-# long as it took to "pay it back" once GPUs are scarce. One round is what an honest turn can put a job ahead.
-MOST_AHEAD_ROUNDS = -1.0
+# long as it took to "pay it back" once GPUs are scarce. So nobody waits longer than ten rounds for being ahead, or until the round
+# is paid back by which an honest turn can put a job ahead. More must not be forgotten: what others
+# are owed sums to it.
+LONGEST_PAYBACK_ROUNDS = 10.0
 # A fraction that no round can deliver (two gangs of 2 on 3 GPUs) builds up a debt without end, which would crowd out all others
 # when the cluster or the job set changes. Ten rounds keep such a job in front; what it lost stays in the report.
 MOST_OWED_ROUNDS = 10.0
@@ -23,7 +25,7 @@ MOST_OWED_ROUNDS = 10.0
 
 @dataclass(frozen=True)
 class JobDelivery:
-    """One job's account, in seconds of its whole gang by accelerator type.
+    """One job's account, in seconds of its whole gang by accelerator type; of a gang that changed its size, as it is now.
 
     Time on a type beyond what was promised there (from GPUs that would have idled) does not make up for a shortfall on another.
     """
@@ -103,23 +105,28 @@ class DeliveryLedger:
     """The accounts of all jobs over all rounds. K accelerator types, the same throughout; a job gets its row when first seen.
 
     A deficit is the running balance in rounds: D_ij += X_ij − received_ij each round, whatever the allocation, kept between
-    MOST_AHEAD_ROUNDS and MOST_OWED_ROUNDS, and dropped where the job can no longer run.
+    −max(1, LONGEST_PAYBACK_ROUNDS·X_ij) and MOST_OWED_ROUNDS, and dropped where the job can no longer run.
     """
 
     def __init__(self, accelerator_types: Sequence[str]) -> None:
         self.accelerator_types = tuple(accelerator_types)
         self._rows: dict[str, int] = {}
         self._num_gpus: list[int] = []
-        self._promised, self._delivered, self._deficits = (np.zeros((0, len(self.accelerator_types))) for _ in range(3))
+        self._promised, self._delivered, self._deficits, self._received = (
+            np.zeros((0, len(self.accelerator_types))) for _ in range(4)
+        )
 
     def deficits(self, job_ids: Sequence[str]) -> Floats:
         """Return (N, K) D_ij, rounds owed; 0 for jobs not seen yet."""
-        deficits = np.zeros((len(job_ids), len(self.accelerator_types)))
-        known = [(i, self._rows[job_id]) for i, job_id in enumerate(job_ids) if job_id in self._rows]
-        if known:
-            here, there = np.array(known).T
-            deficits[here] = self._deficits[there]
-        return deficits
+        return self._looked_up(self._deficits, job_ids)
+
+    def received(self, job_ids: Sequence[str]) -> Floats:
+        """Return (N, K) rounds received since the allocation in force began; 0 for jobs not seen yet."""
+        return self._looked_up(self._received, job_ids)
+
+    def begin_allocation(self) -> None:
+        """Say that the rounds entered from now on follow a new allocation."""
+        self._received[:] = 0.0
 
     def record(
         self,
@@ -135,12 +142,44 @@ class DeliveryLedger:
         received = (columns[:, None] == np.arange(len(self.accelerator_types))).astype(float)
         self._promised[rows] += fractions * round_seconds
         self._delivered[rows] += received * round_seconds
-        balance = np.clip(self._deficits[rows] + fractions - received, MOST_AHEAD_ROUNDS, MOST_OWED_ROUNDS)
+        self._received[rows] += received
+        most_ahead = -np.maximum(1.0, LONGEST_PAYBACK_ROUNDS * fractions)
+        balance = np.clip(self._deficits[rows] + fractions - received, most_ahead, MOST_OWED_ROUNDS)
         self._deficits[rows] = np.where(runnable, balance, 0.0)
+
+    def take_back(self, job_id: str, accelerator: str, round_seconds: float) -> None:
+        """Enter that a job lost its GPUs of this type in the round entered last: it did not receive it after all."""
+        row, column = self._rows[job_id], self.accelerator_types.index(accelerator)
+        self._delivered[row, column] -= round_seconds
+        self._received[row, column] = max(0.0, self._received[row, column] - 1.0)
+        self._deficits[row, column] = min(self._deficits[row, column] + 1.0, MOST_OWED_ROUNDS)
+
+    def forget(self, job_ids: Set[str]) -> None:
+        """Drop the accounts of jobs."""
+        kept = {job_id: row for job_id, row in self._rows.items() if job_id not in job_ids}
+        rows = list(kept.values())
+        self._rows = {job_id: row for row, job_id in enumerate(kept)}
+        self._num_gpus = [self._num_gpus[row] for row in rows]
+        self._promised, self._delivered, self._deficits, self._received = (
+            table[rows] for table in (self._promised, self._delivered, self._deficits, self._received)
+        )
 
     def report(self) -> DeliveryReport:
         """Return all accounts, sorted by job_id."""
         return DeliveryReport({job_id: self._account(job_id, row) for job_id, row in sorted(self._rows.items())})
+
+    def account(self, job_id: str) -> JobDelivery | None:
+        """Return the account of one job, None if it has none."""
+        return self._account(job_id, self._rows[job_id]) if job_id in self._rows else None
+
+    def _looked_up(self, table: Floats, job_ids: Sequence[str]) -> Floats:
+        """The rows of these jobs, 0 for jobs not seen yet."""
+        found = np.zeros((len(job_ids), len(self.accelerator_types)))
+        known = [(i, self._rows[job_id]) for i, job_id in enumerate(job_ids) if job_id in self._rows]
+        if known:
+            here, there = np.array(known).T
+            found[here] = table[there]
+        return found
 
     def _account(self, job_id: str, row: int) -> JobDelivery:
         promised, delivered = (
@@ -154,9 +193,17 @@ class DeliveryLedger:
             if job_id not in self._rows:
                 self._rows[job_id] = len(self._rows)
                 self._num_gpus.append(gang)
+            elif gang != self._num_gpus[self._rows[job_id]]:
+                self._resize(self._rows[job_id], gang)
         new = ((0, len(self._rows) - len(self._deficits)), (0, 0))
         if new[0][1]:
-            self._promised, self._delivered, self._deficits = (
-                np.pad(table, new) for table in (self._promised, self._delivered, self._deficits)
+            self._promised, self._delivered, self._deficits, self._received = (
+                np.pad(table, new) for table in (self._promised, self._delivered, self._deficits, self._received)
             )
         return [self._rows[job_id] for job_id in job_ids]
+
+    def _resize(self, row: int, gang: int) -> None:
+        """Count what a gang of another size was promised and had in seconds of the gang of now, GPU-seconds being the same."""
+        for table in (self._promised, self._delivered):
+            table[row] *= self._num_gpus[row] / gang
+        self._num_gpus[row] = gang

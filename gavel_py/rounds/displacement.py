@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from gavel_py.rounds.exchange import LEAST_GAIN
 from gavel_py.rounds.seats import Seats
 
-__all__ = ["displace"]
+__all__ = ["Move", "displace", "displacements"]
 
 Floats = NDArray[np.float64]
 
 
-class _Move(NamedTuple):
+class Move(NamedTuple):
     """A job goes to a column (-1 = it waits), at a loss of s_i·score."""
 
     row: int
@@ -27,10 +27,11 @@ class _Move(NamedTuple):
 def displace(seats: Seats, scores: Floats) -> bool:
     """Seat the waiting gang that raises Σ s_i·score_i over the seated most; False when there is none.
 
-    scores: (N, K) value of each pair per GPU, -inf where a job must not sit. The gangs that are worth least per GPU make room, and
-    go to another type if it has room for them. A gang for which there is room already displaces nobody.
+    scores: (N, K) value of each pair per GPU, -inf where a job must not sit; who sits there all the same stays. The gangs that are
+    worth least per GPU make room, and go to another type if it has room for them. A gang for which there is room already displaces
+    nobody.
     """
-    best = max(_options(seats, scores), key=_gain, default=[])
+    best = max(displacements(seats, scores), key=_gain, default=[])
     if _gain(best) <= LEAST_GAIN:
         return False
     for move in best:
@@ -38,12 +39,12 @@ def displace(seats: Seats, scores: Floats) -> bool:
     return True
 
 
-def _gain(moves: list[_Move]) -> float:
+def _gain(moves: list[Move]) -> float:
     return -sum(move.loss for move in moves)
 
 
-def _options(seats: Seats, scores: Floats) -> Iterator[list[_Move]]:
-    """The ways to seat the best waiting job of each size on each type."""
+def displacements(seats: Seats, scores: Floats) -> Iterator[list[Move]]:
+    """The ways to seat the best waiting job of each size on each type, whether they gain or not."""
     sizes = seats.num_gpus
     for column in range(scores.shape[1]):
         waiting = np.flatnonzero((seats.columns < 0) & (scores[:, column] > 0))
@@ -53,12 +54,12 @@ def _options(seats: Seats, scores: Floats) -> Iterator[list[_Move]]:
         for row in firsts.tolist():
             leaving = _leaving(seats, scores, leavers, column, int(sizes[row]) - seats.free[column])
             if leaving is not None:
-                yield [*leaving, _Move(row, column, -float(sizes[row] * scores[row, column]))]
+                yield [*leaving, Move(row, column, -float(sizes[row] * scores[row, column]))]
 
 
 def _cheapest_first(seats: Seats, scores: Floats, column: int) -> list[int]:
     """The jobs on a type, in the order of what is lost per GPU when they leave for the best type with room, or to wait."""
-    rows = np.flatnonzero(seats.columns == column)
+    rows = np.flatnonzero((seats.columns == column) & np.isfinite(scores[:, column]))
     room = seats.num_gpus[rows, None] <= np.array(seats.free)
     elsewhere = np.where(room, scores[rows], 0.0)
     elsewhere[:, column] = 0.0
@@ -67,10 +68,10 @@ def _cheapest_first(seats: Seats, scores: Floats, column: int) -> list[int]:
     return order
 
 
-def _leaving(seats: Seats, scores: Floats, leavers: list[int], column: int, needed: int) -> list[_Move] | None:
+def _leaving(seats: Seats, scores: Floats, leavers: list[int], column: int, needed: int) -> list[Move] | None:
     """The moves of the first leavers who free the GPUs needed on the type, without those who turn out not to be needed."""
     free = list(seats.free)
-    moves: list[_Move] = []
+    moves: list[Move] = []
     for row in leavers:
         if needed <= 0:
             break
@@ -81,7 +82,7 @@ def _leaving(seats: Seats, scores: Floats, leavers: list[int], column: int, need
         if target >= 0:
             free[target] -= size
         needed -= size
-        moves.append(_Move(row, target, size * (float(scores[row, column]) - worth)))
+        moves.append(Move(row, target, size * (float(scores[row, column]) - worth)))
     if needed > 0:
         return None
     for move in sorted(moves, key=lambda move: -move.loss):

@@ -17,6 +17,7 @@ from gavel_py.rounds.seats import Seats
 __all__ = ["LEAST_GAIN", "exchange"]
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 # Smaller gains, in rounds, may be the rounding errors of sums, and taking those could go on for ever.
 LEAST_GAIN = 1e-6
@@ -25,43 +26,60 @@ LEAST_GAIN = 1e-6
 def exchange(seats: Seats, scores: Floats) -> None:
     """Let jobs change places, largest gangs first, while the sum of the scores of the seated rises.
 
-    scores: (N, K) value of each pair, -inf where a job must not sit; the jobs seated so far must sit where they may.
+    scores: (N, K) value of each pair, -inf where a job must not sit; jobs for which that is all of the row stay as they are.
     """
     candidates = np.isfinite(scores).any(axis=1)
     # A column for the waiting room, worth nothing.
     worth = np.pad(scores, ((0, 0), (0, 1)))
-    for size in sorted(set(seats.num_gpus[candidates].tolist()), reverse=True):
+    for size in np.unique(seats.num_gpus[candidates])[::-1].tolist():
         rows = np.flatnonzero(candidates & (seats.num_gpus == size))
-        while trip := _gaining_trip(*_best_moves(seats, worth, rows, size)):
-            for row, target in trip:
-                seats.move(row, target)
+        moves = _Moves(seats, worth[rows], rows, size)
+        while cycle := _positive_cycle(moves.best()):
+            moves.make(cycle)
 
 
-def _best_moves(seats: Seats, worth: Floats, rows: NDArray[np.int64], size: int) -> tuple[Floats, NDArray[np.int64]]:
-    """(K+1, K+1) gain of the best move from a to b, and the job that makes it, -1 for nobody; the last node is the waiting room."""
-    room = worth.shape[1] - 1
-    here = np.where(seats.columns[rows] < 0, room, seats.columns[rows])
-    gains = worth[rows] - worth[rows, here][:, None]
-    best = np.full((room + 1, room + 1), -np.inf)
-    movers = np.full((room + 1, room + 1), -1)
-    for a in np.unique(here).tolist():
-        at_a = np.flatnonzero(here == a)
-        first = gains[at_a].argmax(axis=0)
-        best[a] = gains[at_a[first], np.arange(room + 1)]
-        movers[a] = rows[at_a[first]]
-    for j, free in enumerate(seats.free):
-        for a, b, allowed in ((j, room, free >= size), (room, j, True)):
-            if allowed and best[a, b] < 0:
-                best[a, b], movers[a, b] = 0.0, -1
-    return best, movers
+class _Moves:
+    """The moves of the gangs of one size between K types and the waiting room, which is the last node."""
 
+    def __init__(self, seats: Seats, worth: Floats, rows: Indices, size: int) -> None:
+        self.seats, self.worth, self.rows, self.size = seats, worth, rows, size
+        self.room = worth.shape[1] - 1
+        self.here = np.where(seats.columns[rows] < 0, self.room, seats.columns[rows])
 
-def _gaining_trip(gains: Floats, movers: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The moves (job, column or -1) of a round trip whose gains sum to more than 0; empty when there is none."""
-    room = len(gains) - 1
-    cycle = _positive_cycle(gains)
-    moves = [(int(movers[a, b]), b if b < room else -1) for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
-    return [(row, target) for row, target in moves if row >= 0]
+    def best(self) -> Floats:
+        """(K+1, K+1) gain of the best move from a to b."""
+        gains = np.full((self.room + 1, self.room + 1), -np.inf)
+        for a in range(self.room + 1):
+            of_a = self.worth[self.here == a]
+            if len(of_a):
+                gains[a] = (of_a - of_a[:, a : a + 1]).max(axis=0)
+        for j, free in enumerate(self.seats.free):
+            # A free place may be filled by nobody, and a place may be left free.
+            gains[j, self.room] = max(gains[j, self.room], 0.0 if free >= self.size else -np.inf)
+            gains[self.room, j] = max(gains[self.room, j], 0.0)
+        return gains
+
+    def make(self, cycle: list[int]) -> None:
+        """Move the best job along each edge of the round trip, then the next best ones, as long as that gains."""
+        steps = [self._ranked(a, b) for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
+        trips = min(len(gains) for _, gains in steps)
+        rising = np.add.reduce([gains[:trips] for _, gains in steps]) > LEAST_GAIN
+        trips = trips if rising.all() else int(rising.argmin())
+        for (movers, _), target in zip(steps, cycle[1:] + cycle[:1], strict=True):
+            moved = movers[:trips]
+            self.here[moved] = target
+            for row in self.rows[moved].tolist():
+                self.seats.move(row, target if target < self.room else -1)
+
+    def _ranked(self, a: int, b: int) -> tuple[Indices, Floats]:
+        """The jobs that gain by a move from a to b or lose least, best first, and their gains; nobody where places stay free."""
+        at_a = np.flatnonzero(self.here == a)
+        gains = self.worth[at_a, b] - self.worth[at_a, a]
+        idle = len(self.rows) if a == self.room else self.seats.free[a] // self.size if b == self.room else 0
+        if idle and not (gains > 0).any():
+            return at_a[:0], np.zeros(idle)
+        order = np.argsort(-gains, kind="stable")
+        return at_a[order], gains[order]
 
 
 def _positive_cycle(gains: Floats) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,16 @@ from gavel_py.cluster import Node
 from gavel_py.errors import InputError
 from gavel_py.jobs import Job
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.free_gpus import Gpu
-from gavel_py.rounds.mechanism import HYSTERESIS_ROUNDS, Mechanism, RoundDemand
+from gavel_py.rounds.demand import Mechanism, RoundDemand
+from gavel_py.rounds.free_gpus import SCOPES, Gpu
+from gavel_py.rounds.needs import NOTHING, Needs
 from gavel_py.rounds.placement import Gang, largest_holes, place
+from gavel_py.rounds.scores import hysteresis
+from gavel_py.rounds.taken import Taken, needs_of
 
 __all__ = ["plan_round"]
+
+NOBODY: Mapping[str, Assignment] = MappingProxyType({})
 
 
 def plan_round(
@@ -26,27 +32,42 @@ def plan_round(
     nodes: Sequence[Node],
     previous: Mapping[str, Assignment],
     mechanism: Mechanism,
+    *,
+    fixed: Mapping[str, Assignment] = NOBODY,
+    lost: Set[Gpu] = frozenset(),
 ) -> dict[str, Assignment]:
     """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
 
-    demand: of the whole cluster, rows as `jobs`, columns as `accelerator_types`; previous: the round before.
+    demand: of the whole cluster, rows as `jobs`, columns as `accelerator_types`; previous: the round before; fixed: what is settled
+    already; lost: GPUs of `nodes` that nobody may have.
 
-    The mechanism counts GPUs only. A gang that is chosen, but that its locality keeps from being placed, is dropped, and the GPUs
-    left are offered anew to the jobs without a place whose gangs still fit somewhere, until nobody is chosen any more.
+    The mechanism counts GPUs only. A gang that is chosen, but that its locality, CPUs or memory keep from being placed, is dropped,
+    and the GPUs left are offered anew to the jobs without a place whose gangs still fit somewhere, until nobody is chosen any more.
     """
-    assignments: dict[str, Assignment] = {}
-    taken: set[Gpu] = set()
+    assignments: dict[str, Assignment] = dict(fixed)
+    needs, taken = needs_of(jobs, nodes), Taken(lost)
+    for job, each in zip(jobs, needs, strict=True) if fixed else ():
+        if job.job_id in fixed:
+            taken.add(fixed[job.job_id].gpus, each)
+    taken.gpus.update(gpu for held in fixed.values() for gpu in held.gpus)
+    scopes = np.array([SCOPES.index(job.locality) for job in jobs], dtype=np.int64)
+    waiting = np.array([job.job_id not in fixed for job in jobs], dtype=bool)
     while True:
-        left = _leftovers(demand, jobs, accelerator_types, nodes, assignments, taken)
+        left = _leftovers(demand, scopes, needs, waiting, accelerator_types, nodes, taken)
         columns = _checked(mechanism(left), left)
-        gangs = _gangs(columns, demand, jobs, accelerator_types, previous)
-        places = place(nodes, gangs, taken)
-        if not places:
-            return dict(sorted(assignments.items()))
-        for gang in gangs:
-            if gang.job_id in places:
-                assignments[gang.job_id] = Assignment(gang.accelerator, list(places[gang.job_id]))
-                taken.update(places[gang.job_id])
+        rows = _by_claim(columns, demand)
+        places = place(nodes, _gangs(rows, columns, jobs, needs, accelerator_types, previous), taken.gpus, taken.loads)
+        placed = [row for row in sorted(rows) if jobs[row].job_id in places]
+        types = columns.tolist()
+        for row in placed:
+            job_id = jobs[row].job_id
+            assignments[job_id] = _assigned(accelerator_types[types[row]], places[job_id], previous.get(job_id))
+        # With everybody placed who was chosen, nobody is left to whom the mechanism did not prefer idle GPUs.
+        if len(placed) in (0, len(rows)):
+            return {job_id: assignments[job_id] for job_id in sorted(assignments)}
+        for row in placed:
+            taken.add(places[jobs[row].job_id], needs[row])
+        waiting[placed] = False
 
 
 def _checked(columns: NDArray[np.int64], demand: RoundDemand) -> NDArray[np.int64]:
@@ -64,35 +85,50 @@ def _checked(columns: NDArray[np.int64], demand: RoundDemand) -> NDArray[np.int6
 
 def _leftovers(
     demand: RoundDemand,
-    jobs: Sequence[Job],
+    scopes: NDArray[np.int64],
+    needs: Sequence[Needs],
+    waiting: NDArray[np.bool_],
     accelerator_types: Sequence[str],
     nodes: Sequence[Node],
-    assignments: Mapping[str, Assignment],
-    taken: set[Gpu],
+    taken: Taken,
 ) -> RoundDemand:
     """The demand for the GPUs that are not taken: of the jobs without a place, where a hole is left that holds their gang."""
-    holes = largest_holes(nodes, taken)
-    by_type = {scope: [sizes.get(name, 0) for name in accelerator_types] for scope, sizes in holes.items()}
-    room = np.array([by_type[job.locality] for job in jobs], dtype=np.int64).reshape(demand.runnable.shape)
-    waiting = np.array([[job.job_id not in assignments] for job in jobs], dtype=bool).reshape(-1, 1)
-    runnable = demand.runnable & waiting & (demand.num_gpus[:, None] <= room)
-    return replace(demand, runnable=runnable, capacities=np.array(by_type["any"], dtype=np.int64))
+    kinds = {each: number for number, each in enumerate(dict.fromkeys([NOTHING, *needs]))}
+    found = [largest_holes(nodes, taken.gpus, taken.loads, each) for each in kinds]
+    sizes = [[[holes[scope].get(name, 0) for name in accelerator_types] for scope in SCOPES] for holes in found]
+    room = np.array(sizes, dtype=np.int64).reshape(len(kinds), len(SCOPES), -1)
+    kind = np.array([kinds[each] for each in needs], dtype=np.int64)
+    runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[kind, scopes])
+    return replace(demand, runnable=runnable, capacities=room[kinds[NOTHING], SCOPES.index("any")])
+
+
+def _by_claim(columns: NDArray[np.int64], demand: RoundDemand) -> list[int]:
+    """The rows of the chosen jobs, the largest claims first; who runs goes before who would only take over its place."""
+    rows = np.flatnonzero(columns >= 0)
+    weights = demand.claims + hysteresis(demand) * demand.running
+    ordered: list[int] = rows[np.argsort(-weights[rows, columns[rows]], kind="stable")].tolist()
+    return ordered
 
 
 def _gangs(
+    rows: Sequence[int],
     columns: NDArray[np.int64],
-    demand: RoundDemand,
     jobs: Sequence[Job],
+    needs: Sequence[Needs],
     accelerator_types: Sequence[str],
     previous: Mapping[str, Assignment],
 ) -> list[Gang]:
-    """The chosen jobs as gangs, those with the largest claims first; who runs goes before who would only take over its place."""
-    rows = np.flatnonzero(columns >= 0)
-    weights = demand.claims + HYSTERESIS_ROUNDS * demand.running
-    order = rows[np.argsort(-weights[rows, columns[rows]], kind="stable")]
-    gangs = []
-    for row in order.tolist():
-        job, accelerator = jobs[row], accelerator_types[columns[row]]
+    types, gangs = columns.tolist(), []
+    for row in rows:
+        job = jobs[row]
         before = previous.get(job.job_id)
-        gangs.append(Gang(job.job_id, job.num_gpus, accelerator, job.locality, () if before is None else tuple(before.gpus)))
+        gpus = () if before is None else tuple(before.gpus)
+        gangs.append(Gang(job.job_id, job.num_gpus, accelerator_types[types[row]], job.locality, gpus, needs[row]))
     return gangs
+
+
+def _assigned(accelerator: str, gpus: Sequence[Gpu], before: Assignment | None) -> Assignment:
+    """The assignment to these GPUs; the same object as before for a gang that stays, which makes long lists of them cheap."""
+    held = list(gpus)
+    stays = before is not None and before.gpus == held and before.accelerator == accelerator
+    return before if before is not None and stays else Assignment(accelerator, held)

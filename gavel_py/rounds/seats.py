@@ -7,25 +7,38 @@ from numpy.typing import NDArray
 
 __all__ = ["Seats"]
 
+Indices = NDArray[np.int64]
+
 
 class Seats:
     """The choice so far: columns: (N,) type of each job, -1 = none; free: (K,) GPUs left of each type."""
 
-    def __init__(self, num_gpus: NDArray[np.int64], capacities: NDArray[np.int64]) -> None:
+    def __init__(self, num_gpus: Indices, capacities: Indices) -> None:
         self.num_gpus = num_gpus
-        self.columns = np.full(len(num_gpus), -1, dtype=np.int64)
-        self.free = [int(capacity) for capacity in capacities]
-        self._gangs: list[int] = num_gpus.tolist()
+        self.columns: Indices = np.full(len(num_gpus), -1, dtype=np.int64)
+        self.free: list[int] = [int(capacity) for capacity in capacities]
 
-    def fits(self, row: int, column: int) -> bool:
-        """Say whether the job has no place yet and its gang fits what is left of the type."""
-        return self._gangs[row] <= self.free[column] and self.columns[row] < 0
+    def copy(self) -> Seats:
+        """Return the same choice, to be changed by itself."""
+        other = Seats(self.num_gpus, np.array(self.free))
+        other.columns = self.columns.copy()
+        return other
+
+    def take(self, other: Seats) -> None:
+        """Become what a copy has become."""
+        self.columns, self.free = other.columns, other.free
+
+    def seat(self, rows: Indices, columns: Indices) -> None:
+        """Seat waiting jobs, each on its type; the caller sees to it that the gangs fit."""
+        self.columns[rows] = columns
+        used = np.bincount(columns, weights=self.num_gpus[rows], minlength=len(self.free))
+        self.free = [left - int(taken) for left, taken in zip(self.free, used, strict=True)]
 
     def move(self, row: int, column: int) -> None:
-        """Seat the job on the type, or take its seat away (-1); the caller sees to it that the gangs fit in the end."""
-        before = int(self.columns[row])
+        """Seat one job on the type, or take its seat away (-1); the caller sees to it that the gangs fit in the end."""
+        before, size = int(self.columns[row]), int(self.num_gpus[row])
         if before >= 0:
-            self.free[before] += self._gangs[row]
+            self.free[before] += size
         if column >= 0:
-            self.free[column] -= self._gangs[row]
+            self.free[column] -= size
         self.columns[row] = column

@@ -17,7 +17,7 @@ from gavel_py.policies.base import Decision
 from gavel_py.rounds import RoundDemand, choose_jobs
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.delivery import DeliveryLedger
-from gavel_py.rounds.mechanism import Mechanism
+from gavel_py.rounds.demand import Mechanism
 from gavel_py.rounds.planning import plan_round
 from gavel_py.solver import LinearSolver
 
@@ -52,6 +52,9 @@ def demand(
     throughputs: ArrayLike = 1.0,
     running_on: Sequence[int] | None = None,
     backfill: bool = True,
+    received: ArrayLike = 0.0,
+    restart_rounds: ArrayLike = 0.0,
+    locked: ArrayLike = False,
 ) -> RoundDemand:
     """A demand in which all is 1 GPU, equally fast, owed nothing and waiting unless said; throughput 0 = not runnable."""
     x = np.array(fractions, dtype=float)
@@ -65,6 +68,9 @@ def demand(
         capacities=np.array(capacities, dtype=np.int64),
         running_on=np.array([-1] * len(x) if running_on is None else running_on, dtype=np.int64),
         backfill=backfill,
+        received=np.array(received, dtype=float),
+        restart_rounds=np.array(restart_rounds, dtype=float),
+        locked=np.array(locked, dtype=bool),
     )
 
 
@@ -97,7 +103,7 @@ def play(
     running = [-1] * len(x)
     columns, deficits = [], []
     for _ in range(rounds):
-        asked = demand(x, capacities, deficits=ledger.deficits(ids), running_on=running, **options)
+        asked = demand(x, capacities, deficits=ledger.deficits(ids), running_on=running, received=ledger.received(ids), **options)
         chosen = mechanism(asked)
         assert_feasible(asked, chosen)
         ledger.record(ids, asked.num_gpus, asked.runnable, x, chosen, 1.0)

@@ -72,3 +72,19 @@ def test_deficits_are_dropped_where_a_job_can_no_longer_run() -> None:
     ledger = ledger_after(([[0.5, 0.5], [0.0, 0.0]], [-1, -1]))
     ledger.record(["a"], GANGS[:1], np.array([[False, True]]), np.array([[0.0, 0.5]]), np.array([-1]), 100.0)
     assert ledger.deficits(["a"]).tolist() == [[0, 1]]
+
+
+def test_being_ahead_is_forgotten_beyond_what_ten_rounds_pay_back() -> None:
+    """Job a is promised a tenth: one round ahead takes it ten rounds; job b half of the time: five rounds take it ten."""
+    ledger = ledger_after(*[([[0.1, 0.0], [0.0, 0.5]], [0, 1])] * 20)
+    assert ledger.deficits(["a", "b"])[[0, 1], [0, 1]].tolist() == [-1.0, -5.0]
+
+
+def test_rounds_received_are_counted_from_the_allocation_on() -> None:
+    ledger = ledger_after(*[([[0.5, 0.0], [0.0, 0.5]], [0, 1])] * 3)
+    assert ledger.received(["b", "a", "new"]).tolist() == [[0, 3], [3, 0], [0, 0]]
+    ledger.begin_allocation()
+    ledger.record(["a", "b"], GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), 100.0)
+    assert ledger.received(["a", "b"]).tolist() == [[0, 0], [1, 0]]
+    ledger.take_back("b", "fast", 100.0)
+    assert ledger.received(["b"]).tolist() == [[0, 0]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,10 +16,13 @@ from scipy.optimize import linear_sum_assignment
 from gavel_py.rounds import RoundDemand, choose_jobs
 from gavel_py.rounds.displacement import displace
 from gavel_py.rounds.exchange import exchange
+from gavel_py.rounds.local_search import improve
+from gavel_py.rounds.replacement import replace_one
 from gavel_py.rounds.seats import Seats
+from gavel_py.rounds.serving import serve
 from tests.rounds.support import assert_feasible, demand, play
 
-at_once = partial(choose_jobs, hysteresis_rounds=0.0)
+at_once = partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0)
 Floats = NDArray[np.float64]
 
 
@@ -38,7 +43,7 @@ def test_turns_are_as_long_as_the_fractions_say() -> None:
 
 def test_hysteresis_makes_turns_longer_and_keeps_the_shares() -> None:
     played = play(120, [[0.5], [0.5]], [1])
-    assert played.line(0).startswith("AA....AAAA....AAAA....")
+    assert played.line(0).startswith("AAA......AAAAAA......AAAAAA......")
     assert played.share[0, 0] == pytest.approx(0.5, abs=0.02)
 
 
@@ -49,7 +54,7 @@ def test_hysteresis_is_shorter_for_larger_gangs() -> None:
 
 
 def test_a_job_owed_too_much_goes_before_one_that_runs() -> None:
-    patient = partial(choose_jobs, hysteresis_rounds=100.0)
+    patient = partial(choose_jobs, hysteresis_rounds=3.0, urgent_rounds=3.0)
     asked = demand([[0.5], [0.5]], [1], deficits=[[0.0], [2.6]], running_on=[0, -1])
     assert patient(asked).tolist() == [-1, 0]
     assert patient(demand([[0.5], [0.5]], [1], deficits=[[0.0], [2.4]], running_on=[0, -1])).tolist() == [0, -1]
@@ -60,7 +65,7 @@ def test_the_job_owed_more_runs() -> None:
 
 
 def test_ties_go_to_the_larger_fraction_and_then_to_the_first() -> None:
-    assert chosen(demand([[0.3], [0.5]], [1], deficits=[[0.2], [0.0]])) == [-1, 0]
+    assert chosen(demand([[0.3], [0.5]], [1], deficits=[[0.1], [0.0]])) == [-1, 0]
     assert chosen(demand([[0.5], [0.5]], [1])) == [0, -1]
 
 
@@ -161,15 +166,16 @@ def demands(draw: st.DrawFn) -> RoundDemand:
         throughputs=rng.integers(0, 4, size=(n, k)),
         running_on=rng.integers(-1, k, size=n).tolist(),
         backfill=draw(st.booleans()),
+        restart_rounds=rng.integers(0, 20, size=n) / 10,
     )
 
 
 @settings(max_examples=300, deadline=None)
-@given(asked=demands())
-def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand) -> None:
-    columns = choose_jobs(asked)
+@given(asked=demands(), hysteresis=st.sampled_from([0.0, 2.4]))
+def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand, hysteresis: float) -> None:
+    columns = choose_jobs(asked, hysteresis_rounds=hysteresis)
     assert_feasible(asked, columns)
-    assert choose_jobs(asked).tobytes() == columns.tobytes()
+    assert choose_jobs(asked, hysteresis_rounds=hysteresis).tobytes() == columns.tobytes()
     used = [int(asked.num_gpus[columns == j].sum()) for j in range(len(asked.capacities))]
     eligible = asked.runnable if asked.backfill else asked.runnable & (asked.claims > 0)
     for i in np.flatnonzero(columns < 0):
@@ -181,6 +187,60 @@ def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand) 
 
 
 @settings(max_examples=200, deadline=None)
+@given(asked=demands(), seed=st.integers(0, 2**32 - 1))
+def test_locked_jobs_stay_whatever_others_are_owed(asked: RoundDemand, seed: int) -> None:
+    """Those that ran together may all be locked; a job that may not run any more on its type cannot be."""
+    rng = np.random.default_rng(seed)
+    rows = np.flatnonzero(asked.running_on >= 0)
+    rows = rows[asked.runnable[rows, asked.running_on[rows]]]
+    locked = np.zeros(len(asked.num_gpus), dtype=bool)
+    free = asked.capacities.copy()
+    for row in rng.permutation(rows).tolist():
+        if asked.num_gpus[row] <= free[asked.running_on[row]]:
+            free[asked.running_on[row]] -= asked.num_gpus[row]
+            locked[row] = rng.random() < 0.7
+    asked = replace(asked, locked=locked)
+    columns = choose_jobs(asked)
+    assert_feasible(asked, columns)
+    assert (columns == asked.running_on)[locked].all()
+    assert choose_jobs(asked).tobytes() == columns.tobytes()
+
+
+def test_the_dearer_a_restart_the_more_another_must_be_owed() -> None:
+    asked = demand([[0.5], [0.5]], [1], deficits=[[-1.0], [1.9]], running_on=[0, -1])
+    assert chosen(asked) == [-1, 0]
+    assert chosen(replace(asked, restart_rounds=np.array([1.0, 1.0]))) == [0, -1]
+
+
+def test_a_job_that_is_promised_every_round_goes_before_one_that_can_make_good() -> None:
+    asked = demand([[0.6, 0.4], [0.8, 0.0]], [1, 0])
+    assert chosen(asked) == [0, -1]
+
+
+def test_on_few_gpus_the_choice_is_mostly_the_best_there_is() -> None:
+    found = np.array([part_of_the_best(np.random.default_rng(seed)) for seed in range(150)])
+    assert (found > 1 - 1e-9).mean() > 0.9
+    assert found.mean() > 0.99
+
+
+def part_of_the_best(rng: np.random.Generator) -> float:
+    """What seating six jobs in order and improving comes to, over the best of all choices there are."""
+    sizes, capacities = rng.choice([1, 1, 2, 4], size=6), rng.integers(2, 6, size=2)
+    scores = np.where(rng.random((6, 2)) < 0.7, rng.integers(10, 40, size=(6, 2)) / 10, -np.inf)
+    scores[sizes[:, None] > capacities] = -np.inf
+    seats = Seats(sizes, capacities)
+    serve(seats, np.isfinite(scores), -scores)
+    improve(seats, scores)
+    best = 1e-9
+    for choice in itertools.product((-1, 0, 1), repeat=6):
+        rows = [row for row in range(6) if choice[row] >= 0]
+        used = [sum(int(sizes[row]) for row in rows if choice[row] == column) for column in (0, 1)]
+        if (used <= capacities).all():
+            best = max(best, sum(float(sizes[row] * scores[row, choice[row]]) for row in rows))
+    return max(1e-9, served(seats, scores)) / best
+
+
+@settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -189,6 +249,37 @@ def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
     seats = Seats(np.ones(n, dtype=np.int64), capacities)
     exchange(seats, scores)
     assert served(seats, scores) == pytest.approx(best_assignment(scores, capacities))
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_seating_all_at_once_is_the_same_as_one_by_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
+    sizes, scores = rng.choice([1, 2, 3, 4, 8], size=n), rng.integers(1, 9, size=(n, len(capacities))).astype(float)
+    seats = Seats(sizes, capacities)
+    serve(seats, scores > 2, -scores)
+    columns, free = np.full(n, -1), capacities.tolist()
+    for i, j in sorted(zip(*np.nonzero(scores > 2), strict=True), key=lambda pair: (-scores[pair], *pair)):
+        if columns[i] < 0 and sizes[i] <= free[j]:
+            columns[i], free[j] = j, free[j] - sizes[i]
+    assert (seats.columns.tolist(), seats.free) == (columns.tolist(), free)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_replacing_a_gang_by_smaller_ones_always_gains_and_always_fits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
+    sizes = rng.choice([1, 2, 3, 4, 8], size=n)
+    scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
+    seats = Seats(sizes, capacities)
+    serve(seats, np.isfinite(scores), -scores * np.sqrt(sizes)[:, None])
+    value = served(seats, scores)
+    while replace_one(seats, scores):
+        assert served(seats, scores) > value
+        value = served(seats, scores)
+        assert min(seats.free) >= 0
 
 
 @settings(max_examples=200, deadline=None)

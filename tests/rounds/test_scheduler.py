@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,25 +20,7 @@ from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import RoundDemand
 from gavel_py.solver import LinearSolver
-from tests.fakes import FakeProfile
-from tests.rounds.support import Fixed
-
-PROFILE = FakeProfile({"fast": {"v100": 4.0, "k80": 1.0}, "slow": {"v100": 1.0, "k80": 1.0}, "stuck": {"v100": 0.0}})
-
-
-def job(job_id: str, num_gpus: int = 1, job_type: str = "fast", **fields: Any) -> gp.Job:
-    return gp.Job(job_id, job_type=job_type, num_gpus=num_gpus, **fields)
-
-
-def scheduler(cluster: str = "v100:1", jobs: Sequence[gp.Job] = (), **options: Any) -> gp.RoundScheduler:
-    made = gp.RoundScheduler(gp.Cluster.from_inline(cluster), PROFILE, **options)
-    for each in jobs:
-        made.submit(each)
-    return made
-
-
-def shares(**fractions: float) -> Fixed:
-    return Fixed(shares={job_id: {"v100": fraction} for job_id, fraction in fractions.items()})
+from tests.rounds.schedulers import PROFILE, job, line, refused, scheduler, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +36,9 @@ class Recorder(gp.Policy):
         return Decision(np.zeros(jobs.throughputs.shape))
 
 
-def line(rounds: Sequence[gp.Round]) -> list[str]:
-    return ["".join(round_.assignments) for round_ in rounds]
-
-
 def test_two_jobs_share_a_gpu() -> None:
     made = scheduler(jobs=[job("a"), job("b")])
-    assert line([made.next_round() for _ in range(12)]) == list("aabbbbaaaabb")
+    assert line([made.next_round() for _ in range(12)]) == list("aaabbbbbbaaa")
 
 
 def test_a_round_says_who_stays_who_starts_and_who_has_to_go() -> None:
@@ -347,12 +324,6 @@ def history(seed: int) -> tuple[list[gp.Round], gp.RoundScheduler]:
                 made.complete(each.job_id)
         rounds.append(made.next_round())
     return rounds, made
-
-
-def refused(call: Callable[..., object], *args: Any) -> str:
-    with pytest.raises(gp.InputError) as caught:
-        call(*args)
-    return str(caught.value)
 
 
 def test_progress_counts_as_isolated_time_at_the_share_of_its_day() -> None:

@@ -1,0 +1,63 @@
+"""The begin of a round: what it changes against the last one, in words and in the books."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.in_force import InForce, columns_of
+from gavel_py.rounds.scheduler_state import SchedulerState
+
+__all__ = ["begin", "copied", "given_away", "in_words"]
+
+
+def in_words(
+    state: SchedulerState, in_force: InForce, assignments: Mapping[str, Assignment], start: float, round_seconds: float
+) -> Round:
+    """Return the round that follows the last one, with these assignments."""
+    before = state.last.assignments if state.last is not None else {}
+    kept = {job_id for job_id, held in assignments.items() if state.running.get(job_id) == held}
+    return Round(
+        index=0 if state.last is None else state.last.index + 1,
+        start_seconds=start,
+        assignments=dict(assignments),
+        kept=tuple(job_id for job_id in assignments if job_id in kept),
+        started=tuple(job_id for job_id in assignments if job_id not in kept),
+        preempted=tuple(i for i in in_force.unfinished(state.book) if i in before and i not in assignments),
+        excluded=dict(in_force.allocation.excluded),
+        end_seconds=start + round_seconds,
+        failed=dict(state.newly_failed),
+    )
+
+
+def begin(state: SchedulerState, in_force: InForce, begun: Round, round_seconds: float) -> None:
+    """Enter a round that starts now."""
+    _account(state, in_force, begun, round_seconds)
+    state.running = dict(begun.assignments)
+    state.coming, state.last, state.newly_failed = None, begun, {}
+
+
+def copied(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
+    """Return copies: what a caller does with the lists must not change what runs."""
+    return {job_id: Assignment(held.accelerator, list(held.gpus)) for job_id, held in assignments.items()}
+
+
+def given_away(told: Round) -> Round:
+    """Return a copy of a round, for the same reason."""
+    return replace(told, assignments=copied(told.assignments), excluded=dict(told.excluded), failed=dict(told.failed))
+
+
+def _account(state: SchedulerState, in_force: InForce, begun: Round, round_seconds: float) -> None:
+    problem, pasts = in_force.problem, state.book.standings
+    # Who has left since the round was planned is promised nothing of it.
+    fractions = in_force.allocation.time_fractions * in_force.present(state.book)[:, None]
+    columns = columns_of(problem, begun.assignments)
+    state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds)
+    for job_id in state.running.keys() - begun.assignments.keys():
+        pasts[job_id].running_since_seconds = None
+    for job_id, held in begun.assignments.items():
+        pasts[job_id].attained_gpu_seconds += round_seconds * len(held.gpus)
+        pasts[job_id].waiting_since_seconds = begun.end_seconds
+        if state.running.get(job_id) != held:
+            pasts[job_id].running_since_seconds = begun.start_seconds

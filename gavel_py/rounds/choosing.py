@@ -1,0 +1,92 @@
+"""Choosing a round from the state of a scheduler: solve if need be, lay out what is owed, and place who runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocator import Solver
+from gavel_py.job_arrays import Profile
+from gavel_py.jobs import Job
+from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.demand import Mechanism, RoundDemand
+from gavel_py.rounds.in_force import InForce, columns_of, question_of, solved
+from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
+from gavel_py.rounds.planning import plan_round
+from gavel_py.rounds.scheduler_state import Coming, SchedulerState
+
+__all__ = ["Chooser"]
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """How a scheduler chooses rounds; the arguments are those of `RoundScheduler`."""
+
+    solver: Solver
+    profile: Profile
+    mechanism: MechanismName | Mechanism
+    round_seconds: float
+    restart_seconds: float
+    min_run_seconds: float
+
+    def decide(self, state: SchedulerState, start: float) -> None:
+        """Solve if need be, choose the next round, and only then take note of both."""
+        in_force = state.in_force
+        if state.changed or in_force is None:
+            question = question_of(state.book, start, state.lasting, state.in_force)
+            in_force = solved(question, state.nodes, self.profile, self.solver)
+        assignments = self.chosen(state, in_force, self._locked(state, in_force, start))
+        if in_force is not state.in_force:
+            state.take_up(in_force)
+        state.coming = Coming(start, assignments)
+
+    def chosen(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> dict[str, Assignment]:
+        """Return who runs where, beside those whose places are fixed."""
+        types, nodes = in_force.problem.accelerator_types, state.nodes
+        return plan_round(
+            self._demand(state, in_force, fixed),
+            in_force.jobs,
+            types,
+            nodes.up,
+            state.lasting,
+            resolve_mechanism(self.mechanism, types),
+            fixed=fixed,
+            lost=nodes.lost,
+        )
+
+    def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
+        problem, policy = in_force.problem, self.solver.policy
+        runnable = problem.runnable & in_force.present(state.book)[:, None]
+        return RoundDemand(
+            deficits=np.where(runnable, state.ledger.deficits(problem.job_ids), 0.0),
+            fractions=in_force.allocation.time_fractions,
+            runnable=runnable,
+            throughputs=np.where(runnable, problem.throughputs, 0.0),
+            num_gpus=problem.num_gpus,
+            capacities=problem.capacities.astype(np.int64),
+            running_on=columns_of(problem, state.lasting),
+            backfill=policy.backfills and not policy.constraints,  # what is left over may be kept free by a constraint
+            # The rounds received under an allocation that ends now do not count.
+            received=state.ledger.received(problem.job_ids) * (in_force is state.in_force),
+            restart_rounds=self._restart_seconds(in_force.jobs) / self.round_seconds,
+            locked=np.array([job_id in fixed for job_id in problem.job_ids], dtype=bool),
+        )
+
+    def _restart_seconds(self, jobs: Sequence[Job]) -> NDArray[np.float64]:
+        """(N,) what a restart costs each job."""
+        costs = [self.restart_seconds if job.restart_seconds is None else job.restart_seconds for job in jobs]
+        return np.array(costs, dtype=float)
+
+    def _locked(self, state: SchedulerState, in_force: InForce, start: float) -> dict[str, Assignment]:
+        """The gangs that may go on where they run, and have not run for their minimum time yet."""
+        problem, lasting = in_force.problem, state.lasting
+        since = {job_id: state.book.standings[job_id].running_since_seconds for job_id in lasting}
+        new = {job_id for job_id, begun in since.items() if begun is not None and start - begun < self.min_run_seconds}
+        if not new:
+            return {}
+        columns = columns_of(problem, lasting)
+        may_stay = problem.runnable[np.arange(len(columns)), columns].tolist()
+        return {job_id: lasting[job_id] for job_id, may in zip(problem.job_ids, may_stay, strict=True) if may and job_id in new}

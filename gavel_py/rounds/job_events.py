@@ -1,0 +1,110 @@
+"""What a round scheduler is told of jobs: they come, make progress, change, fail and leave."""
+
+from __future__ import annotations
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.jobs import Job
+from gavel_py.problem import AllocationProblem
+from gavel_py.rounds.in_force import same_gang
+from gavel_py.rounds.job_book import changed_job
+from gavel_py.rounds.scheduler_core import SchedulerCore, is_finite
+from gavel_py.rounds.standing import Departure
+
+__all__ = ["JobEvents"]
+
+
+class JobEvents(SchedulerCore):
+    """A scheduler that is told of jobs."""
+
+    def submit(self, job: Job) -> None:
+        """Add a job, which the next round takes into account; a job that can run nowhere is excluded then, with the reason.
+
+        A submitted job is there, whatever its `arrival_seconds`: that orders jobs and counts their time in the system.
+        Raises `InputError` when its id was used before, when it does not fit cluster and profile
+        (`AllocationProblem.from_jobs`), or lacks what the policy needs to know.
+        """
+        self._state.book.check_new(job)
+        self._check(job)
+        self._state.book.add(job)
+        self._state.changed = True
+
+    def update(self, job_id: str, /, **fields: object) -> None:
+        """Change fields of a job from the next round on: weight, priority, deadline, locality, num_gpus, ...
+
+        A gang that asks for other GPUs (`GANG_FIELDS`: num_gpus, locality, ...) loses those that it has and starts anew.
+        Raises `UnknownNameError`, and `InputError` for what cannot change and for what `submit` would refuse.
+        """
+        before = self._state.book.known(job_id)
+        job = changed_job(before, fields)
+        self._check(job)
+        self._state.book.jobs[job_id] = job
+        if not same_gang(before, job):
+            self._state.stop(job_id)
+        self._state.changed = True
+
+    def report(self, job_id: str, *, steps_done: float) -> None:
+        """Note a job's progress: its steps done in all. With its last step it is finished, and no round will run it again.
+
+        It may be less than before, as after a restart from an older checkpoint. It may come late: whether the job runs, was
+        preempted or has failed and will be tried again makes no difference, as long as it is in the system.
+        Raises `UnknownNameError` for a job that is not in the system, and tells how it left; `InputError` for a wrong number.
+        """
+        job = self._state.book.known(job_id)
+        if not (is_finite(steps_done) and steps_done >= 0):
+            problem = f"must be a finite number of at least 0, found {steps_done!r}"
+            raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+        self._state.book.jobs[job_id] = job.model_copy(update={"steps_done": float(steps_done)})
+        self._state.changed = True
+
+    def complete(self, job_id: str) -> None:
+        """Let a job that is done leave; raises `UnknownNameError`."""
+        self._leave(job_id, Departure.COMPLETED)
+
+    def cancel(self, job_id: str) -> None:
+        """Let a job leave that is not done; raises `UnknownNameError`."""
+        self._leave(job_id, Departure.CANCELLED)
+
+    def job_failed(self, job_id: str) -> bool:
+        """Note that a job has stopped with an error, and return whether it will be tried again.
+
+        It holds its GPUs no more. Up to `Job.max_retries` times it stays and is started anew when its turn comes; then it leaves,
+        and is reported in `failed` and in the next round. The round counts as delivered. What a node does is no failure of the job.
+        Raises `UnknownNameError`.
+        """
+        state = self._state
+        again = state.book.fail(job_id)
+        state.stop(job_id)
+        state.changed = True
+        if not again:
+            state.newly_failed[job_id] = state.book.why_failed(job_id)
+        return again
+
+    def interrupted(self, job_id: str) -> None:
+        """Note that a job does not run though it should, by no fault of its own: it was not launched, say, or stopped.
+
+        It holds its GPUs no more, the round does not count as delivered, and the job is started anew when its turn comes.
+        Raises `UnknownNameError`.
+        """
+        self._state.take_back(self._state.book.known(job_id).job_id, self.round_seconds)
+        self._state.changed = True
+
+    def forget(self, *job_ids: str) -> None:
+        """Drop the accounts and the past of jobs that have left, all of which memory and saved files would keep for ever.
+
+        They are no part of `delivery` and `failed` any more, and their ids may be used again. Raises `InputError` for a job that is
+        in the system or was when the last round was decided, `UnknownNameError` for one that never was.
+        """
+        state = self._state
+        state.book.check_gone(job_ids, () if state.in_force is None else set(state.in_force.problem.job_ids))
+        for job_id in set(job_ids):
+            del state.book.standings[job_id]
+        state.ledger.forget(set(job_ids))
+
+    def _check(self, job: Job) -> None:
+        """Better refused here than to stop every round from now on."""
+        self.policy.check(AllocationProblem.from_jobs([job], self.cluster, self.profile, whole_gangs=False))
+
+    def _leave(self, job_id: str, how: Departure) -> None:
+        self._state.book.remove(job_id, how)
+        self._state.stop(job_id)
+        self._state.changed = True

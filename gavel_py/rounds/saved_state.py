@@ -1,0 +1,131 @@
+"""The state of a scheduler as plain data, and back: a scheduler made of it goes on as the one that wrote it would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+
+from gavel_py.allocation import Allocation
+from gavel_py.cluster import AcceleratorType, Cluster, Node
+from gavel_py.job_arrays import Profile
+from gavel_py.jobs import Job
+from gavel_py.rounds.arrays_as_data import as_data, from_data
+from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.in_force import InForce, Question
+from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.node_states import NodeStates
+from gavel_py.rounds.scheduler_state import Coming, SchedulerState
+from gavel_py.rounds.standing import Departure, Standing
+
+__all__ = ["state_document", "state_from"]
+
+
+def state_document(state: SchedulerState) -> dict[str, Any]:
+    """Return the state as plain data."""
+    return {
+        "cluster": _cluster_document(state.nodes.cluster),
+        "nodes": state.nodes.to_dict(),
+        "jobs": [job.model_dump(mode="json") for job in state.book.jobs.values()],
+        "standings": {job_id: asdict(past) for job_id, past in state.book.standings.items()},
+        "ledger": {name: as_data(value) for name, value in vars(state.ledger).items()},
+        "in_force": None if state.in_force is None else _in_force_document(state.in_force),
+        "changed": state.changed,
+        "running": _assignments_document(state.running),
+        "coming": None if state.coming is None else _coming_document(state.coming),
+        "last": None if state.last is None else state.last.to_dict(),
+        "newly_failed": dict(state.newly_failed),
+    }
+
+
+def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
+    """Return the state that `state_document` described; profile: the one that it was made with."""
+    nodes = NodeStates.from_dict(_cluster_from(document["cluster"]), document["nodes"])
+    in_force, coming, last = document["in_force"], document["coming"], document["last"]
+    return SchedulerState(
+        _book_from(document),
+        nodes,
+        _ledger_from(document["ledger"], nodes.cluster),
+        in_force=None if in_force is None else _in_force_from(in_force, nodes, profile),
+        changed=document["changed"],
+        running=_assignments_from(document["running"]),
+        coming=None if coming is None else Coming(coming["start_seconds"], _assignments_from(coming["assignments"])),
+        last=None if last is None else Round.from_dict(last),
+        newly_failed=dict(document["newly_failed"]),
+    )
+
+
+def _cluster_document(cluster: Cluster) -> dict[str, Any]:
+    kinds = [kind.model_dump(mode="json") for kind in cluster.accelerator_types]
+    nodes = [node.model_dump(mode="json") for node in cluster.nodes]
+    return {"accelerator_types": kinds, "nodes": nodes, "left_out": list(cluster.left_out)}
+
+
+def _cluster_from(document: Mapping[str, Any]) -> Cluster:
+    nodes = (Node(**node) for node in document["nodes"])
+    cluster = Cluster(nodes, (AcceleratorType(**kind) for kind in document["accelerator_types"]))
+    cluster.left_out = tuple(document["left_out"])
+    return cluster
+
+
+def _book_from(document: Mapping[str, Any]) -> JobBook:
+    book = JobBook()
+    book.jobs = {job.job_id: job for job in (Job(**each) for each in document["jobs"])}
+    for job_id, past in document["standings"].items():
+        left = past["left"]
+        book.standings[job_id] = Standing(**past | {"left": None if left is None else Departure(left)})
+    if not book.jobs.keys() <= book.standings.keys():
+        raise ValueError("a job has no standing")
+    return book
+
+
+def _ledger_from(document: Mapping[str, Any], cluster: Cluster) -> DeliveryLedger:
+    ledger = DeliveryLedger(cluster.accelerator_names)
+    if set(document) != set(vars(ledger)):
+        raise KeyError("ledger")
+    vars(ledger).update({name: from_data(value) for name, value in document.items()})
+    return ledger
+
+
+def _in_force_document(in_force: InForce) -> dict[str, Any]:
+    question, problem = in_force.question, in_force.problem
+    asked = {field.name: getattr(question, field.name) for field in fields(question) if field.name != "jobs"}
+    return {
+        "question": {name: as_data(value) for name, value in asked.items()},
+        "jobs": [job.model_dump(mode="json") for job in question.jobs],
+        "nodes": dict(in_force.nodes),
+        "runnable": as_data(problem.runnable),
+        "excluded": dict(problem.excluded),
+        "lasting": as_data(in_force.lasting),
+        "allocation": in_force.allocation.to_dict(),
+    }
+
+
+def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Profile) -> InForce:
+    asked = {name: from_data(value) for name, value in document["question"].items()}
+    question = Question(jobs=tuple(Job(**job) for job in document["jobs"]), **asked)
+    then = NodeStates.from_dict(nodes.cluster, document["nodes"])
+    # What constraints have changed of the problem is told; the rest follows from what was asked.
+    problem = replace(
+        question.problem(then, profile), runnable=from_data(document["runnable"]), excluded=dict(document["excluded"])
+    )
+    allocation = Allocation.from_dict(document["allocation"])
+    lasting = from_data(document["lasting"])
+    if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == allocation.time_fractions.shape:
+        raise ValueError("the arrays of the allocation in force do not fit each other")
+    return InForce(question, then.to_dict(), problem, allocation, np.asarray(lasting))
+
+
+def _coming_document(coming: Coming) -> dict[str, Any]:
+    return {"start_seconds": coming.start_seconds, "assignments": _assignments_document(coming.assignments)}
+
+
+def _assignments_document(assignments: Mapping[str, Assignment]) -> dict[str, Any]:
+    return {job_id: held.to_dict() for job_id, held in assignments.items()}
+
+
+def _assignments_from(document: Mapping[str, Any]) -> dict[str, Assignment]:
+    return {job_id: Assignment.from_dict(held) for job_id, held in document.items()}

@@ -1,0 +1,106 @@
+"""What a round scheduler is made of, and what can be asked of it at any time."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import TypeGuard
+
+from gavel_py.allocation import Allocation
+from gavel_py.allocator import Solver
+from gavel_py.cluster import Cluster
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_arrays import Profile, known_part
+from gavel_py.jobs import Job
+from gavel_py.policies import Policy
+from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.beginning import copied
+from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.demand import Mechanism
+from gavel_py.rounds.free_gpus import Gpu
+from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
+from gavel_py.rounds.node_states import NodeState, NodeStates
+from gavel_py.rounds.scheduler_state import SchedulerState
+
+__all__ = ["SchedulerCore", "fault", "is_finite"]
+
+
+class SchedulerCore:
+    """The settings and the state of a `RoundScheduler`, whose arguments it takes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        profile: Profile,
+        policy: str | Policy = "max_min_fairness",
+        round_seconds: float = 360.0,
+        *,
+        mechanism: MechanismName | Mechanism = "deficit",
+        restart_seconds: float = 0.0,
+        min_run_seconds: float = 0.0,
+    ) -> None:
+        if not (is_finite(round_seconds) and round_seconds > 0):
+            raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
+        for name, value in (("restart_seconds", restart_seconds), ("min_run_seconds", min_run_seconds)):
+            if not (is_finite(value) and value >= 0):
+                raise InputError(fault(name, f"must be a finite number of at least 0, found {value!r}"))
+        self.cluster = known_part(cluster, profile)
+        self.profile = profile
+        self._solver = Solver(policy)  # it keeps the basis of the last program, so that few changes take little time
+        self.round_seconds = float(round_seconds)
+        self.restart_seconds = float(restart_seconds)
+        self.min_run_seconds = float(min_run_seconds)
+        self.mechanism: MechanismName | Mechanism = mechanism
+        resolve_mechanism(mechanism, self.cluster.accelerator_names)  # an unknown name is found here, not in a round
+        self._state = SchedulerState(JobBook(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides on the allocation."""
+        return self._solver.policy
+
+    @policy.setter
+    def policy(self, policy: str | Policy) -> None:
+        self._solver = Solver(policy)
+        self._state.changed = True
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs in the system with the progress last reported, sorted by job_id (`natural_key`)."""
+        return self._state.book.in_order
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that failed more often than they may be tried again, and have left."""
+        return self._state.book.failed
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """The allocation of the latest round, or of the next one where it has been planned; None before the first."""
+        return None if self._state.in_force is None else self._state.in_force.allocation
+
+    @property
+    def running(self) -> dict[str, Assignment]:
+        """{job_id: Assignment} of the gangs that hold GPUs now: of the latest round, less what has stopped since."""
+        return copied(self._state.running)
+
+    @property
+    def nodes(self) -> dict[str, NodeState]:
+        """The state of each node: up, draining or down."""
+        return self._state.nodes.by_name
+
+    @property
+    def lost_gpus(self) -> tuple[Gpu, ...]:
+        """The single GPUs that are lost, as (node, index)."""
+        return tuple(sorted(self._state.nodes.lost))
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Say whether this is a finite number."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def fault(field: str, problem: str) -> Fault:
+    """Return a fault in what a scheduler was told."""
+    return Fault("round scheduler", field, problem)

@@ -1,0 +1,89 @@
+"""What a round scheduler knows from one round to the next: all that it must not lose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.in_force import InForce
+from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.node_states import NodeStates
+
+__all__ = ["Coming", "SchedulerState"]
+
+
+@dataclass(frozen=True)
+class Coming:
+    """The round that has been decided, but has not begun."""
+
+    start_seconds: float
+    assignments: dict[str, Assignment]
+
+
+@dataclass
+class SchedulerState:
+    """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; in_force: the allocation;
+    changed: whether it must be solved anew; running: who holds GPUs now; coming: the next round, where it has been planned; last:
+    the round begun last; newly_failed: {job_id: reason} of the jobs that failed for good since then.
+    """
+
+    book: JobBook
+    nodes: NodeStates
+    ledger: DeliveryLedger
+    in_force: InForce | None = None
+    changed: bool = False
+    running: dict[str, Assignment] = field(default_factory=dict)
+    coming: Coming | None = None
+    last: Round | None = None
+    newly_failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lasting(self) -> dict[str, Assignment]:
+        """The gangs that may go on where they run."""
+        if self.nodes.all_up:
+            return self.running
+        return {job_id: held for job_id, held in self.running.items() if self.nodes.is_open(held.gpus)}
+
+    @property
+    def standing_plan(self) -> dict[str, Assignment]:
+        """What still holds of the coming round: not the gangs whose GPUs are gone, or that have left, finished or changed.
+
+        On a draining node those stay that run there, since they have been told so; none starts there.
+        """
+        if self.coming is None or self.in_force is None:
+            return {}
+        ids = self.in_force.problem.job_ids
+        present = {job_id for job_id, there in zip(ids, self.in_force.present(self.book).tolist(), strict=True) if there}
+        return {
+            job_id: held
+            for job_id, held in self.coming.assignments.items()
+            if job_id in present and (self.running.get(job_id) == held or self.nodes.is_open(held.gpus))
+        }
+
+    def take_up(self, in_force: InForce) -> None:
+        """Let a new allocation be in force."""
+        for job, seconds in zip(in_force.jobs, in_force.question.isolated_seconds, strict=True):
+            past = self.book.standings[job.job_id]
+            past.isolated_seconds, past.steps_counted = seconds, job.steps_done
+        self.ledger.begin_allocation()
+        self.in_force, self.changed = in_force, False
+
+    def stop(self, job_id: str) -> Assignment | None:
+        """Let a gang hold its GPUs no more; return what it held."""
+        self.book.standings[job_id].running_since_seconds = None
+        return self.running.pop(job_id, None)
+
+    def stop_lost(self, round_seconds: float) -> tuple[str, ...]:
+        """Stop the gangs whose GPUs are gone, take back what the round in progress was counted for, and return their jobs."""
+        gone = [job_id for job_id, held in self.running.items() if self.nodes.is_gone(held.gpus)]
+        for job_id in gone:
+            self.take_back(job_id, round_seconds)
+        return tuple(gone)
+
+    def take_back(self, job_id: str, round_seconds: float) -> None:
+        """Stop a gang, if it runs, as if the round in progress had not been: it has had nothing of it."""
+        held = self.stop(job_id)
+        if held is not None:
+            self.ledger.take_back(job_id, held.accelerator, round_seconds)
+            self.book.standings[job_id].attained_gpu_seconds -= round_seconds * len(held.gpus)
