@@ -1,0 +1,13 @@
+"""The simulator: a trace played on a cluster by the same round scheduler that runs it for real.
+
+work: one job on its way; events: what happens to nodes; usage: where GPU time goes; records: what became of each job; summary: what
+became of all; engine: the clock.
+"""
+
+from gavel_py.simulator.engine import Simulation, simulate
+from gavel_py.simulator.events import NodeFailures, NodeWindow
+from gavel_py.simulator.records import JobRecord, Outcome
+from gavel_py.simulator.result import SimulationResult
+from gavel_py.simulator.summary import Summary
+
+__all__ = ["JobRecord", "NodeFailures", "NodeWindow", "Outcome", "Simulation", "SimulationResult", "Summary", "simulate"]

@@ -1,0 +1,40 @@
+"""What a simulation comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.simulator.records import JobRecord
+from gavel_py.simulator.summary import Summary
+
+__all__ = ["SimulationResult"]
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """policy: its label; summary: of all jobs; jobs: {job_id: JobRecord}, empty where they went elsewhere (`on_record`)."""
+
+    policy: str
+    summary: Summary
+    jobs: Mapping[str, JobRecord]
+
+    def finish_time_fairness(self, isolated: SimulationResult) -> dict[str, float]:
+        """Return {job_id: ρ}, ρ_i = JCT_i / JCT_i of the same trace under the policy `isolated`, for jobs that finished in both.
+
+        ρ <= 1: no worse than with an N-th of the cluster to itself (Themis, NSDI 2020). Raises `InputError` if none is in both.
+        """
+        both = [i for i, job in self.jobs.items() if job.jct_seconds and i in isolated.jobs and isolated.jobs[i].jct_seconds]
+        if not both:
+            raise InputError(Fault("finish-time fairness", "", "no job finished in both simulations; are they of the same trace?"))
+        return {i: (self.jobs[i].jct_seconds or 0.0) / (isolated.jobs[i].jct_seconds or 1.0) for i in both}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return summary and jobs as plain data."""
+        return {
+            "policy": self.policy,
+            "summary": self.summary.to_dict(),
+            "jobs": [record.to_dict() for record in self.jobs.values()],
+        }

@@ -1,0 +1,37 @@
+"""What may be set of a simulation, and what goes with which policy."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Literal, get_args
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.policies import Policy
+
+__all__ = ["PROGRESS", "Estimates", "JobFailures", "check_settings"]
+
+Estimates = Literal["exact", "recorded"]
+JobFailures = float | Literal["recorded"]
+
+PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
+"""What a policy may read that changes as jobs get on; for any other, the scheduler need not be told."""
+
+CLOCK = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
+"""What a scheduler counts in rounds of one length, which there are none of in event mode."""
+
+
+def check_settings(policy: Policy, round_seconds: float | None, job_failures: JobFailures, estimates: str) -> None:
+    """Raise `InputError` for a setting that is wrong, or does not go with the policy."""
+    faults = []
+    if job_failures != "recorded" and not (isinstance(job_failures, Real) and 0 <= job_failures < 1):
+        text = f'must be a probability of at least 0 and below 1, or "recorded", found {job_failures!r}'
+        faults.append(Fault("simulation", "job_failures", text))
+    if estimates not in get_args(Estimates):
+        faults.append(Fault("simulation", "estimates", f'must be "exact" or "recorded", found {estimates!r}'))
+    if round_seconds is None and (policy.family != "ordered" or getattr(policy, "fractional", False)):
+        text = f"must be given for {policy.name}, which gives jobs parts of their time; without rounds, these cannot be served"
+        faults.append(Fault("simulation", "round_seconds", text))
+    elif round_seconds is None and (counted := sorted(CLOCK.intersection(policy.reads))):
+        text = f"must be given for {policy.name}, which reads what is counted in rounds ({', '.join(counted)})"
+        faults.append(Fault("simulation", "round_seconds", text))
+    InputError.raise_any(faults)

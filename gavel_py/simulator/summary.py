@@ -1,0 +1,156 @@
+"""What became of all jobs of a simulation: means, percentiles, sums."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gavel_py.simulator.records import JobRecord, Outcome
+from gavel_py.simulator.usage import Usage
+
+__all__ = ["Distribution", "Summary", "Tally"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Mean, median and percentiles of some numbers; None where there are none."""
+
+    count: int
+    mean: float | None
+    median: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, numbers: array[float]) -> Distribution:
+        """Return the distribution of numbers."""
+        if not numbers:
+            return cls(0, *[None] * 5)
+        values = np.array(numbers)
+        median, p90, p99 = np.percentile(values, [50, 90, 99]).tolist()
+        return cls(len(values), float(values.mean()), median, p90, p99, float(values.max()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as plain data."""
+        return {"count": self.count, "mean": self.mean, "median": self.median, "p90": self.p90, "p99": self.p99, "max": self.max}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Times in seconds.
+
+    outcomes: jobs by outcome; jct: of the finished jobs; makespan_seconds: from the first arrival to the last job's end;
+    queueing: time in the system without GPUs of finished jobs, and by gang size; usage: GPU-seconds by type; starts, preemptions,
+    failures: of all jobs; late: finished jobs that missed their deadline, of so many with one; cost: of all GPUs held, None if a
+    price is unknown; promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised and rounds did not deliver; rounds:
+    number of rounds; job_rounds: jobs that ran in each of them, summed; spread_job_rounds: of these, gangs on more nodes than they
+    had to be; solver_seconds, wall_seconds: time spent on allocations, and in all.
+    """
+
+    outcomes: dict[str, int]
+    jct: Distribution
+    makespan_seconds: float
+    queueing: Distribution
+    queueing_by_gpus: dict[int, Distribution]
+    usage: dict[str, dict[str, float]]
+    starts: int
+    preemptions: int
+    failures: int
+    with_deadline: int
+    late: int
+    cost: float | None
+    promised_gpu_seconds: float
+    undelivered_gpu_seconds: float
+    rounds: int
+    job_rounds: int
+    spread_job_rounds: int
+    solver_seconds: float
+    wall_seconds: float
+
+    @property
+    def undelivered_share(self) -> float:
+        """The part of the promised GPU-seconds that was not delivered."""
+        return self.undelivered_gpu_seconds / self.promised_gpu_seconds if self.promised_gpu_seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as plain data."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {
+            "jct": self.jct.to_dict(),
+            "queueing": self.queueing.to_dict(),
+            "queueing_by_gpus": {str(size): each.to_dict() for size, each in self.queueing_by_gpus.items()},
+            "undelivered_share": self.undelivered_share,
+        }
+
+
+@dataclass
+class Tally:
+    """What a summary is made of, job by job and round by round; it holds a few numbers for each job that has left."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    jcts: array[float] = field(default_factory=lambda: array("d"))
+    queueing: dict[int, array[float]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    cost: float = 0.0
+    promised: float = 0.0
+    undelivered: float = 0.0
+    first_arrival: float | None = None
+    last_end: float = 0.0
+    rounds: int = 0
+    job_rounds: int = 0
+    spread_job_rounds: int = 0
+    solver_seconds: float = 0.0
+
+    def copy(self) -> Tally:
+        """Return a tally that goes on by itself."""
+        return deepcopy(self)
+
+    def add(self, record: JobRecord) -> None:
+        """Count one job."""
+        self.outcomes[record.outcome.value] += 1
+        if record.outcome is Outcome.FINISHED:
+            self.jcts.append(record.jct_seconds or 0.0)
+            self.queueing.setdefault(record.num_gpus, array("d")).append(record.queueing_seconds)
+            self.counts["with_deadline"] += record.late_seconds is not None
+            self.counts["late"] += bool(record.late_seconds)
+        if record.end_seconds is not None:
+            self.last_end = max(self.last_end, record.end_seconds)
+        first = self.first_arrival
+        self.first_arrival = record.arrival_seconds if first is None else min(first, record.arrival_seconds)
+        for name in ("starts", "preemptions", "failures"):
+            self.counts[name] += getattr(record, name)
+        self.cost += math.nan if record.cost is None else record.cost
+        self.promised += record.promised_seconds * record.num_gpus
+        self.undelivered += record.undelivered_seconds * record.num_gpus
+
+    def summary(self, usage: Usage, wall_seconds: float) -> Summary:
+        """Return the summary of all that was counted."""
+        everyone = array("d", [each for numbers in self.queueing.values() for each in numbers])
+        return Summary(
+            outcomes={outcome.value: self.outcomes[outcome.value] for outcome in Outcome},
+            jct=Distribution.of(self.jcts),
+            makespan_seconds=max(0.0, self.last_end - (self.first_arrival or 0.0)),
+            queueing=Distribution.of(everyone),
+            queueing_by_gpus={size: Distribution.of(numbers) for size, numbers in sorted(self.queueing.items())},
+            usage=usage.to_dict(),
+            starts=self.counts["starts"],
+            preemptions=self.counts["preemptions"],
+            failures=self.counts["failures"],
+            with_deadline=self.counts["with_deadline"],
+            late=self.counts["late"],
+            cost=None if math.isnan(self.cost) else self.cost,
+            promised_gpu_seconds=self.promised,
+            undelivered_gpu_seconds=self.undelivered,
+            rounds=self.rounds,
+            job_rounds=self.job_rounds,
+            spread_job_rounds=self.spread_job_rounds,
+            solver_seconds=self.solver_seconds,
+            wall_seconds=wall_seconds,
+        )

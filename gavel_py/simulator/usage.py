@@ -1,0 +1,61 @@
+"""Where the time of all GPUs goes: used, idle or down; nothing is counted twice, and nothing is left out."""
+
+from __future__ import annotations
+
+from gavel_py.cluster import Cluster
+from gavel_py.simulator.events import NodeEvent
+
+__all__ = ["Usage"]
+
+
+class Usage:
+    """GPU-seconds by accelerator type: all there were, those that gangs held, and those of nodes that were down."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.total, self.used, self.down = (dict.fromkeys(cluster.accelerator_names, 0.0) for _ in range(3))
+        self._gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
+        self._nodes = {node.name: (node.accelerator, node.num_gpus) for node in cluster.nodes}
+        self._down_since: dict[str, float] = {}
+
+    def change_node(self, event: NodeEvent) -> None:
+        """Note that a node goes down or comes up."""
+        if event.change == "down":
+            self._down_since[event.node] = event.seconds
+        elif event.change == "up":
+            self._count_down(event.node, event.seconds)
+            self._down_since.pop(event.node, None)
+
+    def passed(self, start: float, end: float) -> None:
+        """Note that this time has passed."""
+        for name, count in self._gpus.items():
+            self.total[name] += count * (end - start)
+        for node in self._down_since:
+            self._count_down(node, end)
+            self._down_since[node] = end
+
+    def idle(self, name: str) -> float:
+        """Return the GPU-seconds of a type that were neither used nor down."""
+        return self.total[name] - self.used[name] - self.down[name]
+
+    def share(self, name: str) -> float:
+        """Return the used part of the GPU-seconds that were not down, 0 if there were none."""
+        there = self.total[name] - self.down[name]
+        return self.used[name] / there if there > 0 else 0.0
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Return the usage of each type as plain data."""
+        return {
+            name: {
+                "gpu_seconds": self.total[name],
+                "used": self.used[name],
+                "idle": self.idle(name),
+                "down": self.down[name],
+                "utilization": self.share(name),
+            }
+            for name in self.total
+        }
+
+    def _count_down(self, node: str, until: float) -> None:
+        if node in self._down_since:
+            accelerator, gpus = self._nodes[node]
+            self.down[accelerator] += gpus * (until - self._down_since[node])

@@ -1,0 +1,285 @@
+"""The clock: known schedules to the second, and what must hold whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
+from gavel_py.workloads import Submission
+from tests.fakes import refusal
+
+Jobs = list[gp.Job]
+
+
+def speeds(jobs: Jobs, *rows: list[float], accelerators: tuple[str, ...] = ("v100",)) -> gp.ThroughputProfile | Any:
+    ids = [job.job_id for job in jobs]
+    table = list(rows) or [[1.0] * len(accelerators)] * len(ids)
+    return gp.ThroughputProfile.from_matrix(table, job_ids=ids, accelerators=list(accelerators))
+
+
+def play(jobs: Sequence[gp.Job | Submission], gpus: str = "v100:1", policy: str = "fifo", **options: Any) -> SimulationResult:
+    """Jobs that do a step a second, on a cluster given inline."""
+    cluster = gp.Cluster.from_inline(gpus)
+    alone = [each.job if isinstance(each, Submission) else each for each in jobs]
+    return simulate(jobs, cluster, speeds(alone, accelerators=cluster.accelerator_names), policy, **options)
+
+
+def jcts(result: SimulationResult) -> list[float | None]:
+    return [result.jobs[job_id].jct_seconds for job_id in sorted(result.jobs)]
+
+
+class TestKnownAnswers:
+    """Two GPUs; jobs (duration, arrival): (30, 0), (10, 0), (25, 1), (40, 4); preemption is free, only events change anything."""
+
+    JOBS = (
+        gp.Job("0", total_steps=30, priority=3),
+        gp.Job("1", total_steps=10, priority=1),
+        gp.Job("2", total_steps=25, priority=2, arrival_seconds=1),
+        gp.Job("3", total_steps=40, priority=4, arrival_seconds=4),
+    )
+
+    @pytest.mark.parametrize(
+        ("policy", "expected", "mean", "makespan"),
+        [
+            ("fifo", [30, 10, 34, 66], 35, 70),
+            ("shortest_job_first,preemptive=false", [30, 10, 34, 66], 35, 70),
+            ("shortest_job_first", [39, 10, 25, 62], 34, 66),
+            ("priority", [30, 53, 51, 40], 43.5, 53),
+            ("priority,preemptive=false", [30, 10, 54, 46], 35, 55),
+        ],
+    )
+    def test_four_jobs(self, policy: str, expected: list[float], mean: float, makespan: float) -> None:
+        name, *options = policy.split(",")
+        chosen = gp.resolve_policy(name, **dict(option.split("=") for option in options))
+        result = play(list(self.JOBS), "v100:2", chosen, round_seconds=None)
+        assert jcts(result) == expected
+        assert result.summary.jct.mean == mean
+        assert result.summary.makespan_seconds == makespan
+        assert result.summary.usage["v100"]["used"] == 105
+
+    def test_rounds_end_jobs_within_but_free_gpus_at_their_end(self) -> None:
+        jobs = [gp.Job("a", total_steps=500), gp.Job("b", total_steps=100)]
+        result = play(jobs, round_seconds=360)
+        assert jcts(result) == [500, 820]
+        assert result.summary.usage["v100"] == {
+            "gpu_seconds": 1080, "used": 600, "idle": 480, "down": 0, "utilization": 600 / 1080
+        }  # fmt: skip
+        assert [result.jobs[i].queueing_seconds for i in "ab"] == [0, 720]
+
+    def test_time_without_jobs_passes_to_the_next_arrival(self) -> None:
+        jobs = [gp.Job("a", total_steps=100), gp.Job("b", total_steps=100, arrival_seconds=1000)]
+        result = play(jobs, round_seconds=360)
+        assert jcts(result) == [100, 100]
+        assert result.summary.usage["v100"]["gpu_seconds"] == 1360
+
+    def test_what_arrives_within_a_round_waits_for_the_next(self) -> None:
+        jobs = [gp.Job("a", total_steps=1000), gp.Job("b", total_steps=100, arrival_seconds=10)]
+        assert jcts(play(jobs, "v100:2", round_seconds=360)) == [1000, 450]
+
+    def test_starting_costs_time(self) -> None:
+        """a starts once, b too; under sharing each round they change places, and each start costs 60 of the 360 seconds."""
+        jobs = [gp.Job("a", total_steps=720), gp.Job("b", total_steps=300, restart_seconds=0)]
+        alone = play(jobs[:1], restart_seconds=60)
+        assert alone.jobs["a"].jct_seconds == 780
+        assert alone.jobs["a"].lost_gpu_seconds == 60
+        both = play(jobs, restart_seconds=60)
+        assert both.jobs["b"].lost_gpu_seconds == 0
+
+    def test_duration_stands_for_steps(self) -> None:
+        job = gp.Job("a", duration_seconds=100, duration_accelerator="k80")
+        cluster = gp.Cluster.from_counts({"v100": 1, "k80": 1})
+        result = simulate([job], cluster, speeds([job], [4.0, 1.0], accelerators=("v100", "k80")), "fifo")
+        assert result.jobs["a"].jct_seconds == 25
+
+
+class TestNodes:
+    def test_maintenance_takes_gpus_away_and_gives_them_back(self) -> None:
+        job = gp.Job("a", total_steps=1000)
+        window = NodeWindow("v100-0", 720, 1440)
+        result = play([job], round_seconds=360, maintenance=[window])
+        # It runs for a round, the node is drained at 360 and down from 720 to 1440.
+        assert result.jobs["a"].jct_seconds == 1440 + 1000 - 360
+        assert result.summary.usage["v100"]["down"] == 720
+
+    def test_a_job_loses_what_it_did_in_the_round_in_which_its_node_fails(self) -> None:
+        jobs = [gp.Job("a", total_steps=5000)]
+        result = play(jobs, "v100:1", round_seconds=100, node_failures=NodeFailures(1000, 50), seed=3)
+        job = result.jobs["a"]
+        assert job.outcome is Outcome.FINISHED
+        assert job.lost_gpu_seconds > 0
+        assert job.running_seconds == pytest.approx(5000 + job.lost_gpu_seconds)
+        usage = result.summary.usage["v100"]
+        assert usage["used"] + usage["idle"] + usage["down"] == pytest.approx(usage["gpu_seconds"])
+
+    def test_a_job_that_can_run_nowhere_is_told_with_the_reason(self) -> None:
+        result = play([gp.Job("a", total_steps=10), gp.Job("wide", num_gpus=4, total_steps=10)], "v100:2")
+        assert result.jobs["wide"].outcome is Outcome.ACTIVE
+        assert result.jobs["wide"].reason == "its gang of 4 GPUs fits nowhere (GPUs that one gang can get together: v100: 2)"
+        assert result.summary.outcomes == {"finished": 1, "failed": 0, "cancelled": 0, "active": 1}
+
+
+class TestFates:
+    def test_failed_attempts_of_the_trace_are_replayed(self) -> None:
+        job = gp.Job("a", total_steps=1000, max_retries=1)
+        fine = play([Submission(job, failed_attempts=1)], job_failures="recorded")
+        assert fine.jobs["a"].outcome is Outcome.FINISHED
+        assert fine.jobs["a"].failures == 1
+        assert fine.jobs["a"].running_seconds == pytest.approx(1000 + fine.jobs["a"].lost_gpu_seconds)
+        lost = play([Submission(job, failed_attempts=2)], job_failures="recorded")
+        assert lost.jobs["a"].outcome is Outcome.FAILED
+        assert lost.summary.outcomes["failed"] == 1
+
+    def test_a_job_is_cancelled_when_the_trace_says(self) -> None:
+        jobs = [Submission(gp.Job("a", total_steps=1000), cancelled_seconds=500), Submission(gp.Job("b", total_steps=100))]
+        result = play(jobs)
+        assert result.jobs["a"].outcome is Outcome.CANCELLED
+        assert result.jobs["a"].running_seconds == 500
+        assert result.jobs["b"].end_seconds == 820
+
+    def test_policies_see_estimates_and_jobs_do_what_is_true(self) -> None:
+        """By the estimates b is the shorter one; it takes far longer."""
+        jobs = [
+            Submission(gp.Job("a", total_steps=400), run_seconds=400, estimate_seconds=400),
+            Submission(gp.Job("b", total_steps=1000), run_seconds=1000, estimate_seconds=100),
+        ]
+        exact, expected = (play(jobs, policy="shortest_job_first", estimates=e) for e in ("exact", "recorded"))
+        assert exact.jobs["a"].end_seconds == 400
+        assert expected.jobs["b"].first_start_seconds == 0
+        assert {job.outcome for job in expected.jobs.values()} == {Outcome.FINISHED}
+        assert expected.jobs["b"].steps_done == 1000
+
+
+class TestWrongInput:
+    JOB = gp.Job("a", total_steps=10)
+
+    def test_event_mode_needs_whole_time_fractions(self) -> None:
+        assert refusal(play, [self.JOB], policy="max_min_fairness", round_seconds=None) == (
+            "simulation, field round_seconds: must be given for max_min_fairness, which gives jobs parts of their time; without "
+            "rounds, these cannot be served"
+        )
+        assert "reads what is counted in rounds" in refusal(play, [self.JOB], policy="least_attained_service", round_seconds=None)
+
+    def test_jobs_must_have_an_end(self) -> None:
+        assert "is unknown, and so is when the job ends" in refusal(play, [gp.Job("a")])
+
+    def test_jobs_must_come_in_order(self) -> None:
+        jobs = [gp.Job("a", total_steps=1, arrival_seconds=5), gp.Job("b", total_steps=1, arrival_seconds=2)]
+        assert refusal(play, jobs) == (
+            "job 'b', field arrival_seconds: must not be before that of 'a' (5), which stands before it: sort the trace by it"
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"job_failures": 1.0}, 'must be a probability of at least 0 and below 1, or "recorded", found 1.0'),
+            ({"estimates": "guess"}, 'must be "exact" or "recorded", found \'guess\''),
+            ({"maintenance": [NodeWindow("v1", 0, 1)]}, "'v1' is not in the cluster"),
+        ],
+    )
+    def test_settings(self, options: dict[str, Any], text: str) -> None:
+        assert text in refusal(play, [self.JOB], **options)
+
+    def test_node_failures(self) -> None:
+        assert "mean_seconds_up" in refusal(NodeFailures, 0, 1)
+        assert "must be after start_seconds (2), found 1" in refusal(NodeWindow, "n", 2, 1)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Submission]:
+    count = draw(st.integers(1, 12))
+    arrivals = sorted(draw(st.lists(st.integers(0, 3000), min_size=count, max_size=count)))
+    found = []
+    for i, arrival in enumerate(arrivals):
+        job = gp.Job(
+            f"j{i}",
+            arrival_seconds=arrival,
+            num_gpus=draw(st.sampled_from([1, 1, 1, 2, 4])),
+            total_steps=draw(st.integers(1, 2000)),
+            weight=draw(st.sampled_from([1.0, 2.0])),
+            max_retries=draw(st.integers(0, 2)),
+            locality=draw(st.sampled_from(["any", "node"])),
+        )
+        cancelled = draw(st.none() | st.integers(arrival, arrival + 2000))
+        found.append(Submission(job, failed_attempts=draw(st.integers(0, 2)), cancelled_seconds=cancelled))
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    trace=traces(),
+    policy=st.sampled_from(["fifo", "shortest_job_first", "max_min_fairness", "finish_time_fairness"]),
+    restart=st.sampled_from([0.0, 30.0, 500.0]),
+    fails=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_nothing_is_lost_and_nothing_comes_from_nowhere(
+    trace: list[Submission], policy: str, restart: float, fails: bool, seed: int
+) -> None:
+    jobs = [each.job for each in trace]
+    cluster = gp.Cluster.from_inline("v100:4/2,k80:4/4")
+    profile = speeds(jobs, *([2.0, 1.0] for _ in jobs), accelerators=("v100", "k80"))
+    settings_: dict[str, Any] = {
+        "restart_seconds": restart,
+        "node_failures": NodeFailures(3000, 400) if fails else None,
+        "job_failures": "recorded",
+        "seed": seed,
+    }
+    result = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
+    usage = result.summary.usage
+    for each in usage.values():
+        assert min(each.values()) >= -1e-6
+        assert each["used"] + each["idle"] + each["down"] == pytest.approx(each["gpu_seconds"])
+    assert sum(each["used"] for each in usage.values()) == pytest.approx(sum(job.gpu_seconds for job in result.jobs.values()))
+    assert sum(result.summary.outcomes.values()) == len(result.jobs) <= len(trace)
+    for submitted in trace:
+        job = result.jobs.get(submitted.job.job_id)
+        if job is None:  # the end came before it did
+            continue
+        if job.outcome is Outcome.FINISHED:
+            assert job.steps_done == submitted.job.total_steps
+            assert job.jct_seconds == pytest.approx(job.running_seconds + job.queueing_seconds)
+            # At 2 steps/s at most, the time that was not lost is enough for all steps.
+            assert job.running_seconds - job.lost_gpu_seconds / job.num_gpus >= submitted.job.total_steps / 2 - 1e-6
+        assert job.failures <= submitted.failed_attempts
+    again = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
+    assert _told(again) == _told(result)
+
+
+def _told(result: SimulationResult) -> str:
+    summary = replace(result.summary, solver_seconds=0.0, wall_seconds=0.0)
+    return json.dumps(replace(result, summary=summary).to_dict())
+
+
+def test_a_simulation_that_is_stopped_goes_on_as_if_it_had_not() -> None:
+    jobs = [gp.Job(f"j{i}", total_steps=400 * (i + 1), arrival_seconds=200 * i) for i in range(6)]
+    cluster = gp.Cluster.from_counts({"v100": 2})
+    whole = Simulation(jobs, cluster, speeds(jobs), "max_min_fairness").run()
+    stopped = Simulation(jobs, cluster, speeds(jobs), "max_min_fairness")
+    assert stopped.run(until_seconds=1000).summary.outcomes["active"] > 0
+    assert _told(stopped.run()) == _told(whole)
+
+
+def test_records_may_go_elsewhere() -> None:
+    jobs = [gp.Job(f"j{i}", total_steps=100) for i in range(5)]
+    seen: list[str] = []
+    result = play(jobs, "v100:2", on_record=lambda record: seen.append(record.job_id))
+    assert sorted(seen) == [job.job_id for job in jobs]
+    assert result.jobs == {}
+    assert result.summary.outcomes["finished"] == 5
+
+
+def test_fairness_against_the_isolated_share() -> None:
+    jobs = [gp.Job(f"j{i}", total_steps=1000) for i in range(4)]
+    shared, isolated = (play(jobs, "v100:2", policy) for policy in ("max_min_fairness", "isolated"))
+    ratios = shared.finish_time_fairness(isolated)
+    assert sorted(ratios) == sorted(job.job_id for job in jobs)
+    assert np.mean(list(ratios.values())) < 1.2
