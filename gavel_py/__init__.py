@@ -69,9 +69,27 @@ if TYPE_CHECKING:
     from gavel_py.problem import AllocationProblem
     from gavel_py.program import Program
     from gavel_py.proof import Proof
-    from gavel_py.rounds import Assignment, DeliveryReport, Round, RoundScheduler
+    from gavel_py.report import check_plot, plot_rounds
+    from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler
     from gavel_py.tenants import Tenant, TenantTree
     from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
+    from gavel_py.workloads import (
+        Empirical,
+        LogUniform,
+        Submission,
+        Trace,
+        TraceReport,
+        TraceSummary,
+        assign_job_types,
+        assume_durations,
+        describe_trace,
+        extend_profile,
+        generate_trace,
+        plot_trace,
+        read_trace,
+        trace_formats,
+        trace_text,
+    )
 
 __version__ = "0.1.0"
 
@@ -130,9 +148,27 @@ _HOMES = {
     "problem": ("AllocationProblem",),
     "program": ("Program",),
     "proof": ("Proof",),
-    "rounds": ("Assignment", "DeliveryReport", "Round", "RoundScheduler"),
+    "report": ("check_plot", "plot_rounds"),
+    "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler"),
     "tenants": ("Tenant", "TenantTree"),
     "throughput_profiles": ("Measurement", "ThroughputProfile", "ThroughputStore"),
+    "workloads": (
+        "Empirical",
+        "LogUniform",
+        "Submission",
+        "Trace",
+        "TraceReport",
+        "TraceSummary",
+        "assign_job_types",
+        "assume_durations",
+        "describe_trace",
+        "extend_profile",
+        "generate_trace",
+        "plot_trace",
+        "read_trace",
+        "trace_formats",
+        "trace_text",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -150,6 +186,7 @@ __all__ = [
     "Deadline",
     "DeliveryReport",
     "DemandPolicy",
+    "Empirical",
     "Explanation",
     "Fault",
     "Forbid",
@@ -161,11 +198,14 @@ __all__ = [
     "JobClasses",
     "JobSet",
     "KeepRunning",
+    "Lease",
+    "LogUniform",
     "MaxGpus",
     "Measurement",
     "MinThroughput",
     "MissingThroughputError",
     "Node",
+    "NodeState",
     "OrderedPolicy",
     "Pin",
     "Policy",
@@ -182,6 +222,7 @@ __all__ = [
     "Route",
     "Solver",
     "SolverError",
+    "Submission",
     "SumPolicy",
     "SwitchCost",
     "Tenant",
@@ -189,17 +230,31 @@ __all__ = [
     "Then",
     "ThroughputProfile",
     "ThroughputStore",
+    "Trace",
+    "TraceReport",
+    "TraceSummary",
     "UnknownNameError",
     "WeightedSum",
+    "assign_job_types",
+    "assume_durations",
+    "check_plot",
+    "describe_trace",
     "explain",
+    "extend_profile",
+    "generate_trace",
     "option",
+    "plot_rounds",
+    "plot_trace",
     "policy_class",
     "policy_names",
     "policy_options",
     "policy_source",
     "read_constraints",
+    "read_trace",
     "resolve_policy",
     "solve",
+    "trace_formats",
+    "trace_text",
 ]
 
 

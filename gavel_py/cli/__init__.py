@@ -23,6 +23,7 @@ COMMANDS = {
     "profiles": "profiles",
     "rounds": "rounds",
     "solve": "solve",
+    "trace": "trace",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 
 import click
 
@@ -22,11 +23,14 @@ MOST_SHOWN = 5
 @click.command("rounds")
 @problem_options
 @click.option("--rounds", "-n", "num_rounds", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
-def command(request: Request, num_rounds: int) -> None:
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the rounds too, as .svg or .png.")
+def command(request: Request, num_rounds: int, plot: Path | None) -> None:
     """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
 
     The job set stays as it is: no job makes progress, arrives or leaves.
     """
+    if plot is not None:
+        gp.check_plot(plot)  # a wrong name is told before the rounds are played
     with warnings_shown():
         policy, *others = policies_of(request)
         if others:
@@ -35,6 +39,10 @@ def command(request: Request, num_rounds: int) -> None:
         scheduler, rounds = play(inputs, policy, num_rounds, request.round_seconds)
     delivery, allocation = scheduler.delivery(), scheduler.allocation
     assert allocation is not None  # noqa: S101
+    if plot is not None:
+        seconds, label = request.round_seconds, policy.label
+        gp.plot_rounds(rounds, scheduler.cluster, plot, round_seconds=seconds, delivery=delivery, policy=label)
+        click.echo(f"The picture of the rounds is in {plot}", err=True)
     if request.form == "json":
         document = {
             "policy": policy.name,

@@ -1,0 +1,23 @@
+"""gavel trace formats: which formats can be read."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.output import emit, table_text
+
+__all__ = ["command"]
+
+
+@click.command("formats")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+def command(as_json: bool) -> None:
+    """List the formats that can be read."""
+    formats = gp.trace_formats()
+    if as_json:
+        emit(json.dumps(formats, indent=2), None)
+        return
+    emit(table_text("", ["format", "what it is"], [list(item) for item in formats.items()], text_columns=2), None)

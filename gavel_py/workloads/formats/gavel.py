@@ -1,0 +1,58 @@
+"""Traces of the published Gavel and of Shockwave: tab-separated, without header, of 7, 10 or 12 fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError
+from gavel_py.workloads.cells import amount
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake
+
+__all__ = ["IMPORTER"]
+
+# The three ages of the format, told apart by the number of fields. `slo` is a multiple of the ideal duration.
+AGES = {
+    7: ("job_type", "", "", "", "total_steps", "arrival_seconds", "num_gpus"),
+    10: ("job_type", "", "", "", "", "total_steps", "num_gpus", "weight", "slo", "arrival_seconds"),
+    12: ("job_type", "", "", "", "", "total_steps", "num_gpus", "mode", "weight", "slo", "duration", "arrival_seconds"),
+}
+ADAPTIVE = {"accordion", "gns"}
+KEPT = "Jobs that adapt their batch size (mode accordion or gns) keep the one that their job type names: {n}."
+OF_JOB = ("job_type", "total_steps", "num_gpus", "weight", "arrival_seconds")
+
+
+def _recognises(head: Head) -> bool:
+    return head.first_line.count("\t") + 1 in AGES and not head.is_json
+
+
+def _read(path: Path, intake: Intake) -> None:
+    for index, (number, line) in enumerate(reading.numbered_lines(path)):
+        with intake.entry(f"{path}, line {number}") as entry:
+            row = _row(line)
+            job = {name: row[name] for name in OF_JOB if name in row}
+            recorded: dict[str, Any] = {}
+            if "duration" in row:
+                recorded["run_seconds"] = amount(row, "duration")
+            entry.job({"job_id": str(index)} | job | _deadline(row), **recorded)
+            if row.get("mode") in ADAPTIVE:
+                intake.assume(KEPT)
+
+
+def _row(line: str) -> dict[str, str]:
+    cells = line.split("\t")
+    if len(cells) not in AGES:
+        raise InputError(Fault("", "", f"has {len(cells)} tab-separated fields; Gavel's traces have 7, 10 or 12"))
+    return {name: cell.strip() for name, cell in zip(AGES[len(cells)], cells, strict=True) if name}
+
+
+def _deadline(row: dict[str, str]) -> dict[str, str]:
+    # A negative SLO means none; anything else is a factor, and Job checks that it is a positive number.
+    slo = row.get("slo", "-1")
+    return {} if slo.startswith("-") else {"deadline_factor": slo}
+
+
+IMPORTER = Importer("gavel", "the published Gavel (7 or 10 fields) and Shockwave (12)", _recognises, _read)

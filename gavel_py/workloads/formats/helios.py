@@ -1,0 +1,50 @@
+"""SenseTime's Helios trace: cluster_log.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.workloads.cells import amount, count, moment, required_moment
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake, SkipError
+from gavel_py.workloads.tables import table_rows
+
+__all__ = ["IMPORTER"]
+
+COLUMNS = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration")
+STATUS = {"COMPLETED": "passed", "CANCELLED": "killed", "TIMEOUT": "killed", "FAILED": "failed", "NODE_FAIL": "failed"}
+
+
+def _recognises(head: Head) -> bool:
+    return head.has_columns(*COLUMNS)
+
+
+def _read(path: Path, intake: Intake) -> None:
+    for where, row in table_rows(path, intake, required=COLUMNS):
+        with intake.entry(where) as entry:
+            num_gpus = count(row, "gpu_num")
+            if not num_gpus:
+                raise SkipError("asks for no GPU")
+            submitted, started, ended = required_moment(row, "submit_time"), moment(row, "start_time"), moment(row, "end_time")
+            status = STATUS.get(row["state"])
+            if status is None:
+                raise InputError(Fault("", "state", f"{row['state']!r} is not known{nearest(row['state'], STATUS)}"))
+            entry.job(
+                {
+                    "job_id": row["job_id"],
+                    "num_gpus": num_gpus,
+                    "arrival_seconds": submitted,
+                    "tenant": row["vc"],
+                    "cpus_per_gpu": amount(row, "cpu_num", 0) / num_gpus,
+                },
+                run_seconds=amount(row, "duration"),
+                wait_seconds=None if started is None else max(0.0, started - submitted),
+                status=status,
+                failed_attempts=int(status == "failed"),
+                cancelled_seconds=ended if status == "killed" else None,
+            )
+
+
+IMPORTER = Importer("helios", "SenseTime's Helios, cluster_log.csv", _recognises, _read, has_dates=True)

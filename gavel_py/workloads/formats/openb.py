@@ -1,0 +1,58 @@
+"""Pods of Alibaba's openb trace (gpu-v2023)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gavel_py.workloads.cells import amount, count, is_missing, run_between
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake, SkipError
+from gavel_py.workloads.tables import table_rows
+
+__all__ = ["IMPORTER"]
+
+COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
+STATUS = {"Succeeded": "passed", "Failed": "failed"}
+GB_PER_MIB = 1.048576e-3
+SHARED = "Pods that asked for a part of a GPU (gpu_milli below 1000) get a whole one: {n}."
+
+
+def _recognises(head: Head) -> bool:
+    return head.has_columns(*COLUMNS)
+
+
+def _read(path: Path, intake: Intake) -> None:
+    for where, row in table_rows(path, intake, required=COLUMNS):
+        with intake.entry(where) as entry:
+            num_gpus = count(row, "num_gpu", 0)
+            if not num_gpus:
+                raise SkipError("asks for no GPU")
+            if is_missing(row["scheduled_time"]):
+                raise SkipError("was never scheduled, so its duration is not known")
+            scheduled, created = amount(row, "scheduled_time"), amount(row, "creation_time")
+            run = run_between(scheduled, amount(row, "deletion_time"), "deletion_time")
+            wait = run_between(created, scheduled, "scheduled_time")
+            status = STATUS.get(row.get("pod_phase", ""), "")
+            entry.job(
+                {"job_id": row["name"], "num_gpus": num_gpus, "arrival_seconds": created, **_needs(row, num_gpus)},
+                run_seconds=run,
+                wait_seconds=wait,
+                status=status,
+                failed_attempts=int(status == "failed"),
+            )
+            if amount(row, "gpu_milli", 1000) < 1000:
+                intake.assume(SHARED)
+
+
+def _needs(row: dict[str, str], num_gpus: int) -> dict[str, Any]:
+    needs: dict[str, Any] = {
+        "cpus_per_gpu": amount(row, "cpu_milli", 0) / 1000 / num_gpus,
+        "memory_gb_per_gpu": amount(row, "memory_mib", 0) * GB_PER_MIB / num_gpus,
+    }
+    models = dict.fromkeys(part.strip() for part in row.get("gpu_spec", "").split("|") if part.strip())
+    return needs | ({"allowed_accelerators": tuple(models)} if models else {})
+
+
+IMPORTER = Importer("openb", "Alibaba's openb pods (gpu-v2023)", _recognises, _read)

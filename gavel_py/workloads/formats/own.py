@@ -1,0 +1,108 @@
+"""Our own files: CSV, JSON and JSON Lines with the fields of a job, and `recorded_` ones for its past."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.jobs import RECORDED, Job
+from gavel_py.workloads.cells import amount, count
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake
+from gavel_py.workloads.submission import RECORDED_FIELDS
+from gavel_py.workloads.tables import table_rows
+
+__all__ = ["CSV", "JSON", "JSON_LINES", "KNOWN", "take_rows"]
+
+KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
+TEXTS = {"status", "accelerator"}
+
+
+def _read_csv(path: Path, intake: Intake) -> None:
+    header = reading.csv_header(path)
+    InputError.raise_any([Fault(str(path), "", f"column {n!r} is not known{nearest(n, KNOWN)}") for n in header if n not in KNOWN])
+    rows = table_rows(path, intake, required=("job_id",))
+    take_rows(((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows), intake)
+
+
+def _read_json(path: Path, intake: Intake) -> None:
+    document = reading.json_document(path)
+    rows = document.get("jobs") if isinstance(document, dict) else document
+    if not isinstance(rows, list):
+        raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with the list under "jobs"'))
+    take_rows(((f"{path}, entry {number}", row) for number, row in enumerate(rows, 1)), intake)
+
+
+def _read_json_lines(path: Path, intake: Intake) -> None:
+    take_rows(_json_lines(path, intake), intake)
+
+
+def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
+    for number, line in reading.numbered_lines(path):
+        where = f"{path}, line {number}"
+        try:
+            yield where, json.loads(line, object_pairs_hook=_unique_keys)
+        except (ValueError, RecursionError) as error:
+            intake.broken(where, Fault("", "", f"is not valid JSON: {error}"))
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return dict(pairs)
+
+
+def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
+    """Take in (place, {field: value}) as jobs; None means the default."""
+    for where, row in rows:
+        with intake.entry(where) as entry:
+            if not isinstance(row, Mapping):
+                raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
+            told = {str(name): value for name, value in row.items() if value is not None}
+            recorded = {name: told.pop(RECORDED + name) for name in RECORDED_FIELDS if RECORDED + name in told}
+            entry.job(told, **_numbers(recorded))
+
+
+def _numbers(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in recorded.items():
+        field = RECORDED + name
+        if name in TEXTS:
+            values[name] = str(value)
+        elif name == "failed_attempts":
+            values[name] = count({field: value}, field)
+        else:
+            values[name] = _number(field, value) if name == "cancelled_seconds" else amount({field: value}, field)
+    return values
+
+
+def _number(field: str, value: Any) -> float:
+    """A clock may start before the first job, so a moment may be negative."""
+    try:
+        return -amount({field: -float(value)}, field) if float(value) < 0 else amount({field: value}, field)
+    except (TypeError, ValueError):
+        raise InputError(Fault("", field, f"must be a finite number, found {value!r}")) from None
+
+
+def _is_csv(head: Head) -> bool:
+    columns = head.columns()
+    return "job_id" in columns and set(columns) <= set(KNOWN)
+
+
+def _is_json(head: Head) -> bool:
+    return head.is_json and '"job_id"' in head.text and not _is_json_lines(head)
+
+
+def _is_json_lines(head: Head) -> bool:
+    line = head.first_line.strip()
+    return line.startswith("{") and line.endswith("}") and '"job_id"' in line and '"jobs"' not in line
+
+
+CSV = Importer("csv", "our own jobs, CSV", _is_csv, _read_csv)
+JSON = Importer("json", "our own jobs, JSON", _is_json, _read_json)
+JSON_LINES = Importer("jsonl", "our own jobs, JSON Lines", _is_json_lines, _read_json_lines)

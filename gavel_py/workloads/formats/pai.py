@@ -1,0 +1,131 @@
+"""The tables of Alibaba's PAI trace (gpu-v2020): a folder of CSV files without header lines."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.workloads.cells import amount, count, is_missing
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.formats.pai_tables import Instances, instances_by_job, pai_rows, required_types
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake, SkipError
+
+__all__ = ["IMPORTER"]
+
+JOBS, TASKS = "pai_job_table.csv", "pai_task_table.csv"
+STATUS = {"Terminated": "passed", "Failed": "failed"}
+ROUNDED = "Jobs whose GPUs are no whole number (sum of inst_num x plan_gpu / 100) get the next larger one: {n}."
+
+
+@dataclass
+class Tasks:
+    """All tasks of one job: GPUs and what goes with them, and when they ran."""
+
+    gpus: float = 0.0
+    cpus: float = 0.0
+    memory_gb: float = 0.0
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    types: dict[str, float] = field(default_factory=dict)
+
+
+def _recognises(head: Head) -> bool:
+    return {JOBS, TASKS} <= head.inside or head.path.name == JOBS
+
+
+def _read(path: Path, intake: Intake) -> None:
+    folder = path if path.is_dir() else path.parent
+    tasks = _tasks_by_job(folder, intake)
+    instances = instances_by_job(folder, intake)
+    types = required_types(folder, intake)
+    for where, row in pai_rows(folder / JOBS, intake):
+        with intake.entry(where) as entry:
+            own = tasks.get(row["job_name"], Tasks())
+            fields, recorded = _job(row, own, instances.get(row["job_name"]))
+            required = types.get(row["inst_id"])
+            entry.job(fields | ({"allowed_accelerators": (required,)} if required else {}), **recorded)
+            if fields["num_gpus"] != own.gpus:
+                intake.assume(ROUNDED)
+
+
+def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    if not tasks.gpus:
+        raise SkipError("asks for no GPU")
+    submitted = amount(row, "start_time", 0)
+    if not submitted:
+        raise SkipError("has no start_time, so its submission is not known")
+    if row["status"] not in STATUS:
+        raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
+    start, end = _run(tasks, instances)
+    num_gpus = math.ceil(round(tasks.gpus, 6))
+    fields = {
+        "job_id": row["job_name"],
+        "num_gpus": num_gpus,
+        "arrival_seconds": submitted,
+        "tenant": row["user"],
+        "cpus_per_gpu": tasks.cpus / num_gpus,
+        "memory_gb_per_gpu": tasks.memory_gb / num_gpus,
+    }
+    status = STATUS[row["status"]]
+    recorded = {
+        "run_seconds": end - start,
+        "wait_seconds": max(0.0, start - submitted),
+        "status": status,
+        "failed_attempts": (instances.retries if instances else 0) + int(status == "failed"),
+        "accelerator": _most((instances.types if instances else {}) or tasks.types),
+    }
+    return fields, recorded
+
+
+def _most(types: dict[str, float]) -> str:
+    """The type of most GPUs; what machines have is better known than what tasks say, where some types are called MISC."""
+    return max(types, key=lambda name: types[name], default="")
+
+
+def _run(tasks: Tasks, instances: Instances | None) -> tuple[float, float]:
+    """The first start and last end of its instances, or else of its tasks."""
+    known = instances if instances and instances.starts and instances.ends else tasks
+    if not known.starts or not known.ends:
+        raise SkipError("has no task with a start and an end, so its duration is not known")
+    start, end = min(known.starts), max(known.ends)
+    if end < start:
+        raise InputError(Fault("", "end_time", "its tasks end before they start"))
+    return start, end
+
+
+def _tasks_by_job(folder: Path, intake: Intake) -> dict[str, Tasks]:
+    jobs: dict[str, Tasks] = defaultdict(Tasks)
+    for where, row in pai_rows(folder / TASKS, intake):
+        try:
+            _add(jobs[row["job_name"]], row)
+        except InputError as error:
+            intake.broken(where, *error.faults)
+    return jobs
+
+
+def _add(job: Tasks, row: dict[str, str]) -> None:
+    instances, gpus = count(row, "inst_num", 1), amount(row, "plan_gpu", 0) / 100
+    if not gpus:
+        return  # a parameter server or evaluator: it needs no place beside the GPUs
+    job.gpus += instances * gpus
+    job.cpus += instances * amount(row, "plan_cpu", 0) / 100
+    job.memory_gb += instances * amount(row, "plan_mem", 0)
+    job.starts.extend(_known(row, "start_time"))
+    job.ends.extend(_known(row, "end_time"))
+    if not is_missing(row["gpu_type"]):
+        job.types[row["gpu_type"]] = job.types.get(row["gpu_type"], 0.0) + instances * gpus
+
+
+def _known(row: dict[str, str], name: str) -> Iterator[float]:
+    time = amount(row, name, 0)
+    if time:
+        yield time
+
+
+IMPORTER = Importer("pai", "Alibaba's PAI tables (gpu-v2020), a folder", _recognises, _read)

@@ -1,0 +1,56 @@
+"""The table that the simulator of Alibaba's PAI trace (gpu-v2020) reads: one line per job, GPUs per instance."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from gavel_py.workloads.cells import amount, count, is_missing
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake, SkipError
+from gavel_py.workloads.tables import table_rows
+
+__all__ = ["IMPORTER"]
+
+COLUMNS = ("job_id", "num_gpu", "num_inst", "submit_time", "duration")
+ESTIMATES = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
+"""Expected durations, the most particular first: of the job's group and GPUs, of its group, and so on."""
+
+ROUNDED = "Jobs whose GPUs are no whole number (num_inst x num_gpu) get the next larger one: {n}."
+
+
+def _recognises(head: Head) -> bool:
+    return head.has_columns(*COLUMNS)
+
+
+def _read(path: Path, intake: Intake) -> None:
+    for where, row in table_rows(path, intake, required=COLUMNS):
+        with intake.entry(where) as entry:
+            asked = amount(row, "num_gpu", 0) * count(row, "num_inst", 1)
+            if not asked:
+                raise SkipError("asks for no GPU")
+            num_gpus = math.ceil(round(asked, 6))
+            kind = row.get("gpu_type", "")
+            entry.job(
+                {
+                    "job_id": row["job_id"],
+                    "num_gpus": num_gpus,
+                    "arrival_seconds": amount(row, "submit_time"),
+                    "tenant": row.get("user", ""),
+                    "cpus_per_gpu": amount(row, "num_cpu", 0) * count(row, "num_inst", 1) / num_gpus,
+                },
+                run_seconds=amount(row, "duration"),
+                wait_seconds=amount(row, "wait_time", 0) if not is_missing(row.get("wait_time")) else None,
+                estimate_seconds=_estimate(row),
+                accelerator="" if kind == "CPU" or is_missing(kind) else kind,
+            )
+            if num_gpus != asked:
+                intake.assume(ROUNDED)
+
+
+def _estimate(row: dict[str, str]) -> float | None:
+    return next((amount(row, name) for name in ESTIMATES if not is_missing(row.get(name))), None)
+
+
+IMPORTER = Importer("pai-csv", "the simulator of Alibaba's PAI (gpu-v2020)", _recognises, _read)

@@ -1,0 +1,107 @@
+"""Microsoft's Philly trace as published: cluster_job_log, a JSON list of jobs with their attempts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError
+from gavel_py.workloads.cells import is_missing, moment, required_moment, run_between
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import Head
+from gavel_py.workloads.intake import Intake, SkipError
+from gavel_py.workloads.tables import table_rows
+
+__all__ = ["IMPORTER"]
+
+LOG, MACHINES = "cluster_job_log", "cluster_machine_list"
+STATUS = {"Pass": "passed", "Killed": "killed", "Failed": "failed"}
+OPEN_ENDED = "Attempts without a start or an end count for nothing: {n}."
+
+
+def _recognises(head: Head) -> bool:
+    return LOG in head.inside or (head.is_json and '"attempts"' in head.text and '"jobid"' in head.text)
+
+
+def _read(path: Path, intake: Intake) -> None:
+    log = path / LOG if path.is_dir() else path
+    memory = _memory_of_machines(log.parent / MACHINES, intake)
+    document = reading.json_document(log)
+    if not isinstance(document, list):
+        raise InputError(Fault(str(log), "", "must be a list of jobs"))
+    for number, job in enumerate(document, 1):
+        with intake.entry(f"{log}, entry {number}") as entry:
+            fields, recorded = _job(job, memory, intake)
+            entry.job(fields, **recorded)
+
+
+def _job(job: Any, memory: Mapping[str, str], intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
+    if not isinstance(job, dict):
+        raise InputError(Fault("", "", f"must be an object, found {type(job).__name__}"))
+    attempts = _objects(job.get("attempts") or [], "attempts")
+    detail = _objects(attempts[0].get("detail") or [], "detail") if attempts else []
+    num_gpus = sum(len(machine.get("gpus") or ()) for machine in detail)
+    if not num_gpus:
+        raise SkipError("never got a GPU, so its gang is not known")
+    arrival = required_moment(job, "submitted_time")
+    runs = list(_runs(attempts))
+    if len(runs) < len(attempts):
+        intake.assume(OPEN_ENDED, len(attempts) - len(runs))
+    if not runs:
+        raise SkipError("none of its attempts has a start and an end")
+    status = _status(job)
+    fields = {
+        "job_id": job.get("jobid"),
+        "num_gpus": num_gpus,
+        "arrival_seconds": arrival,
+        "tenant": "" if is_missing(job.get("vc")) else job["vc"],
+    }
+    recorded = {
+        "run_seconds": sum(end - start for start, end in runs),
+        "wait_seconds": max(0.0, runs[0][0] - arrival),
+        "status": status,
+        # What was started again had failed before.
+        "failed_attempts": len(runs) if status == "failed" else len(runs) - 1,
+        "cancelled_seconds": runs[-1][1] if status == "killed" else None,
+        "accelerator": memory.get(str(detail[0].get("ip")), ""),
+    }
+    return fields, recorded
+
+
+def _runs(attempts: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
+    for attempt in attempts:
+        start, end = moment(attempt, "start_time"), moment(attempt, "end_time")
+        if start is not None and end is not None:
+            run_between(start, end, "end_time")
+            yield start, end
+
+
+def _status(job: Mapping[str, Any]) -> str:
+    status = job.get("status")
+    if is_missing(status):
+        return ""
+    if status not in STATUS:
+        raise InputError(Fault("", "status", f"must be one of {', '.join(STATUS)}, found {status!r}"))
+    return STATUS[status]
+
+
+def _objects(value: Any, field: str) -> list[dict[str, Any]]:
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    raise InputError(Fault("", field, "must be a list of objects"))
+
+
+def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
+    """The memory of one GPU of each machine, as in "24GB": all that is told of the types of GPU."""
+    if not path.is_file():
+        intake.assume(f"Which job ran on which type of GPU is not known, since no {MACHINES} lies beside it.")
+        return {}
+    # Its header names columns that vary; the first is the machine and the third the memory.
+    rows = table_rows(path, intake, columns=("machine", "gpus", "memory"))
+    return {row["machine"]: row["memory"] for _, row in rows if re.fullmatch(r"\d+ *GB", row["memory"])}
+
+
+IMPORTER = Importer("philly", "Microsoft's Philly, the JSON cluster_job_log", _recognises, _read, has_dates=True)

@@ -1,0 +1,51 @@
+"""The list of importers; a new one is a file beside the others and a line here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.workloads.formats import gavel, helios, openb, own, pai, pai_simulator, parquet, philly, philly_table, sacct
+from gavel_py.workloads.formats.importer import Importer
+from gavel_py.workloads.heads import head_of
+
+__all__ = ["importer_of", "trace_formats"]
+
+IMPORTERS: tuple[Importer, ...] = (
+    own.CSV,
+    own.JSON,
+    own.JSON_LINES,
+    parquet.IMPORTER,
+    gavel.IMPORTER,
+    philly.IMPORTER,
+    philly_table.IMPORTER,
+    pai.IMPORTER,
+    pai_simulator.IMPORTER,
+    openb.IMPORTER,
+    helios.IMPORTER,
+    sacct.IMPORTER,
+)
+"""In the order in which they are asked whether they recognise a file."""
+
+
+def trace_formats() -> dict[str, str]:
+    """Return the formats that `read_trace` knows: their names, and whose each is."""
+    return {importer.name: importer.about for importer in IMPORTERS}
+
+
+def importer_of(path: str | Path, name: str | None = None) -> Importer:
+    """Return the importer of this name, or else the one that recognises the file.
+
+    Raises `UnknownNameError` for a name that no importer bears, `InputError` where none recognises the file or it cannot be read.
+    """
+    head = head_of(path)
+    if name is not None:
+        for importer in IMPORTERS:
+            if importer.name == name:
+                return importer
+        raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{nearest(name, trace_formats())}"))
+    for importer in IMPORTERS:
+        if importer.recognises(head):
+            return importer
+    problem = f"is of no format that is known; say which with --format (format=...) if it is one: {', '.join(trace_formats())}"
+    raise InputError(Fault(str(path), "", problem))

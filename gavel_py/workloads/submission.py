@@ -1,0 +1,82 @@
+"""One job as a trace tells of it: the job, and what became of it when it ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.jobs import RECORDED, Job
+
+__all__ = ["RECORDED_FIELDS", "Status", "Submission"]
+
+Status = Literal["", "passed", "killed", "failed"]
+STATUSES = frozenset(get_args(Status))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job of a trace, with what was recorded of its past; a policy sees the job only, a simulator may replay the rest.
+
+    job: what was submitted, and when (`arrival_seconds`);
+    run_seconds: how long it held its GPUs, all its attempts together; wait_seconds: how long it had waited before its first one;
+    status: how it ended: passed, killed (by its user, an operator or its time limit), failed, or "" where the trace does not say;
+    failed_attempts: attempts that ended in a failure, the last one included if the job failed;
+    cancelled_seconds: when it was killed, on the clock of the trace;
+    estimate_seconds: what was expected of run_seconds before it ran, such as a time limit or a mean of its user's jobs;
+    accelerator: the type of GPU that it ran on. None and "" mean: not recorded.
+
+    >>> Submission(Job("a", arrival_seconds=60), run_seconds=3600, status="passed").job.arrival_seconds
+    60.0
+    """
+
+    job: Job
+    run_seconds: float | None = None
+    wait_seconds: float | None = None
+    status: Status = ""
+    failed_attempts: int = 0
+    cancelled_seconds: float | None = None
+    estimate_seconds: float | None = None
+    accelerator: str = ""
+
+    def __post_init__(self) -> None:
+        InputError.raise_any(list(self._faults()))
+
+    def _faults(self) -> Iterator[Fault]:
+        lengths = (
+            ("run_seconds", self.run_seconds),
+            ("wait_seconds", self.wait_seconds),
+            ("estimate_seconds", self.estimate_seconds),
+        )
+        for name, value in lengths:
+            if value is not None and not 0 <= value < math.inf:
+                yield self._fault(name, f"must be a finite number of seconds, at least 0, found {value!r}")
+        if self.cancelled_seconds is not None and not math.isfinite(self.cancelled_seconds):
+            yield self._fault("cancelled_seconds", f"must be a finite number, found {self.cancelled_seconds!r}")
+        if self.status not in STATUSES:
+            yield self._fault("status", f"must be passed, killed, failed or empty, found {self.status!r}")
+        if self.failed_attempts < 0:
+            yield self._fault("failed_attempts", f"must be at least 0, found {self.failed_attempts!r}")
+
+    def _fault(self, field: str, problem: str) -> Fault:
+        return Fault(f"job {self.job.job_id!r}", RECORDED + field, problem)
+
+    @property
+    def gpu_seconds(self) -> float | None:
+        """GPUs times seconds that it held them; None where that is not recorded."""
+        return None if self.run_seconds is None else self.run_seconds * self.job.num_gpus
+
+    def moved(self, arrival_seconds: float) -> Submission:
+        """Return the same job submitted at another time; what follows from that time moves with it."""
+        by = arrival_seconds - self.job.arrival_seconds
+        changes: dict[str, float] = {"arrival_seconds": arrival_seconds}
+        if self.job.deadline_seconds is not None:
+            changes["deadline_seconds"] = self.job.deadline_seconds + by
+        cancelled = None if self.cancelled_seconds is None else self.cancelled_seconds + by
+        return replace(self, job=self.job.model_copy(update=changes), cancelled_seconds=cancelled)
+
+
+RECORDED_FIELDS = tuple(field.name for field in fields(Submission) if field.name != "job")
+"""What a submission holds besides the job; in files each has the prefix `recorded_`."""

@@ -1,0 +1,119 @@
+"""The trace: submitted jobs in the order of their arrival, what was recorded of them, and how they were read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import overload
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.jobs import JobSet
+from gavel_py.workloads import cutting
+from gavel_py.workloads.report import TraceReport
+from gavel_py.workloads.submission import Submission
+
+__all__ = ["Trace"]
+
+
+class Trace(Sequence[Submission]):
+    """Submissions by arrival; those that arrive together stay in the order given. Immutable.
+
+    `report` says what was read, skipped and assumed, and grows by a sentence with each change. Raises `InputError` when a job id
+    stands twice.
+
+    >>> from gavel_py import Job
+    >>> Trace([Submission(Job("late", arrival_seconds=9)), Submission(Job("early"))]).jobs[0].job_id
+    'early'
+    """
+
+    def __init__(self, submissions: Iterable[Submission], report: TraceReport | None = None) -> None:
+        given = list(submissions)
+        strange = [Fault("trace", "", f"must hold Submission objects, found {s!r}") for s in given if not isinstance(s, Submission)]
+        InputError.raise_any(strange)
+        self.submissions: tuple[Submission, ...] = tuple(sorted(given, key=lambda s: s.job.arrival_seconds))
+        self.report = TraceReport() if report is None else report
+        times = Counter(submission.job.job_id for submission in self.submissions)
+        twice = [job_id for job_id, number in times.items() if number > 1] if len(times) < len(self.submissions) else []
+        InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
+
+    @overload
+    def __getitem__(self, index: int) -> Submission: ...
+    @overload
+    def __getitem__(self, index: slice) -> Trace: ...
+    def __getitem__(self, index: int | slice) -> Submission | Trace:
+        return Trace(self.submissions[index], self.report) if isinstance(index, slice) else self.submissions[index]
+
+    def __len__(self) -> int:
+        return len(self.submissions)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same submissions; how they were read does not matter."""
+        return self.submissions == other.submissions if isinstance(other, Trace) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.submissions)
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} jobs)"
+
+    @cached_property
+    def jobs(self) -> JobSet:
+        """The jobs alone, which is all that a policy sees."""
+        return JobSet(submission.job for submission in self.submissions)
+
+    def changed(self, submissions: Iterable[Submission], *assumptions: str) -> Trace:
+        """Return a trace of other submissions, with what was assumed of them added to the report."""
+        return Trace(submissions, self.report.assuming(*assumptions))
+
+    def sample(self, jobs: int | float, seed: int = 0) -> Trace:
+        """Return so many of the jobs, or for a number below 1 such a part of them, drawn without regard to anything; times stay."""
+        kept = cutting.sampled(self.submissions, jobs, seed)
+        return self.changed(kept, f"Jobs drawn, all alike likely (seed {seed}): {len(kept):,} of {len(self):,}.")
+
+    def scale(self, load: float) -> Trace:
+        """Return the same jobs arriving `load` times as fast: times since the first arrival are divided by `load`."""
+        moved = cutting.scaled(self.submissions, load)
+        return self.changed(moved, f"Jobs arrive {load:g} times as fast: times since the first arrival are divided by {load:g}.")
+
+    def window(
+        self,
+        start: float | None = None,
+        end: float | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        keep_clock: bool = False,
+    ) -> Trace:
+        """Return the jobs that arrive from `start` on and before `end`, s, and whose numbers by arrival are in [first, last).
+
+        The clock then starts anew at `start`, or at the first arrival where no start is given, unless `keep_clock`.
+        """
+        kept = cutting.window(self.submissions, start, end, first, last)
+        said = f"Jobs in the window: {len(kept):,} of {len(self):,}."
+        if keep_clock or not kept:
+            return self.changed(kept, said)
+        zero = kept[0].job.arrival_seconds if start is None else start
+        moved = [submission.moved(submission.job.arrival_seconds - zero) for submission in kept]
+        return self.changed(moved, said, f"The clock starts at what was {zero:,.12g} s.")
+
+    def map_accelerators(self, names: Mapping[str, str]) -> Trace:
+        """Return the trace with other names of accelerators, in what jobs may run on and in what they ran on."""
+        return self.changed(_renamed(submission, names) for submission in self.submissions) if names else self
+
+    def on_any_accelerator(self) -> Trace:
+        """Return the trace with jobs that may run on every type of GPU, whatever they asked for."""
+        limited = sum(submission.job.allowed_accelerators is not None for submission in self.submissions)
+        if not limited:
+            return self
+        free = (replace(s, job=s.job.model_copy(update={"allowed_accelerators": None})) for s in self.submissions)
+        return self.changed(free, f"Jobs that asked for certain types of GPU may run on all of them: {limited:,}.")
+
+
+def _renamed(submission: Submission, names: Mapping[str, str]) -> Submission:
+    job, kind = submission.job, submission.accelerator
+    if job.allowed_accelerators is not None:
+        allowed = tuple(dict.fromkeys(names.get(name, name) for name in job.allowed_accelerators))
+        job = job.model_copy(update={"allowed_accelerators": allowed})
+    return replace(submission, job=job, accelerator=names.get(kind, kind))

@@ -1,0 +1,83 @@
+"""Writing a trace so that `read_trace` gives the same again, and `JobSet.from_file` its jobs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.jobs import RECORDED, Job
+from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
+from gavel_py.workloads.trace import Trace
+
+__all__ = ["trace_text"]
+
+ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")
+
+
+def trace_text(trace: Trace, format: str = "csv") -> str:  # noqa: A002
+    """Return the trace as text of our own format: csv, json or jsonl. Columns that say nothing are left out."""
+    writers: dict[str, Callable[[Trace], str]] = {"csv": _csv, "json": _json, "jsonl": _json_lines}
+    if format not in writers:
+        raise InputError(Fault("trace", "format", f"{format!r} cannot be written{nearest(format, writers)}"))
+    return writers[format](trace)
+
+
+def _csv(trace: Trace) -> str:
+    columns = _columns(trace)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    for submission in trace:
+        values = _values(submission)
+        writer.writerow([_cell(values[column]) for column in columns])
+    return buffer.getvalue()
+
+
+def _json(trace: Trace) -> str:
+    return "[\n" + ",\n".join(_json_objects(trace)) + "\n]\n"
+
+
+def _json_lines(trace: Trace) -> str:
+    return "".join(f"{line}\n" for line in _json_objects(trace))
+
+
+def _json_objects(trace: Trace) -> list[str]:
+    columns = _columns(trace)
+    return [
+        json.dumps({column: values[column] for column in columns if values[column] is not None}, ensure_ascii=False)
+        for values in map(_values, trace)
+    ]
+
+
+def _columns(trace: Trace) -> list[str]:
+    """The columns in which some job differs from what an empty cell means."""
+    defaults = {name: field.default for name, field in Job.model_fields.items()}
+    defaults |= {RECORDED + name: _recorded_defaults()[name] for name in RECORDED_FIELDS}
+    used = set(ALWAYS)
+    for submission in trace:
+        used |= {name for name, value in _values(submission).items() if name not in used and value != defaults[name]}
+    return [name for name in defaults if name in used]
+
+
+def _recorded_defaults() -> dict[str, Any]:
+    plain = Submission(Job("any"))
+    return {name: getattr(plain, name) for name in RECORDED_FIELDS}
+
+
+def _values(submission: Submission) -> dict[str, Any]:
+    values = dict(submission.job.__dict__)
+    for name in RECORDED_FIELDS:
+        values[RECORDED + name] = getattr(submission, name)
+    return values
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return "|".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,193 @@
+"""Job types and steps for traces that do not tell them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel_py import (
+    InputError,
+    Job,
+    Measurement,
+    MissingThroughputError,
+    Submission,
+    ThroughputProfile,
+    Trace,
+    assign_job_types,
+    assume_durations,
+    extend_profile,
+)
+from tests.fakes import refusal
+
+SPEEDS = {
+    ("a", 1): {"v100": 8.0, "k80": 2.0},
+    ("a", 2): {"v100": 12.0, "k80": 3.0},
+    ("a", 4): {"v100": 18.0, "k80": 6.0},
+    ("b", 1): {"v100": 4.0, "k80": 4.0},
+    ("b", 4): {"v100": 20.0, "k80": 0.0},
+    ("c", 1): {"v100": 0.0, "k80": 1.0},
+    ("d", 1): {"v100": 5.0},
+}
+PROFILE = ThroughputProfile(
+    "small",
+    [
+        Measurement(job_type=job_type, num_gpus=gpus, accelerator=accelerator, steps_per_second=speed)
+        for (job_type, gpus), row in SPEEDS.items()
+        for accelerator, speed in row.items()
+    ],
+)
+
+
+def trace_of(*gangs: int, **recorded: object) -> Trace:
+    recorded = {"run_seconds": 10.0} | recorded
+    return Trace(Submission(Job(str(n), num_gpus=size, arrival_seconds=n), **recorded) for n, size in enumerate(gangs))  # type: ignore[arg-type]
+
+
+def types_of(trace: Trace) -> list[str]:
+    return [submission.job.job_type for submission in trace]
+
+
+def test_types_are_drawn_from_those_that_are_known_for_the_gang() -> None:
+    trace, profile = assign_job_types(trace_of(*[1] * 3000, *[2] * 10), PROFILE)
+    assert profile is PROFILE
+    drawn = Counter(types_of(trace)[:3000])
+    assert set(drawn) == {"a", "b"}  # c cannot run on v100, and d was never measured on k80
+    assert abs(drawn["a"] - 1500) < 4 * 3000**0.5 / 2  # four standard deviations
+    assert types_of(trace)[3000:] == ["a"] * 10
+    assert any(said.startswith("Job types are drawn") and ": 3,010 jobs." in said for said in trace.report.assumptions)
+
+
+@pytest.mark.parametrize(("accelerators", "types"), [(["v100"], {"a", "b", "d"}), (["k80"], {"a", "b"})])
+def test_the_accelerators_that_count_can_be_named(accelerators: list[str], types: set[str]) -> None:
+    trace, _ = assign_job_types(trace_of(*[1] * 100), PROFILE, accelerators=accelerators)
+    assert set(types_of(trace)) == types
+
+
+def test_steps_are_the_duration_times_the_throughput_where_it_ran() -> None:
+    trace, _ = assign_job_types(trace_of(2, 2), PROFILE)
+    assert [s.job.total_steps for s in trace] == [120, 120]
+    trace, _ = assign_job_types(trace_of(2), PROFILE, reference="k80")
+    assert trace[0].job.total_steps == 30
+    trace, _ = assign_job_types(trace_of(2, accelerator="k80"), PROFILE)
+    assert trace[0].job.total_steps == 30
+    assert "duration x throughput on v100: 1 job, of these 1 by the accelerator that they ran on." in str(trace.report)
+    trace, _ = assign_job_types(trace_of(2, accelerator="h100"), PROFILE)
+    assert trace[0].job.total_steps == 120
+
+
+def test_what_is_known_already_stays() -> None:
+    given = Trace(
+        [
+            Submission(Job("typed", job_type="b"), run_seconds=3.0),
+            Submission(Job("counted", job_type="other", total_steps=7), run_seconds=3.0),
+            Submission(Job("without")),
+            Submission(Job("short"), run_seconds=0.0),
+        ]
+    )
+    trace, _ = assign_job_types(given, PROFILE)
+    typed, counted, without, short = trace
+    assert (typed.job.job_type, typed.job.total_steps) == ("b", 12)
+    assert counted == given[1]
+    assert without.job.job_type
+    assert without.job.total_steps is None
+    assert short.job.total_steps == PROFILE.job_throughput(short.job, "v100")
+    assert [said.rsplit(": ", 1)[1] for said in trace.report.assumptions] == ["2 jobs.", "2 jobs.", "1 job.", "1 job."]
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 50))
+def test_the_same_seed_draws_the_same(seed: int) -> None:
+    given = trace_of(*[1, 2, 4] * 10)
+    assert assign_job_types(given, PROFILE, seed=seed)[0] == assign_job_types(given, PROFILE, seed=seed)[0]
+
+
+def test_gangs_that_the_profile_lacks_are_refused_with_their_number() -> None:
+    said = refusal(assign_job_types, trace_of(1, 3, 8, 8), PROFILE)
+    assert said.splitlines() == [
+        "throughput profile 'small', field num_gpus: has no job type for the gangs of 3 of 4 jobs on all of v100, k80; "
+        "estimate them (--extrapolate), or name the accelerators that count (--accelerators)",
+        "throughput profile 'small': gangs of 3 GPUs on v100: 1 job",
+        "throughput profile 'small': gangs of 8 GPUs on v100: 2 jobs",
+    ]
+
+
+@pytest.mark.parametrize("options", [{"reference": "h100"}, {"accelerators": ["v100", "h100"]}])
+def test_accelerators_must_be_in_the_profile(options: dict[str, object]) -> None:
+    said = refusal(assign_job_types, trace_of(1), PROFILE, **options)
+    assert said == "throughput profile 'small', field accelerator: 'h100' is not in it; known: v100, k80"
+
+
+def test_durations_follow_from_steps_as_steps_from_durations() -> None:
+    given = trace_of(*[1, 2, 4] * 5)
+    typed, profile = assign_job_types(given, PROFILE)
+    forgotten = Trace(Submission(submission.job) for submission in typed)
+    again = assume_durations(forgotten, profile)
+    assert [s.run_seconds for s in again] == pytest.approx([10.0] * 15)
+    unknown = Trace([Submission(Job("a", job_type="other", total_steps=5)), Submission(Job("b")), typed[0]])
+    assert assume_durations(unknown, profile) is unknown
+
+
+class TestEstimates:
+    def test_beyond_the_largest_gang_the_measured_scaling_goes_on(self) -> None:
+        profile = extend_profile(PROFILE, [16])
+        # 8 at 1 GPU, 18 at 4 GPUs: each doubling gives 1.5 times as much, and so do the next two.
+        assert profile.throughput("a", 16, "v100") == pytest.approx(18 * 1.5**2)
+        assert profile.name == "small+estimates"
+
+    def test_more_gpus_never_give_more_than_their_part(self) -> None:
+        profile = extend_profile(PROFILE, [8])
+        assert profile.throughput("b", 8, "v100") == pytest.approx(40)  # 4 at 1, 20 at 4: more than 4 times as much
+
+    def test_nor_do_they_make_a_job_slower(self) -> None:
+        falling = ThroughputProfile(
+            "falling",
+            [
+                Measurement(job_type="a", num_gpus=n, accelerator="v100", steps_per_second=s)
+                for n, s in ((1, 8.0), (2, 9.0), (4, 7.0))
+            ],
+        )
+        assert extend_profile(falling, [64]).throughput("a", 64, "v100") == 7
+
+    def test_between_two_gangs_the_power_through_both(self) -> None:
+        speed = extend_profile(PROFILE, [3]).throughput("a", 3, "v100")
+        assert speed == pytest.approx(12 * 1.5 ** (0.5849625007211562))
+        assert 12 < speed < 18
+
+    def test_what_cannot_run_cannot_run_larger(self) -> None:
+        assert extend_profile(PROFILE, [8]).throughput("b", 8, "k80") == 0
+
+    def test_one_size_says_nothing_of_others_and_small_gangs_nothing_of_smaller(self) -> None:
+        profile = extend_profile(PROFILE, [8])
+        assert not profile.has("c", 8, "k80")
+        large = ThroughputProfile(
+            "large", [Measurement(job_type="a", num_gpus=n, accelerator="v100", steps_per_second=n) for n in (4, 8)]
+        )
+        assert extend_profile(large, [2]) is large
+
+    def test_what_was_measured_stays_and_estimates_say_what_they_are(self) -> None:
+        profile = ThroughputProfile.builtin("gavel-osdi20")
+        extended = extend_profile(profile, [4, 12, 128])
+        assert extended.rows[: len(profile)] == profile.rows
+        added = extended.rows[len(profile) :]
+        assert {row.num_gpus for row in added} == {12, 128}
+        assert all(row.source.startswith("estimated from ") for row in added)
+        for row in added:
+            largest = profile.throughput(row.job_type, 8, row.accelerator, row.placement)
+            assert largest <= row.steps_per_second <= largest * row.num_gpus / 8 * (1 + 1e-12)
+
+    def test_a_trace_may_be_given_types_by_them(self) -> None:
+        trace, profile = assign_job_types(trace_of(1, 3, 8), PROFILE, extrapolate=True)
+        assert set(types_of(trace)) <= {"a", "b"}
+        for submission in trace:
+            assert submission.job.total_steps == pytest.approx(10 * profile.job_throughput(submission.job, "v100"))
+        assert trace.report.assumptions[0].startswith("Throughputs of gangs of 3, 8 GPUs are estimated from those measured")
+
+    def test_what_cannot_be_estimated_is_refused_still(self) -> None:
+        single = ThroughputProfile("single", [Measurement(job_type="a", num_gpus=1, accelerator="v100", steps_per_second=1.0)])
+        with pytest.raises(InputError, match="gangs of 2 GPUs on v100: 1 job"):
+            assign_job_types(trace_of(1, 2), single, extrapolate=True)
+        with pytest.raises(MissingThroughputError):
+            single.throughput("a", 2, "v100")

@@ -1,0 +1,62 @@
+"""Pods of Alibaba's openb trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gavel_py import Job, Submission, ThroughputProfile, assign_job_types, read_trace
+from tests.shared_data import SHARED, needs_shared_data
+from tests.workloads.support import places, read, skipped
+
+HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+
+
+def test_pods_become_jobs() -> None:
+    trace = read(
+        "pods.csv",
+        HEADER
+        + "p0,12000,1000,2,1000,V100M16|T4|V100M16,LS,Succeeded,100,400,150\n"
+        + "p1,6000,1000,1,460,,LS,Failed,120,400,120\n"
+        + "p2,6000,1000,0,0,,BE,Running,120,400,120\n"
+        + "p3,6000,1000,1,1000,,BE,Pending,120,400,\n"
+        + "p4,6000,1000,1,1000,,BE,Running,120,400,500\n",
+    )
+    first, second = trace
+    job = first.job
+    assert (job.job_id, job.num_gpus, job.arrival_seconds, job.cpus_per_gpu) == ("p0", 2, 100, 6)
+    assert job.memory_gb_per_gpu == pytest.approx(500 * 2**20 / 1e9)
+    assert job.allowed_accelerators == ("V100M16", "T4")
+    assert (first.run_seconds, first.wait_seconds, first.status) == (250, 50, "passed")
+    assert (second.job.num_gpus, second.status, second.failed_attempts) == (1, "failed", 1)
+    assert skipped(trace) == {"asks for no GPU": 1, "was never scheduled, so its duration is not known": 1}
+    assert places(trace) == [("pods.csv, line 6", "deletion_time")]
+    assert "Pods that asked for a part of a GPU (gpu_milli below 1000) get a whole one: 1." in trace.report.assumptions
+
+
+def test_names_of_accelerators_can_be_those_of_a_profile() -> None:
+    trace = read("pods.csv", HEADER + "p0,0,0,1,1000,V100M16|V100M32|P100,LS,Succeeded,100,400,150\n")
+    renamed = trace.map_accelerators({"V100M16": "v100", "V100M32": "v100", "P100": "p100"})
+    assert renamed[0] == Submission(
+        Job("p0", arrival_seconds=100, allowed_accelerators=["v100", "p100"]), run_seconds=250, wait_seconds=50, status="passed"
+    )
+
+
+def test_accelerators_that_a_profile_does_not_know_are_told() -> None:
+    profile = ThroughputProfile.builtin("gavel-osdi20")
+    trace = read("pods.csv", HEADER + "p0,0,0,1,1000,T4|P100,LS,Succeeded,100,400,150\np1,0,0,1,1000,,LS,Succeeded,100,400,150\n")
+    typed, _ = assign_job_types(trace, profile)
+    assert "Jobs name accelerators that the profile does not know: P100 (1 job), T4 (1 job)." in str(typed.report)
+    free, _ = assign_job_types(trace.on_any_accelerator(), profile)
+    assert [submission.job.allowed_accelerators for submission in free] == [None, None]
+    assert "Jobs that asked for certain types of GPU may run on all of them: 1." in free.report.assumptions
+
+
+@needs_shared_data
+def test_the_real_pods() -> None:
+    trace = read_trace(SHARED / "openb" / "openb_pod_list_gpuspec33.csv", strict=True)
+    assert trace.report.num_records == 8152
+    assert skipped(trace) == {"asks for no GPU": 1088, "was never scheduled, so its duration is not known": 861}
+    assert len(trace) == 6203
+    assert Counter(s.status for s in trace)["passed"] == 185

@@ -1,0 +1,128 @@
+"""Our own files: what is written is read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel_py import InputError, Job, JobSet, Submission, Trace, read_trace, trace_text
+from tests.fakes import refusal
+from tests.workloads.support import file, places, read
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+length = st.floats(0, 1e12)
+name = st.text(st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]), min_size=1, max_size=8)
+accelerator = name.filter(lambda text: "|" not in text)
+
+
+@st.composite
+def submissions(draw: st.DrawFn, number: int) -> Submission:
+    fields: dict[str, Any] = {
+        "job_type": draw(st.just("") | name),
+        "num_gpus": draw(st.integers(1, 128)),
+        "weight": draw(st.sampled_from([1.0, 5.0, 0.1])),
+        "priority": draw(st.just(0.0) | finite),
+        "total_steps": draw(st.none() | st.floats(1e-9, 1e12)),
+        "arrival_seconds": draw(st.floats(-1e6, 1e10)),
+        "deadline_seconds": draw(st.none() | finite),
+        "tenant": draw(st.just("") | name),
+        "allowed_accelerators": draw(st.none() | st.lists(accelerator, min_size=1, max_size=3)),
+    }
+    return Submission(
+        Job(f"{draw(name)}-{number}", **fields),
+        run_seconds=draw(st.none() | length),
+        wait_seconds=draw(st.none() | length),
+        status=draw(st.sampled_from(["", "passed", "killed", "failed"])),
+        failed_attempts=draw(st.integers(0, 9)),
+        cancelled_seconds=draw(st.none() | st.floats(-1e6, 1e9)),
+        estimate_seconds=draw(st.none() | length),
+        accelerator=draw(st.just("") | accelerator),
+    )
+
+
+traces = st.integers(1, 4).flatmap(lambda n: st.tuples(*(submissions(number) for number in range(n)))).map(Trace)
+
+
+@pytest.mark.parametrize("format_name", ["csv", "json", "jsonl"])
+@settings(deadline=None)
+@given(trace=traces)
+def test_what_is_written_is_read_again(format_name: str, trace: Trace) -> None:
+    path = Path(f"again.{format_name}")
+    path.write_text(trace_text(trace, format_name), encoding="utf-8")
+    again = read_trace(path, strict=True)
+    assert again.report.format == format_name
+    assert again == trace
+    assert JobSet.from_file(path) == trace.jobs
+
+
+def test_a_job_set_passes_over_what_was_recorded() -> None:
+    text = "job_id,num_gpus,recorded_run_seconds,recorded_status\na,2,60,passed\n"
+    assert JobSet.from_file(file("jobs.csv", text)) == JobSet([Job("a", num_gpus=2)])
+    assert list(read_trace("jobs.csv")) == [Submission(Job("a", num_gpus=2), run_seconds=60, status="passed")]
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    text = trace_text(Trace([Submission(Job("a", weight=2), run_seconds=0.5), Submission(Job("b", total_steps=1e20))]))
+    assert text == (
+        "job_id,job_type,num_gpus,weight,total_steps,arrival_seconds,recorded_run_seconds\na,,1,2,,0,0.5\nb,,1,1,1e+20,0,\n"
+    )
+
+
+def test_an_unknown_column_is_an_error() -> None:
+    name = file("jobs.csv", "job_id,recorded_run_secs\na,60\n")
+    assert refusal(read_trace, name, "csv") == (
+        "jobs.csv: column 'recorded_run_secs' is not known; did you mean 'recorded_run_seconds' or 'recorded_wait_seconds' or "
+        "'recorded_cancelled_seconds'?"
+    )
+
+
+def test_broken_lines_are_told_and_left_out() -> None:
+    trace = read(
+        "jobs.csv",
+        "job_id,num_gpus,recorded_status,recorded_failed_attempts,recorded_cancelled_seconds\n"
+        'a,0,,,\nb,1,lost,,\nc,1,,-1,\nd,1,,,soon\ne,1\n"f,1,,,\ng,1,killed,,-5\ng,1,,,\n',
+    )
+    assert list(trace) == [Submission(Job("g"), status="killed", cancelled_seconds=-5)]
+    assert places(trace) == [
+        ("jobs.csv, line 2 (job 'a')", "num_gpus"),
+        ("jobs.csv, line 3 (job 'b')", "recorded_status"),
+        ("jobs.csv, line 4", "recorded_failed_attempts"),
+        ("jobs.csv, line 5", "recorded_cancelled_seconds"),
+        ("jobs.csv, line 6", ""),
+        ("jobs.csv, line 7", ""),
+        ("jobs.csv, line 9 (job 'g')", "job_id"),
+    ]
+
+
+def test_broken_lines_of_json_lines() -> None:
+    lines = [
+        '{"job_id": "a"}',
+        '{"job_id": ',
+        "[1]",
+        '{"job_id": "b", "num_gpu": 1}',
+        '{"job_id": "c", "weight": null}',
+        '{"job_id": "d", "job_id": "e"}',
+    ]
+    trace = read("jobs.jsonl", "\n".join(lines) + "\n")
+    assert [s.job.job_id for s in trace] == ["a", "c"]
+    assert [where for where, _ in places(trace)] == [
+        "jobs.jsonl, line 2",
+        "jobs.jsonl, line 3",
+        "jobs.jsonl, line 4 (job 'b')",
+        "jobs.jsonl, line 6",
+    ]
+
+
+@pytest.mark.parametrize("content", ["{}", '{"jobs": 3, "job_id": 1}', '"job_id"'])
+def test_json_must_hold_a_list(content: str) -> None:
+    with pytest.raises(InputError, match='must be a list of jobs, or an object with the list under "jobs"'):
+        read_trace(file("jobs.json", content), "json")
+
+
+def test_an_object_may_hold_the_list() -> None:
+    assert len(read("jobs.json", json.dumps({"jobs": [{"job_id": "a"}, {"job_id": "b"}]}))) == 2

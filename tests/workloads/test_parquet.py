@@ -1,0 +1,59 @@
+"""Jobs in Parquet, where pyarrow is installed; a word on how to install it, where it is not."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from gavel_py import InputError, Job, Submission, read_trace
+from tests.fakes import refusal
+from tests.workloads.support import file, places
+
+has_pyarrow = importlib.util.find_spec("pyarrow") is not None
+with_pyarrow = pytest.mark.skipif(not has_pyarrow, reason="pyarrow is not installed (the extra parquet)")
+
+
+def written(name: str, **columns: list[object]) -> str:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table(columns), name)
+    return name
+
+
+@with_pyarrow
+def test_rows_become_jobs() -> None:
+    name = written(
+        "jobs.parquet",
+        job_id=["a", "b", "c"],
+        num_gpus=[2, 4, 0],
+        arrival_seconds=[5.0, None, 1.0],
+        allowed_accelerators=[["v100", "p100"], None, None],
+        recorded_run_seconds=[60, None, None],
+    )
+    trace = read_trace(name)
+    assert trace.report.format == "parquet"
+    assert list(trace) == [
+        Submission(Job("b", num_gpus=4)),
+        Submission(Job("a", num_gpus=2, arrival_seconds=5, allowed_accelerators=["v100", "p100"]), run_seconds=60),
+    ]
+    assert places(trace) == [("jobs.parquet, row 3 (job 'c')", "num_gpus")]
+
+
+@with_pyarrow
+def test_columns_are_checked() -> None:
+    said = refusal(read_trace, written("jobs.parquet", num_gpu=[1]))
+    assert said.splitlines()[0].startswith("jobs.parquet: column 'num_gpu' is not known; did you mean 'num_gpus'")
+    assert said.splitlines()[1] == "jobs.parquet: column 'job_id' is missing"
+
+
+@with_pyarrow
+def test_a_broken_file() -> None:
+    assert refusal(read_trace, file("jobs.parquet", "PAR1 and no more")).startswith("jobs.parquet: cannot be read as Parquet: ")
+
+
+@pytest.mark.skipif(has_pyarrow, reason="pyarrow is installed")
+def test_what_to_install() -> None:
+    with pytest.raises(InputError, match=r"Parquet files need pyarrow \(.*\); install it with: pip install 'gavel-py\[parquet\]'"):
+        read_trace(file("jobs.parquet", "PAR1"))

@@ -1,0 +1,141 @@
+"""Microsoft's Philly trace, as published and re-cut."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gavel_py import InputError, Job, Submission, describe_trace, read_trace
+from tests.shared_data import SHARED, needs_shared_data
+from tests.workloads.support import file, places, read, skipped
+
+HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+
+
+def attempt(start: str | None, end: str | None, *gpus: str, machine: str = "m1") -> dict[str, Any]:
+    return {"start_time": start, "end_time": end, "detail": [{"ip": machine, "gpus": list(gpus)}]}
+
+
+def job(name: str, status: str, *attempts: dict[str, Any], submitted: str | None = "2017-10-09 07:00:00") -> dict[str, Any]:
+    return {"status": status, "vc": "vc1", "jobid": name, "attempts": list(attempts), "submitted_time": submitted, "user": "u"}
+
+
+RETRIED = job(
+    "retried",
+    "Pass",
+    attempt("2017-10-09 07:01:00", "2017-10-09 07:02:00", "gpu0", "gpu1", machine="m31"),
+    attempt("2017-10-09 07:10:00", "2017-10-09 08:10:00", "gpu0", "gpu1", "gpu2", "gpu3"),
+)
+
+
+class TestPublished:
+    def test_attempts_make_one_run(self) -> None:
+        file("cluster_machine_list", "machineId, number of GPUs, single GPU mem\nm31,8, 24GB\nm1,2, 12GB\n")
+        (submission,) = read("cluster_job_log", json.dumps([RETRIED]))
+        assert submission == Submission(
+            Job("retried", num_gpus=2, tenant="vc1"),  # the gang is that of the first attempt
+            run_seconds=60 + 3600,
+            wait_seconds=60,
+            status="passed",
+            failed_attempts=1,
+            accelerator="24GB",
+        )
+
+    def test_a_killed_job_was_cancelled_at_its_end_and_a_failed_one_failed_each_time(self) -> None:
+        killed = job("k", "Killed", attempt("2017-10-09 07:30:00", "2017-10-09 07:40:00", "gpu0"))
+        failed = job("f", "Failed", *[attempt("2017-10-09 07:30:00", "2017-10-09 07:31:00", "gpu0")] * 3)
+        trace = read("cluster_job_log", json.dumps([killed, failed]))
+        assert [(s.status, s.cancelled_seconds, s.failed_attempts) for s in trace] == [("killed", 2400, 0), ("failed", None, 3)]
+        assert "no cluster_machine_list lies beside it" in str(trace.report)
+
+    def test_what_never_ran_is_skipped_and_what_is_wrong_is_told(self) -> None:
+        trace = read(
+            "log.json",
+            json.dumps(
+                [
+                    job("never", "Killed"),
+                    job("no GPU", "Pass", attempt("2017-10-09 07:30:00", "2017-10-09 07:40:00")),
+                    job("open", "Pass", attempt("2017-10-09 07:30:00", None, "gpu0")),
+                    job("none", "Pass", attempt("None", "", "gpu0")),
+                    job("when", "Pass", attempt("2017-10-09 07:30:00", "2017-10-09 07:40:00", "gpu0"), submitted="None"),
+                    job("how", "Lost", attempt("2017-10-09 07:30:00", "2017-10-09 07:40:00", "gpu0")),
+                    job("back", "Pass", attempt("2017-10-09 07:30:00", "2017-10-09 07:20:00", "gpu0")),
+                    "text",
+                    RETRIED,
+                    RETRIED,
+                ]
+            ),
+        )
+        assert [submission.job.job_id for submission in trace] == ["retried"]
+        assert skipped(trace) == {
+            "never got a GPU, so its gang is not known": 2,
+            "none of its attempts has a start and an end": 2,
+        }
+        assert places(trace) == [
+            ("log.json, entry 5", "submitted_time"),
+            ("log.json, entry 6", "status"),
+            ("log.json, entry 7", "end_time"),
+            ("log.json, entry 8", ""),
+            ("log.json, entry 10 (job 'retried')", "job_id"),
+        ]
+        assert "Attempts without a start or an end count for nothing: 2." in trace.report.assumptions
+
+    def test_a_folder_does(self) -> None:
+        file("trace-data/cluster_job_log", json.dumps([RETRIED]))
+        assert len(read_trace("trace-data")) == 1
+
+
+class TestTable:
+    def test_times_become_seconds_since_the_first_arrival(self) -> None:
+        trace = read("p.csv", HEADER + "2017-10-10 00:00:30,66.0,1,66.0,a\n2017-10-09 23:59:30,5.0,16,80.0,b\n")
+        assert list(trace) == [
+            Submission(Job("2", num_gpus=16, tenant="b"), run_seconds=5),
+            Submission(Job("1", num_gpus=1, tenant="a", arrival_seconds=60), run_seconds=66),
+        ]
+        assert any("first arrival, 2017-10-09 23:59:30" in said for said in trace.report.assumptions)
+
+    def test_a_byte_order_mark_and_the_line_ends_of_windows_do_not_matter(self) -> None:
+        trace = read("p.csv", "\ufeff" + HEADER.replace("\n", "\r\n") + "2017-10-10 00:00:30,66.0,1,66.0,a\r\n\r\n")
+        assert list(trace) == [Submission(Job("1", tenant="a"), run_seconds=66)]
+
+    def test_lines_that_stand_twice_are_kept_and_counted(self) -> None:
+        line = "2017-10-10 00:00:30,66.0,1,66.0,a\n"
+        trace = read("p.csv", HEADER + line * 3)
+        assert len(trace) == 3
+        assert "Lines that say the same as an earlier one are jobs of their own: 2." in trace.report.assumptions
+
+    def test_broken_lines(self) -> None:
+        lines = [
+            "soon,66,1,66,a",
+            "2017-10-10 00:00:30,-6,1,66,a",
+            "2017-10-10 00:00:30,66,1.5,66,a",
+            "2017-10-10 00:00:30,66,1,66",
+        ]
+        trace = read("p.csv", HEADER + "\n".join(lines) + "\n2017-10-10 00:00:30,66,0,66,a\n2017-10-10 00:00:30,66,1,66,a\n\n")
+        assert places(trace) == [
+            ("p.csv, line 2", "timestamp"),
+            ("p.csv, line 3", "duration"),
+            ("p.csv, line 4", "num_gpus"),
+            ("p.csv, line 5", ""),
+        ]
+        assert skipped(trace) == {"asks for no GPU": 1}
+        assert len(trace) == 1
+        with pytest.raises(InputError, match=r"p\.csv, line 2, field timestamp: must be a time as in 2017-10-09 07:01:55"):
+            read_trace("p.csv", strict=True)
+
+
+@needs_shared_data
+def test_the_real_table() -> None:
+    trace = read_trace(SHARED / "philly" / "philly_jobs.csv", strict=True)
+    assert len(trace) == 82_247
+    assert "Lines that say the same as an earlier one are jobs of their own: 65." in trace.report.assumptions
+    assert Counter(s.job.num_gpus for s in trace) == {
+        1: 76627, 2: 1818, 4: 1870, 8: 1643, 12: 7, 16: 199, 24: 7, 32: 67, 64: 6, 128: 3
+    }  # fmt: skip
+    summary = describe_trace(trace)
+    assert len(summary.tenants) == 15
+    assert 108 < (summary.last_arrival or 0) / 86400 < 109
+    assert sum(period.num_jobs for period in summary.periods) == 82_247

@@ -1,0 +1,70 @@
+"""A trace as a picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gavel_py import Job, Submission, ThroughputProfile, Trace, generate_trace, plot_trace
+from gavel_py.cli import main
+from tests.fakes import refusal
+from tests.workloads.support import file
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (the extra plot)")
+
+TRACE = generate_trace(200, ThroughputProfile.builtin("gavel-osdi20"), jobs_per_hour=4)
+
+
+def words(name: str) -> set[str]:
+    """The texts in an SVG picture."""
+    return set(re.findall(r"<text[^>]*>([^<]+)</text>", Path(name).read_text()))
+
+
+def test_load_and_durations() -> None:
+    plot_trace(TRACE, "trace.svg")
+    shown = words("trace.svg")
+    assert shown >= {"200 jobs: GPUs held if no job had to wait", "Jobs that arrive", "Durations", "1 GPU", "8 GPUs"}
+
+
+def test_the_same_trace_makes_the_same_bytes() -> None:
+    plot_trace(TRACE, "a.svg")
+    plot_trace(TRACE, "b.svg")
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+
+
+def test_png() -> None:
+    plot_trace(TRACE, "trace.png")
+    assert Path("trace.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_gang_sizes_share_a_line() -> None:
+    plot_trace(Trace(Submission(Job(str(n), num_gpus=n, arrival_seconds=n), run_seconds=n) for n in range(1, 20)), "many.svg")
+    assert "others" in words("many.svg")
+
+
+@pytest.mark.parametrize("recorded", [{}, {"run_seconds": 5.0}, {"run_seconds": 0.0}])
+def test_one_job_is_enough(recorded: dict[str, float]) -> None:
+    plot_trace(Trace([Submission(Job("a"), **recorded)]), "one.svg")
+    assert "1 jobs: GPUs held if no job had to wait" not in words("one.svg")
+
+
+def test_what_cannot_be_drawn() -> None:
+    assert refusal(plot_trace, TRACE, "trace.pdf") == (
+        "trace.pdf: a picture is drawn as .svg or .png; give the file one of these endings"
+    )
+    assert refusal(plot_trace, Trace([]), "trace.svg") == "a trace without jobs has no picture"
+    assert refusal(plot_trace, TRACE, "nowhere/trace.svg") == "nowhere/trace.svg: cannot be written: No such file or directory"
+
+
+def test_the_command_draws_too(capsys: pytest.CaptureFixture[str]) -> None:
+    name = file("a.csv", "job_id,arrival_seconds,recorded_run_seconds\na,0,5\nb,9,7\n")
+    with pytest.raises(SystemExit) as exit_:
+        main(["trace", "describe", name, "--plot", "a.svg"])
+    assert exit_.value.code == 0
+    assert "2 jobs arrive" in capsys.readouterr().out
+    assert "Durations" in words("a.svg")
+    with pytest.raises(SystemExit) as exit_:
+        main(["trace", "describe", name, "--plot", "a.pdf"])
+    assert exit_.value.code == 2

@@ -1,0 +1,78 @@
+"""Which format a file is of, and what is said of files that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel_py import InputError, Job, Submission, Trace, read_trace, trace_formats, trace_text
+from tests.fakes import refusal
+from tests.workloads.support import file
+
+
+def test_a_file_of_no_known_format() -> None:
+    said = refusal(read_trace, file("a.txt", "hello\n"))
+    assert said.startswith("a.txt: is of no format that is known; say which with --format (format=...) if it is one: csv, json,")
+
+
+def test_a_format_that_does_not_exist() -> None:
+    assert refusal(read_trace, file("a.txt", "hello\n"), "filly") == (
+        "trace formats, field format: 'filly' is not one; did you mean 'philly'?"
+    )
+
+
+@pytest.mark.parametrize("name", [*trace_formats(), None])
+def test_a_file_that_is_not_there(name: str | None) -> None:
+    assert refusal(read_trace, "absent", name).startswith("absent")
+
+
+@pytest.mark.parametrize("name", ["csv", "philly-csv", "pai-csv", "openb", "helios", "sacct"])
+def test_an_empty_file(name: str) -> None:
+    assert refusal(read_trace, file("empty", ""), name).startswith("empty: ")
+
+
+def test_a_file_in_which_all_is_broken() -> None:
+    said = refusal(read_trace, file("a.trace", "x\ty\n" * 3), "gavel")
+    assert said.startswith("a.trace: holds no job that can be read as 'gavel'\na.trace, line 1: has 2 tab-separated fields")
+
+
+@settings(deadline=None)
+@given(name=st.sampled_from(sorted(trace_formats())), content=st.text(max_size=60) | st.binary(max_size=60))
+def test_rubbish_is_refused_or_told_in_words(name: str, content: str | bytes) -> None:
+    Path("rubbish").write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
+    try:
+        trace = read_trace("rubbish", name)
+    except InputError:
+        return
+    assert len(trace) == trace.report.num_jobs
+
+
+def test_only_our_own_formats_are_written() -> None:
+    assert refusal(trace_text, Trace([]), "gavel").startswith("trace, field format: 'gavel' cannot be written")
+
+
+def test_a_trace_holds_submissions() -> None:
+    assert refusal(Trace, [Job("a")]).startswith("trace: must hold Submission objects, found Job(job_id='a'")
+
+
+def test_a_trace_has_each_job_once() -> None:
+    said = refusal(Trace, [Submission(Job("a")), Submission(Job("a", num_gpus=2))])
+    assert said == "job 'a', field job_id: stands twice; job ids must be unique"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("run_seconds", -1.0),
+        ("wait_seconds", float("nan")),
+        ("estimate_seconds", float("inf")),
+        ("cancelled_seconds", float("nan")),
+        ("status", "done"),
+        ("failed_attempts", -1),
+    ],
+)
+def test_what_was_recorded_is_checked(field: str, value: object) -> None:
+    assert refusal(Submission, Job("a"), **{field: value}).startswith(f"job 'a', field recorded_{field}: must be")

@@ -1,0 +1,101 @@
+"""Slurm's accounting."""
+
+from __future__ import annotations
+
+import pytest
+
+from gavel_py import InputError, Job, Submission, read_trace
+from tests.workloads.support import file, places, read, skipped
+
+HEADER = "JobID|Account|Submit|Start|End|Elapsed|Timelimit|State|NCPUS|ReqTRES|AllocTRES\n"
+TIMES = "2024-05-01T08:00:00|2024-05-01T08:10:00|2024-05-01T09:10:00|01:00:00"
+TRES = "billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1"
+
+
+def line(job_id: str, state: str = "COMPLETED", times: str = TIMES, tres: str = TRES, limit: str = "1-02:00:00") -> str:
+    return f"{job_id}|lab|{times}|{limit}|{state}|8|{tres}|{tres}\n"
+
+
+def test_a_job_has_one_line_and_its_steps_are_left_out() -> None:
+    trace = read("sacct.txt", HEADER + line("100") + line("100.batch") + line("100.extern") + line("100.0"))
+    assert list(trace) == [
+        Submission(
+            Job("100", num_gpus=4, tenant="lab", cpus_per_gpu=2),
+            run_seconds=3600,
+            wait_seconds=600,
+            status="passed",
+            estimate_seconds=26 * 3600,
+            accelerator="a100",
+        )
+    ]
+    assert skipped(trace) == {"is a step, part of a job that has a line of its own": 3}
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "failed", "cancelled"),
+    [
+        ("CANCELLED by 1000", "killed", 0, 4200),
+        ("CANCELLED+", "killed", 0, 4200),
+        ("TIMEOUT", "killed", 0, 4200),
+        ("OUT_OF_MEMORY", "failed", 1, None),
+        ("NODE_FAIL", "failed", 1, None),
+    ],
+)
+def test_states(state: str, status: str, failed: int, cancelled: float | None) -> None:
+    (submission,) = read("sacct.txt", HEADER + line("100_7", state))
+    assert (submission.status, submission.failed_attempts, submission.cancelled_seconds) == (status, failed, cancelled)
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus", "kind"),
+    [
+        ("cpu=8,gres/gpu=2", 2, ""),
+        ("gres/gpu:v100=2,gres/gpu:k80=4", 6, ""),
+        ("gres/gpu:v100=2", 2, "v100"),
+        ("cpu=8,gres/gpu:v100=1,gres/gpu=1,gres/gpumem=16G", 1, "v100"),
+    ],
+)
+def test_ways_to_say_how_many_gpus(tres: str, gpus: int, kind: str) -> None:
+    (submission,) = read("sacct.txt", HEADER + line("1", tres=tres))
+    assert (submission.job.num_gpus, submission.accelerator) == (gpus, kind)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"), [("UNLIMITED", None), ("Partition_Limit", None), ("", None), ("02:30", 150), ("10:00:00", 36000)]
+)
+def test_limits(limit: str, seconds: float | None) -> None:
+    (submission,) = read("sacct.txt", HEADER + line("1", limit=limit))
+    assert submission.estimate_seconds == seconds
+
+
+def test_a_job_that_was_started_again_has_failed_before() -> None:
+    again = "2024-05-01T09:20:00|2024-05-01T09:30:00|2024-05-01T09:40:00|00:10:00"
+    trace = read("sacct.txt", HEADER + line("1", "NODE_FAIL") + line("1", times=again))
+    assert [(s.run_seconds, s.failed_attempts, s.status) for s in trace] == [(4200, 1, "passed")]
+    assert trace.report.num_records == 2
+
+
+def test_what_has_not_ended_or_has_no_gpu_is_skipped_and_what_is_wrong_is_told() -> None:
+    never = "2024-05-01T08:00:00|Unknown|Unknown|00:00:00"
+    trace = read(
+        "sacct.txt",
+        HEADER
+        + line("1", "RUNNING")
+        + line("2", "CANCELLED by 7", times=never)
+        + line("3", tres="cpu=8")
+        + line("4", "DREAMING")
+        + line("5", times=TIMES.replace("01:00:00", "an hour"))
+        + "6|lab\n"
+        + line("7"),
+    )
+    assert [s.job.job_id for s in trace] == ["7"]
+    assert skipped(trace) == {"had not ended (state RUNNING)": 1, "never started": 1, "asks for no GPU": 1}
+    assert places(trace) == [("sacct.txt, line 7", ""), ("sacct.txt, line 5", "State"), ("sacct.txt, line 6", "Elapsed")]
+
+
+def test_columns_that_are_needed() -> None:
+    name = file("sacct.txt", "JobID|Submit|State\n1|2024-05-01T08:00:00|COMPLETED\n")
+    with pytest.raises(InputError, match="column AllocTRES or ReqTRES is needed"):
+        read_trace(name)
+    with pytest.raises(InputError, match="column 'Submit' is missing"):
+        read_trace(file("other.txt", "JobID|State\n"), "sacct")
