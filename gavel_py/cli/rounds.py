@@ -129,6 +129,13 @@ def _groups(widths: list[int], room: int) -> Iterable[list[int]]:
         yield group
 
 
+def _reasons(delivery: gp.DeliveryReport) -> str:
+    """A sentence on why time is owed, the most first; nothing where no job waited for a reason."""
+    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > 0}
+    parts = [f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason])]
+    return f"Owed since {'; '.join(parts)}, in GPU-hours.\n" if parts else ""
+
+
 def delivery_text(delivery: gp.DeliveryReport) -> str:
     """Return what was delivered of what was promised, and the jobs that fell short most."""
     promised, owed = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
@@ -138,6 +145,7 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
         f"{owed:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
         f"which later rounds serve first, as far as whole gangs fit. Beyond the promise: {beyond:.4g} GPU-hours to waiting jobs.\n"
     )
+    summary += _reasons(delivery)
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:
         return summary
@@ -148,9 +156,10 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
             f"{job.promised_seconds:.0f}",
             f"{job.delivered_seconds:.0f}",
             f"{job.shortfall_seconds:.0f}",
+            str(job.why or ""),
         ]
         for job in short[:MOST_SHOWN]
     )
-    columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s"]
+    columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s", "it waited mostly since"]
     more = f", the first {MOST_SHOWN} of {len(short)}" if len(short) > MOST_SHOWN else ""
     return summary + "\n" + table_text(f"Jobs that are owed most{more}", columns, rows)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.in_force import InForce, columns_of
 from gavel_py.rounds.scheduler_state import SchedulerState
+from gavel_py.rounds.waits import waits_of
 
 __all__ = ["begin", "copied", "given_away", "in_words"]
+
+Floats = NDArray[np.float64]
 
 
 def in_words(
@@ -53,7 +59,8 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
     # Who has left since the round was planned is promised nothing of it.
     fractions = in_force.allocation.time_fractions * in_force.present(state.book)[:, None]
     columns = columns_of(problem, begun.assignments)
-    state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds)
+    waits = _waits(state, in_force, fractions, columns)
+    state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds, waits)
     for job_id in state.running.keys() - begun.assignments.keys():
         pasts[job_id].running_since_seconds = None
     for job_id, held in begun.assignments.items():
@@ -61,3 +68,13 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
         pasts[job_id].waiting_since_seconds = begun.end_seconds
         if state.running.get(job_id) != held:
             pasts[job_id].running_since_seconds = begun.start_seconds
+
+
+def _waits(state: SchedulerState, in_force: InForce, fractions: Floats, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) why jobs that are owed time do not run in the round that begins."""
+    problem, ids = in_force.problem, in_force.problem.job_ids
+    ran = columns >= 0
+    used = np.bincount(columns[ran], weights=problem.num_gpus[ran], minlength=len(problem.capacities))
+    present = in_force.present(state.book)[:, None]
+    claims = np.where(present & in_force.lasting, state.ledger.deficits(ids) + fractions, 0.0)
+    return waits_of(claims, ran, problem.runnable, problem.capacities - used, problem.num_gpus, ~state.ledger.knows(ids))

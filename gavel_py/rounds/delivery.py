@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.rounds.waits import WAITS, Wait
+
 __all__ = ["DeliveryLedger", "DeliveryReport", "JobDelivery"]
 
 Floats = NDArray[np.float64]
+
+SOME = 1e-6
+"""Seconds; what is short by less is not short."""
 
 # A job that idle GPUs served beyond its fraction has taken from nobody; counted in full, that time would be held against it for as
 # long as it took to "pay it back" once GPUs are scarce. So nobody waits longer than ten rounds for being ahead, or until the round
@@ -34,6 +39,12 @@ class JobDelivery:
     num_gpus: int
     promised_by_type: dict[str, float]
     delivered_by_type: dict[str, float]
+    waits: dict[Wait, int] = field(default_factory=dict)
+
+    @property
+    def why(self) -> Wait | None:
+        """Why it waited most often while it was owed time, the first of equals; None if it never did, or lacks nothing."""
+        return max(self.waits, key=lambda reason: self.waits[reason]) if self.waits and self.shortfall_seconds > SOME else None
 
     @property
     def promised_seconds(self) -> float:
@@ -58,6 +69,7 @@ class JobDelivery:
             "promised_seconds": self.promised_seconds,
             "delivered_seconds": self.delivered_seconds,
             "shortfall_seconds": self.shortfall_seconds,
+            "waits": {reason.name.lower(): count for reason, count in self.waits.items()},
             "promised_by_type": dict(self.promised_by_type),
             "delivered_by_type": dict(self.delivered_by_type),
         }
@@ -90,6 +102,16 @@ class DeliveryReport:
         promised = self.promised_gpu_seconds
         return self.shortfall_gpu_seconds / promised if promised else 0.0
 
+    @property
+    def shortfall_by_reason(self) -> dict[Wait, float]:
+        """Σ_i s_i · shortfall seconds by why jobs waited: each job's in parts of the rounds that it waited for each reason."""
+        found = dict.fromkeys(WAITS, 0.0)
+        for job in self.jobs.values():
+            rounds = sum(job.waits.values())
+            for reason, count in job.waits.items():
+                found[reason] += job.num_gpus * job.shortfall_seconds * count / rounds
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return {
@@ -97,6 +119,7 @@ class DeliveryReport:
             "delivered_gpu_seconds": self.delivered_gpu_seconds,
             "shortfall_gpu_seconds": self.shortfall_gpu_seconds,
             "undelivered_share": self.undelivered_share,
+            "shortfall_by_reason": {reason.name.lower(): seconds for reason, seconds in self.shortfall_by_reason.items()},
             "jobs": [job.to_dict() for job in self.jobs.values()],
         }
 
@@ -115,6 +138,7 @@ class DeliveryLedger:
         self._promised, self._delivered, self._deficits, self._received = (
             np.zeros((0, len(self.accelerator_types))) for _ in range(4)
         )
+        self._waits = np.zeros((0, len(WAITS)))
 
     def deficits(self, job_ids: Sequence[str]) -> Floats:
         """Return (N, K) D_ij, rounds owed; 0 for jobs not seen yet."""
@@ -123,6 +147,10 @@ class DeliveryLedger:
     def received(self, job_ids: Sequence[str]) -> Floats:
         """Return (N, K) rounds received since the allocation in force began; 0 for jobs not seen yet."""
         return self._looked_up(self._received, job_ids)
+
+    def knows(self, job_ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Return (N,) the jobs that have an account."""
+        return np.array([job_id in self._rows for job_id in job_ids], dtype=bool)
 
     def begin_allocation(self) -> None:
         """Say that the rounds entered from now on follow a new allocation."""
@@ -136,9 +164,15 @@ class DeliveryLedger:
         fractions: Floats,
         columns: NDArray[np.int64],
         round_seconds: float,
+        waits: NDArray[np.int64] | None = None,
     ) -> None:
-        """Enter one round: the (N, K) fractions in force, and the (N,) columns on which jobs ran, -1 = none."""
+        """Enter one round: the (N, K) fractions in force, and the (N,) columns on which jobs ran, -1 = none.
+
+        waits: (N,) why the others waited (`waits_of`).
+        """
         rows = self._rows_of(job_ids, num_gpus)
+        if waits is not None:
+            self._waits[rows] += waits[:, None] == np.arange(len(WAITS))
         received = (columns[:, None] == np.arange(len(self.accelerator_types))).astype(float)
         self._promised[rows] += fractions * round_seconds
         self._delivered[rows] += received * round_seconds
@@ -151,6 +185,7 @@ class DeliveryLedger:
         """Enter that a job lost its GPUs of this type in the round entered last: it did not receive it after all."""
         row, column = self._rows[job_id], self.accelerator_types.index(accelerator)
         self._delivered[row, column] -= round_seconds
+        self._waits[row, WAITS.index(Wait.NODE)] += 1
         self._received[row, column] = max(0.0, self._received[row, column] - 1.0)
         self._deficits[row, column] = min(self._deficits[row, column] + 1.0, MOST_OWED_ROUNDS)
 
@@ -160,8 +195,8 @@ class DeliveryLedger:
         rows = list(kept.values())
         self._rows = {job_id: row for row, job_id in enumerate(kept)}
         self._num_gpus = [self._num_gpus[row] for row in rows]
-        self._promised, self._delivered, self._deficits, self._received = (
-            table[rows] for table in (self._promised, self._delivered, self._deficits, self._received)
+        self._promised, self._delivered, self._deficits, self._received, self._waits = (
+            table[rows] for table in (self._promised, self._delivered, self._deficits, self._received, self._waits)
         )
 
     def report(self) -> DeliveryReport:
@@ -185,7 +220,8 @@ class DeliveryLedger:
         promised, delivered = (
             dict(zip(self.accelerator_types, table[row].tolist(), strict=True)) for table in (self._promised, self._delivered)
         )
-        return JobDelivery(job_id, self._num_gpus[row], promised, delivered)
+        waits = {reason: int(count) for reason, count in zip(WAITS, self._waits[row].tolist(), strict=True) if count}
+        return JobDelivery(job_id, self._num_gpus[row], promised, delivered, waits)
 
     def _rows_of(self, job_ids: Sequence[str], num_gpus: NDArray[np.int64]) -> list[int]:
         """The row of each job; new jobs get rows of zeros."""
@@ -197,8 +233,8 @@ class DeliveryLedger:
                 self._resize(self._rows[job_id], gang)
         new = ((0, len(self._rows) - len(self._deficits)), (0, 0))
         if new[0][1]:
-            self._promised, self._delivered, self._deficits, self._received = (
-                np.pad(table, new) for table in (self._promised, self._delivered, self._deficits, self._received)
+            self._promised, self._delivered, self._deficits, self._received, self._waits = (
+                np.pad(table, new) for table in (self._promised, self._delivered, self._deficits, self._received, self._waits)
             )
         return [self._rows[job_id] for job_id in job_ids]
 

@@ -88,12 +88,28 @@ class FreeGpus:
             return False
         return len(gpus) == 1 or locality == "any" or len({self.region_of(gpu, locality) for gpu in gpus}) == 1
 
+    def keep(self, gpus: Sequence[Gpu], locality: Locality, needs: Needs = NOTHING) -> bool:
+        """Take these GPUs if they are free for a gang of this locality, and say whether they were."""
+        name, index = gpus[0]
+        n = self._number.get(name)
+        if len(gpus) > 1 or n is None or self._limited:
+            there = self.holds(gpus, locality, needs)
+            if there:
+                self.take(gpus, needs)
+            return there
+        if index not in self._free[n]:
+            return False
+        self._free[n].remove(index)
+        self._changed(n, -1, needs)
+        return True
+
     def take(self, gpus: Iterable[Gpu], needs: Needs = NOTHING) -> None:
         """Mark free GPUs as taken, with what they need."""
         for name, indices in _grouped(gpus).items():
             n = self._number[name]
+            free = self._free[n]
             for index in indices:
-                self._free[n].remove(index)
+                free.remove(index)
             self._changed(n, -len(indices), needs)
 
     def give_back(self, gpus: Iterable[Gpu], needs: Needs = NOTHING) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import groupby, islice
+from typing import NamedTuple
 
 from gavel_py.cluster import Node
 from gavel_py.jobs import Locality
@@ -17,8 +17,7 @@ __all__ = ["Gang", "largest_holes", "place"]
 Places = dict[str, tuple[Gpu, ...]]
 
 
-@dataclass(frozen=True)
-class Gang:
+class Gang(NamedTuple):
     """GPUs of one type to be given to a job, all or none.
 
     locality: `node`: all on one node; `rack`: all in one rack (a node without a rack is a rack of its own); `any`: anywhere, best
@@ -89,8 +88,7 @@ def _settle(free: FreeGpus, order: Sequence[Gang], staying: bool) -> Places:
     """Place gangs in this order; with `staying`, running gangs hold their GPUs until one that comes before needs them."""
     places: Places = {}
     for gang in order if staying else ():
-        if len(gang.previous) == gang.num_gpus and free.holds(gang.previous, gang.locality, gang.needs):
-            free.take(gang.previous, gang.needs)
+        if len(gang.previous) == gang.num_gpus and free.keep(gang.previous, gang.locality, gang.needs):
             places[gang.job_id] = gang.previous
     for position, gang in enumerate(order):
         if gang.job_id not in places:

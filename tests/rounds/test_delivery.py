@@ -52,6 +52,7 @@ def test_the_report_as_plain_data() -> None:
         "promised_seconds": 100,
         "delivered_seconds": 0,
         "shortfall_seconds": 100,
+        "waits": {},
         "promised_by_type": {"fast": 100, "slow": 0},
         "delivered_by_type": {"fast": 0, "slow": 0},
     }

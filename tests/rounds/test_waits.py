@@ -1,0 +1,62 @@
+"""Why jobs wait: told for each round, summed per job and in all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from gavel_py.rounds.waits import WAITS, Wait, waits_of
+
+
+def scheduler(jobs: list[gp.Job], *nodes: int, rack: str | None = None) -> gp.RoundScheduler:
+    cluster = gp.Cluster([gp.Node(name=f"n{i}", accelerator="v100", num_gpus=n, rack=rack) for i, n in enumerate(nodes)])
+    ids = [job.job_id for job in jobs]
+    made = gp.RoundScheduler(cluster, gp.ThroughputProfile.from_matrix([[1.0]] * len(ids), job_ids=ids, accelerators=["v100"]))
+    for job in jobs:
+        made.submit(job)
+    return made
+
+
+def test_the_first_reason_that_holds_is_told() -> None:
+    claims = np.array([[0.5, 0.0], [0.5, 0.5], [0.5, 0.0], [0.5, 0.0], [0.0, 0.5], [-1.0, 0.0], [0.5, 0.0]])
+    ran = np.array([False] * 6 + [True])
+    open_types = np.array([[True, True]] * 4 + [[True, False]] + [[True, True]] * 2)
+    sizes = np.array([1, 4, 4, 2, 1, 1, 1])
+    new = np.array([True] + [False] * 6)
+    told = waits_of(claims, ran, open_types, np.array([2.0, 0.0]), sizes, new)
+    assert [WAITS[code] if code >= 0 else None for code in told.tolist()] == [
+        Wait.NEW, Wait.GANG, Wait.GANG, Wait.PLACE, Wait.NODE, None, None
+    ]  # fmt: skip
+    assert WAITS[int(waits_of(claims, ran, open_types, np.zeros(2), sizes, new)[1])] is Wait.TURN
+
+
+def test_two_jobs_on_one_gpu_wait_for_their_turns() -> None:
+    made = scheduler([gp.Job("a"), gp.Job("b")], 1)
+    for _ in range(6):
+        made.next_round()
+    waits = [job.waits for job in made.delivery().jobs.values()]
+    assert sum(each.get(Wait.NEW, 0) for each in waits) == 1
+    assert sum(each.get(Wait.TURN, 0) for each in waits) >= 2
+
+
+def test_a_gang_waits_for_enough_gpus() -> None:
+    """Two gangs of 2 on 3 GPUs take turns, and one GPU is always free."""
+    jobs = [gp.Job("a", num_gpus=2), gp.Job("b", num_gpus=2)]
+    made = scheduler(jobs, 3)
+    for _ in range(5):
+        made.next_round()
+    report = made.delivery()
+    assert sum(job.waits.get(Wait.GANG, 0) for job in report.jobs.values()) >= 1
+    assert sum(report.shortfall_by_reason.values()) == pytest.approx(report.shortfall_gpu_seconds, abs=1e-6)
+
+
+def test_a_node_that_is_down_is_named() -> None:
+    made = scheduler([gp.Job("a", num_gpus=2)], 2)
+    made.next_round()
+    made.node_down("n0")
+    for _ in range(3):
+        made.next_round()
+    account = made.delivery().jobs["a"]
+    assert account.why is Wait.NODE
+    assert account.to_dict()["waits"] == {"node": account.waits[Wait.NODE]}
