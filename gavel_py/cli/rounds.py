@@ -62,7 +62,9 @@ def command(request: Request, num_rounds: int, plot: Path | None) -> None:
 
 def play(inputs: Inputs, policy: gp.Policy, num_rounds: int, round_seconds: float) -> tuple[gp.RoundScheduler, list[gp.Round]]:
     """Return a scheduler of these jobs after `num_rounds` rounds, and the rounds."""
-    scheduler = gp.RoundScheduler(inputs.cluster, inputs.profile, policy=policy, round_seconds=round_seconds)
+    scheduler = gp.RoundScheduler(
+        inputs.cluster, inputs.profile, policy=policy, round_seconds=round_seconds, whole_gangs=inputs.whole_gangs
+    )
     for job in inputs.jobs:
         scheduler.submit(job)
     return scheduler, [scheduler.next_round() for _ in range(num_rounds)]

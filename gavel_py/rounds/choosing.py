@@ -31,12 +31,13 @@ class Chooser:
     round_seconds: float
     restart_seconds: float
     min_run_seconds: float
+    whole_gangs: bool
 
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
         in_force = state.in_force
         if state.changed or in_force is None:
-            question = question_of(state.book, start, state.lasting, state.in_force)
+            question = question_of(state.book, start, state.lasting, state.in_force, self.whole_gangs)
             in_force = solved(question, state.nodes, self.profile, self.solver)
         assignments = self.chosen(state, in_force, self._locked(state, in_force, start))
         if in_force is not state.in_force:

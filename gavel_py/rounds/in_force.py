@@ -38,6 +38,7 @@ class Question:
     attained_gpu_seconds: tuple[float, ...]
     running_on: tuple[str | None, ...]
     previous_fractions: tuple[tuple[float, ...], ...] | None
+    whole_gangs: bool
 
     def problem(self, nodes: NodeStates, profile: Profile) -> AllocationProblem:
         """Return the problem on the nodes as they are, with the normalisers of the whole cluster."""
@@ -61,6 +62,7 @@ class Question:
             attained_gpu_seconds=self.attained_gpu_seconds,
             running_on=self.running_on,
             previous_fractions=self.previous_fractions,
+            whole_gangs=self.whole_gangs,
         )
 
 
@@ -93,7 +95,9 @@ class InForce:
         return [job_id for job_id, steps in total if job_id in book.jobs and not book.jobs[job_id].steps_done >= steps]
 
 
-def question_of(book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None) -> Question:
+def question_of(
+    book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, whole_gangs: bool
+) -> Question:
     """Return what the policy is to be asked now. running: who may go on where it runs; before: the allocation in force so far."""
     jobs = book.in_order
     pasts = [book.standings[job.job_id] for job in jobs]
@@ -110,6 +114,7 @@ def question_of(book: JobBook, now_seconds: float, running: Mapping[str, Assignm
         attained_gpu_seconds=tuple(past.attained_gpu_seconds for past in pasts),
         running_on=tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs),
         previous_fractions=None if before is None else _fractions_of(before.allocation, jobs),
+        whole_gangs=whole_gangs,
     )
 
 

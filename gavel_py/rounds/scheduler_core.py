@@ -39,6 +39,7 @@ class SchedulerCore:
         mechanism: MechanismName | Mechanism = "deficit",
         restart_seconds: float = 0.0,
         min_run_seconds: float = 0.0,
+        whole_gangs: bool = True,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
@@ -51,6 +52,7 @@ class SchedulerCore:
         self.round_seconds = float(round_seconds)
         self.restart_seconds = float(restart_seconds)
         self.min_run_seconds = float(min_run_seconds)
+        self.whole_gangs = bool(whole_gangs)
         self.mechanism: MechanismName | Mechanism = mechanism
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # an unknown name is found here, not in a round
         self._state = SchedulerState(JobBook(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))

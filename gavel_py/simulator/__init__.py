@@ -6,8 +6,19 @@ became of all; engine: the clock.
 
 from gavel_py.simulator.engine import Simulation, simulate
 from gavel_py.simulator.events import NodeFailures, NodeWindow
+from gavel_py.simulator.maintenance import read_maintenance
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.simulator.result import SimulationResult
 from gavel_py.simulator.summary import Summary
 
-__all__ = ["JobRecord", "NodeFailures", "NodeWindow", "Outcome", "Simulation", "SimulationResult", "Summary", "simulate"]
+__all__ = [
+    "JobRecord",
+    "NodeFailures",
+    "NodeWindow",
+    "Outcome",
+    "Simulation",
+    "SimulationResult",
+    "Summary",
+    "read_maintenance",
+    "simulate",
+]

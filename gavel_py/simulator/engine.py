@@ -47,7 +47,8 @@ class Simulation:
     on_record, on_round: what is to be done with each job that leaves (its record is not kept then), and with each round.
 
     Jobs that arrive within a round wait for the next. What ends within a round ends there, and its GPUs are free from the next
-    round on. A job whose node goes down, and one that fails, loses what it did since the round began.
+    round on; a round in which nobody runs any more ends at once. A job whose node goes down, and one that fails, loses what it did
+    since the round began.
     Raises `InputError` for a wrong argument, and for a job without an end (`total_steps`) when it arrives.
     """
 
@@ -193,7 +194,10 @@ class Simulation:
             self._change_nodes(min(end, stops[0].seconds if stops else end), stays)
             if not stops or stops[0].seconds > end + DIGITS * abs(end):
                 break
-            self._stopped(heappop(stops), stays)
+            stop = heappop(stops)
+            self._stopped(stop, stays)
+            if not stays:
+                end = stop.seconds  # nobody is left who would have to wait for its end
         for stay in stays.values():
             stay.advance(end)
         self._pass_time(end)

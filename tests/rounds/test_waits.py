@@ -51,6 +51,19 @@ def test_a_gang_waits_for_enough_gpus() -> None:
     assert sum(report.shortfall_by_reason.values()) == pytest.approx(report.shortfall_gpu_seconds, abs=1e-6)
 
 
+def test_what_cannot_be_delivered_may_be_promised_as_published() -> None:
+    jobs = [gp.Job("a", num_gpus=2), gp.Job("b", num_gpus=2)]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+    made = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 3}), speeds, whole_gangs=False)
+    for job in jobs:
+        made.submit(job)
+    for _ in range(20):
+        made.next_round()
+    report = made.delivery()
+    assert report.undelivered_share == pytest.approx(1 / 3, abs=0.01)
+    assert max(report.shortfall_by_reason, key=lambda reason: report.shortfall_by_reason[reason]) is Wait.GANG
+
+
 def test_a_node_that_is_down_is_named() -> None:
     made = scheduler([gp.Job("a", num_gpus=2)], 2)
     made.next_round()

@@ -67,19 +67,22 @@ class TestKnownAnswers:
         assert result.summary.usage["v100"]["used"] == 105
 
     def test_rounds_end_jobs_within_but_free_gpus_at_their_end(self) -> None:
-        jobs = [gp.Job("a", total_steps=500), gp.Job("b", total_steps=100)]
-        result = play(jobs, round_seconds=360)
-        assert jcts(result) == [500, 820]
+        jobs = [gp.Job("a", total_steps=500), gp.Job("b", total_steps=1000), gp.Job("c", total_steps=100)]
+        result = play(jobs, "v100:2", round_seconds=360)
+        assert jcts(result) == [500, 1000, 820]
         assert result.summary.usage["v100"] == {
-            "gpu_seconds": 1080, "used": 600, "idle": 480, "down": 0, "utilization": 600 / 1080
+            "gpu_seconds": 2000, "used": 1600, "idle": 400, "down": 0, "utilization": 0.8
         }  # fmt: skip
-        assert [result.jobs[i].queueing_seconds for i in "ab"] == [0, 720]
+        assert [result.jobs[i].queueing_seconds for i in "abc"] == [0, 0, 720]
+
+    def test_a_round_in_which_nobody_runs_any_more_ends(self) -> None:
+        assert jcts(play([gp.Job("a", total_steps=500), gp.Job("b", total_steps=100)], round_seconds=360)) == [500, 600]
 
     def test_time_without_jobs_passes_to_the_next_arrival(self) -> None:
         jobs = [gp.Job("a", total_steps=100), gp.Job("b", total_steps=100, arrival_seconds=1000)]
         result = play(jobs, round_seconds=360)
         assert jcts(result) == [100, 100]
-        assert result.summary.usage["v100"]["gpu_seconds"] == 1360
+        assert result.summary.usage["v100"]["gpu_seconds"] == 1100
 
     def test_what_arrives_within_a_round_waits_for_the_next(self) -> None:
         jobs = [gp.Job("a", total_steps=1000), gp.Job("b", total_steps=100, arrival_seconds=10)]
@@ -143,7 +146,7 @@ class TestFates:
         result = play(jobs)
         assert result.jobs["a"].outcome is Outcome.CANCELLED
         assert result.jobs["a"].running_seconds == 500
-        assert result.jobs["b"].end_seconds == 820
+        assert result.jobs["b"].end_seconds == 600
 
     def test_policies_see_estimates_and_jobs_do_what_is_true(self) -> None:
         """By the estimates b is the shorter one; it takes far longer."""
