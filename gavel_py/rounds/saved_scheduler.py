@@ -39,7 +39,7 @@ class Saved:
     solver: Solver
     profile: Profile
     mechanism: MechanismName | Mechanism
-    options: dict[str, float]
+    options: dict[str, Any]
     state: SchedulerState
 
 
