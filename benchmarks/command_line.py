@@ -24,7 +24,15 @@ import gavel_py as gp
 
 RUNS = 7
 JOBS = 1_000
-CLUSTER = "v100:200,p100:200,k80:200"
+PRICES = {"v100": 2.48, "p100": 1.46, "k80": 0.45}
+"""Dollars per GPU-hour; some policies ask for them."""
+
+
+def write_cluster(path: Path) -> None:
+    """Write 200 GPUs of each type, in nodes of 8."""
+    types = [f"  {name}: {{price_per_hour: {price}}}" for name, price in PRICES.items()]
+    nodes = [f"  - {{name: {name}-{i}, accelerator: {name}, num_gpus: 8}}" for name in PRICES for i in range(25)]
+    path.write_text("\n".join(["accelerator_types:", *types, "nodes:", *nodes, ""]))
 
 
 def write_jobs(path: Path) -> None:
@@ -33,13 +41,12 @@ def write_jobs(path: Path) -> None:
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["job_id", "job_type", "num_gpus", "weight", "total_steps"])
+        writer.writerow(["job_id", "job_type", "num_gpus", "weight", "total_steps", "deadline_seconds"])
         for number in range(JOBS):
             gang = chance.choices([1, 2, 4, 8], [70, 10, 15, 5])[0]
             types = [name for name in profile.job_types if profile.has(name, gang, "v100")]
-            writer.writerow(
-                [f"job-{number}", chance.choice(types), gang, chance.choice([1, 1, 1, 5]), chance.randint(10**4, 10**6)]
-            )
+            work = [chance.choice([1, 1, 1, 5]), chance.randint(10**4, 10**6), chance.randint(10**5, 10**7)]
+            writer.writerow([f"job-{number}", chance.choice(types), gang, *work])
 
 
 def seconds(command: list[str]) -> float:
@@ -48,22 +55,24 @@ def seconds(command: list[str]) -> float:
     return time.perf_counter() - started
 
 
-def commands(jobs: Path) -> dict[str, list[str]]:
+def commands(jobs: Path, cluster: Path) -> dict[str, list[str]]:
     python = sys.executable
     gavel = [python, "-m", "gavel_py"]
-    solve = [*gavel, "solve", str(jobs), "--cluster", CLUSTER, "--policy"]
+    solve = [*gavel, "solve", str(jobs), "--cluster", str(cluster), "--policy"]
     imports = "import cvxpy, highspy, scipy.sparse, pydantic, gavel_py"
     return {
         "`python -c pass` (baseline)": [python, "-c", "pass"],
         "`gavel --help`": [*gavel, "--help"],
         "importing cvxpy, highspy, scipy.sparse, pydantic": [python, "-c", imports],
-        **{f"`gavel solve`, {JOBS:,} jobs, `{name}`": [*solve, name] for name in gp.policy_names()},
+        **{
+            f"`gavel solve`, {JOBS:,} jobs, `{name}`": [*solve, name] for name in gp.policy_names() if name != "allox"
+        },  # which takes no gangs
     }
 
 
-def table(jobs: Path) -> str:
+def table(jobs: Path, cluster: Path) -> str:
     """Measure, and return the figures as a Markdown table."""
-    rows = commands(jobs)
+    rows = commands(jobs, cluster)
     taken: dict[str, list[float]] = {name: [] for name in rows}
     for run in range(RUNS + 1):
         for name, command in rows.items():
@@ -82,9 +91,10 @@ def table(jobs: Path) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        jobs = Path(folder) / "jobs.csv"
+        jobs, cluster = Path(folder) / "jobs.csv", Path(folder) / "cluster.yaml"
         write_jobs(jobs)
-        text = table(jobs)
+        write_cluster(cluster)
+        text = table(jobs, cluster)
     print(text)
     if "--write" in sys.argv[1:]:
         tables.write("command_line", text)

@@ -17,7 +17,7 @@ PACKAGE = Path(gp.__file__).parent
 # From the ground floor up; a module may import from floors below its own and from its own package.
 FLOORS = [
     {"errors", "ordering", "numbering", "service"},
-    {"validation", "reading", "screening"},
+    {"validation", "reading", "screening", "writing", "picture_files"},
     {"array_checks", "bases"},
     {"nodes", "jobs", "tenants"},
     {"cluster_files"},

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
+from gavel_py.picture_files import FORMATS, check_plot
 from gavel_py.report.bars import bars_of, blocks_of
 from gavel_py.report.colours import colours_of
 from gavel_py.report.lanes import lanes_of
-from gavel_py.report.picture_file import FORMATS, check_plot, write_whole
 from gavel_py.report.round_grid import RoundGrid, grid_of
 from gavel_py.report.time_marks import duration
 from gavel_py.rounds.assignment import Round
 from gavel_py.rounds.delivery import DeliveryReport
+from gavel_py.writing import write_whole
 
 __all__ = ["plot_rounds"]
 

@@ -1,16 +1,15 @@
-"""A file that is either as it was or whole: written beside its place, checked, and put there in one step."""
+"""The state of a scheduler as a file: checked, versioned, and either as it was or whole."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError
+from gavel_py.writing import write_whole
 
 __all__ = ["read_state", "write_state"]
 
@@ -22,23 +21,7 @@ def write_state(path: str | Path, state: dict[str, Any]) -> None:
     """Write `state` to the file, which holds what it held before until all of it is on the disk. Raises `InputError`."""
     document = {"format": FORMAT, "version": VERSION, "sha256": _checksum(state), "state": state}
     content = json.dumps(document, separators=(",", ":")).encode()
-    place = Path(os.path.realpath(path))
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            with open(beside, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if place.exists():
-                beside.chmod(stat.S_IMODE(place.stat().st_mode))  # who may read it is not ours to change
-            beside.replace(place)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        _sync_folder(place.parent)
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
+    write_whole(path, content, durable=True)
 
 
 def read_state(path: str | Path) -> dict[str, Any]:
@@ -64,15 +47,3 @@ def _checksum(state: dict[str, Any]) -> str:
 
 def _refused(path: str | Path, problem: str) -> InputError:
     return InputError(Fault(str(path), "", problem))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the new name to the disk too; some systems cannot, and have it there already or never."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError
+from gavel_py.picture_files import FORMATS, check_plot
 from gavel_py.workloads.report import counted
 from gavel_py.workloads.summary import describe_trace
 from gavel_py.workloads.trace import Trace
+from gavel_py.writing import write_whole
 
 __all__ = ["plot_trace"]
 
-FORMATS = {".svg": "svg", ".png": "png"}
 PERIODS = 240
 SECONDS_PER_DAY = 86400.0
 MOST_LINES = 6
@@ -42,16 +42,10 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
     The file ends in .svg or .png, and is written whole or not at all. Raises `InputError` for another ending, a place that cannot
     be written, a trace without jobs, and where matplotlib is not installed.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise InputError(Fault(str(path), "", "a picture is drawn as .svg or .png; give the file one of these endings"))
+    check_plot(path)
     if not trace:
         raise InputError("a trace without jobs has no picture")
-    try:
-        content = _drawn(trace, FORMATS[suffix])
-    except ImportError as error:
-        raise InputError(f"pictures need matplotlib ({error}); install it with: pip install 'gavel-py[plot]'") from None
-    _write(Path(path), content)
+    write_whole(path, _drawn(trace, FORMATS[Path(path).suffix.lower()]))
 
 
 def _drawn(trace: Trace, form: str) -> bytes:
@@ -104,14 +98,3 @@ def _series(trace: Trace) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.flo
         yield f"{size} GPU" if size == 1 else f"{size} GPUs", np.sort(by_size[size])
     if len(named) < len(frequent):
         yield "others", np.sort(np.concatenate([by_size[size] for size in frequent[len(named) :]]))
-
-
-def _write(path: Path, content: bytes) -> None:
-    place = Path(os.path.realpath(path))  # a link stays a link, its target is written
-    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content)
-        beside.replace(place)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None

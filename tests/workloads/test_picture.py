@@ -55,7 +55,7 @@ def test_what_cannot_be_drawn() -> None:
         "trace.pdf: a picture is drawn as .svg or .png; give the file one of these endings"
     )
     assert refusal(plot_trace, Trace([]), "trace.svg") == "a trace without jobs has no picture"
-    assert refusal(plot_trace, TRACE, "nowhere/trace.svg") == "nowhere/trace.svg: cannot be written: No such file or directory"
+    assert refusal(plot_trace, TRACE, "nowhere/trace.svg") == "nowhere/trace.svg: cannot be written: there is no folder 'nowhere'"
 
 
 def test_the_command_draws_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,13 @@
-"""Files of pictures: which there can be, and writing one whole or not at all."""
+"""Files of pictures: which there can be, and whether one can be made."""
 
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["FORMATS", "check_plot", "write_whole"]
+__all__ = ["FORMATS", "check_plot"]
 
 FORMATS = {".svg": "svg", ".png": "png"}
 
@@ -32,23 +31,3 @@ def check_plot(path: str | Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise InputError(f"pictures need matplotlib ({error}); install it with: pip install 'gavel-py[plot]'") from None
-
-
-def write_whole(path: str | Path, content: bytes) -> None:
-    """Write a new file beside the old one and put it in its place. Raises `InputError`."""
-    try:
-        place = Path(os.path.realpath(path))  # a link stays a link, its target is written
-        if place.exists() and not place.is_file():
-            place.write_bytes(content)  # a pipe or a device
-            return
-        beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        try:
-            beside.write_bytes(content)
-            if place.exists():
-                beside.chmod(stat.S_IMODE(place.stat().st_mode))  # who may read it is not ours to change
-            beside.replace(place)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
