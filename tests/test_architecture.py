@@ -108,6 +108,11 @@ def test_everything_public_is_documented(name: str) -> None:
     [
         ("import gavel_py", ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"]),
         ("from gavel_py.cli import main", ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"]),
+        (  # as `gavel --help` does
+            "import importlib; from gavel_py.cli import COMMANDS\n"
+            "for name in COMMANDS.values(): importlib.import_module(f'gavel_py.cli.{name}')",
+            ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"],
+        ),
         ("import gavel_py as gp; gp.policy_options(gp.policy_class('max_min_fairness'))", ["cvxpy", "scipy", "highspy"]),
         ("import gavel_py as gp; gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]), 'fifo')", ["cvxpy", "scipy", "highspy"]),
     ],

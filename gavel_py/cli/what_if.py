@@ -6,15 +6,17 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 import gavel_py as gp
 from gavel_py.cli.output import number, table_text, width
 from gavel_py.errors import nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Change", "WhatIf", "changes_of", "what_if_text"]
 
@@ -134,7 +136,7 @@ def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
 
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
     """The jobs whose v grows, most of all first."""
-    order = np.argsort(-change, kind="stable")
+    order: NDArray[np.int64] = (-change).argsort(kind="stable")
     return order[change[order] > NOTHING]
 
 
