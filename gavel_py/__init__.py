@@ -70,7 +70,17 @@ if TYPE_CHECKING:
     from gavel_py.program import Program
     from gavel_py.proof import Proof
     from gavel_py.report import check_plot, plot_rounds
-    from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler
+    from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
+    from gavel_py.simulator import (
+        JobRecord,
+        NodeFailures,
+        NodeWindow,
+        Outcome,
+        Simulation,
+        SimulationResult,
+        read_maintenance,
+        simulate,
+    )
     from gavel_py.tenants import Tenant, TenantTree
     from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
     from gavel_py.workloads import (
@@ -137,7 +147,8 @@ _HOMES = {
         "PolicyOption",
         "SumPolicy",
         "Then",
-        "WeightedSum",
+        "Wait",
+    "WeightedSum",
         "option",
         "policy_class",
         "policy_names",
@@ -149,7 +160,17 @@ _HOMES = {
     "program": ("Program",),
     "proof": ("Proof",),
     "report": ("check_plot", "plot_rounds"),
-    "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler"),
+    "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
+    "simulator": (
+        "JobRecord",
+        "NodeFailures",
+        "NodeWindow",
+        "Outcome",
+        "Simulation",
+        "SimulationResult",
+        "read_maintenance",
+        "simulate",
+    ),
     "tenants": ("Tenant", "TenantTree"),
     "throughput_profiles": ("Measurement", "ThroughputProfile", "ThroughputStore"),
     "workloads": (
@@ -196,6 +217,7 @@ __all__ = [
     "InputError",
     "Job",
     "JobClasses",
+    "JobRecord",
     "JobSet",
     "KeepRunning",
     "Lease",
@@ -205,8 +227,11 @@ __all__ = [
     "MinThroughput",
     "MissingThroughputError",
     "Node",
+    "NodeFailures",
     "NodeState",
+    "NodeWindow",
     "OrderedPolicy",
+    "Outcome",
     "Pin",
     "Policy",
     "PolicyContractError",
@@ -220,6 +245,8 @@ __all__ = [
     "Round",
     "RoundScheduler",
     "Route",
+    "Simulation",
+    "SimulationResult",
     "Solver",
     "SolverError",
     "Submission",
@@ -234,6 +261,7 @@ __all__ = [
     "TraceReport",
     "TraceSummary",
     "UnknownNameError",
+    "Wait",
     "WeightedSum",
     "assign_job_types",
     "assume_durations",
@@ -250,8 +278,10 @@ __all__ = [
     "policy_options",
     "policy_source",
     "read_constraints",
+    "read_maintenance",
     "read_trace",
     "resolve_policy",
+    "simulate",
     "solve",
     "trace_formats",
     "trace_text",

@@ -15,6 +15,7 @@ from gavel_py.rounds.node_states import NodeState
 from gavel_py.rounds.placement import Gang, place
 from gavel_py.rounds.priority import choose_by_priority
 from gavel_py.rounds.scheduler import RoundScheduler
+from gavel_py.rounds.waits import Wait
 
 __all__ = [
     "Assignment",
@@ -26,6 +27,7 @@ __all__ = [
     "Round",
     "RoundDemand",
     "RoundScheduler",
+    "Wait",
     "choose_by_priority",
     "choose_jobs",
     "place",
