@@ -148,7 +148,7 @@ _HOMES = {
         "SumPolicy",
         "Then",
         "Wait",
-    "WeightedSum",
+        "WeightedSum",
         "option",
         "policy_class",
         "policy_names",

@@ -22,6 +22,7 @@ COMMANDS = {
     "policies": "policies",
     "profiles": "profiles",
     "rounds": "rounds",
+    "simulate": "simulate",
     "solve": "solve",
     "trace": "trace",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,17 +19,33 @@ from gavel_py.cli.constraints import constrained
 from gavel_py.cli.own_policies import find_policy
 from gavel_py.errors import together
 
-__all__ = ["Inputs", "Request", "load", "policies_of", "problem_options", "warnings_shown"]
+__all__ = [
+    "Common",
+    "Inputs",
+    "Option",
+    "Request",
+    "assignments",
+    "bundled",
+    "cluster_of",
+    "common_options",
+    "import_solver",
+    "load",
+    "output_options",
+    "policies_of",
+    "problem_options",
+    "profile_of",
+    "round_option",
+    "warnings_shown",
+]
 
 DEFAULT_PROFILE = "gavel-osdi20"
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the options of `problem_options` say, as typed."""
+class Common:
+    """What the options say that all commands on a cluster have, as typed."""
 
-    jobs_file: Path
     cluster: str
     profile: str | None
     throughputs: Path | None
@@ -38,9 +55,16 @@ class Request:
     renames: tuple[str, ...]
     store: Path | None
     round_seconds: float
-    whole_gangs: bool
     form: str | None
     out: Path | None
+
+
+@dataclass(frozen=True)
+class Request(Common):
+    """What the options of `problem_options` say, as typed."""
+
+    jobs_file: Path
+    whole_gangs: bool
 
 
 @dataclass(frozen=True)
@@ -69,8 +93,9 @@ def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete
 
 
 FILE = click.Path(path_type=Path)
-OPTIONS = (
-    click.argument("jobs_file", metavar="JOBS", type=FILE),
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+common_options: tuple[Option, ...] = (
     click.option(
         "--cluster", "-c", required=True, metavar="FILE|SPEC", help="A YAML, JSON or openb CSV file, or v100:16,p100:8/4."
     ),
@@ -96,52 +121,75 @@ OPTIONS = (
     ),
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
-    click.option("--round-seconds", type=click.FloatRange(0, 1e9, min_open=True), default=360.0, show_default=True, metavar="S"),
-    click.option(
-        "--whole-gangs/--no-whole-gangs", default=True, help="Promise what whole gangs on the nodes can use [yes], or as published."
-    ),
+)
+round_option: Option = click.option(
+    "--round-seconds", type=click.FloatRange(0, 1e9, min_open=True), default=360.0, show_default=True, metavar="S"
+)
+output_options: tuple[Option, ...] = (
     click.option("--json", "form", flag_value="json", help="Print JSON and nothing else."),
     click.option("--csv", "form", flag_value="csv", help="Print CSV and nothing else."),
     click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead."),
 )
+OPTIONS: tuple[Option, ...] = (
+    click.argument("jobs_file", metavar="JOBS", type=FILE),
+    *common_options,
+    round_option,
+    click.option(
+        "--whole-gangs/--no-whole-gangs", default=True, help="Promise what whole gangs on the nodes can use [yes], or as published."
+    ),
+    *output_options,
+)
 
 
-def problem_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name jobs, cluster, throughputs, policies and output, as one `Request`."""
+def bundled(kind: type[Common], options: Iterable[Option]) -> Option:
+    """Return a decorator that gives a command these options, as one record of this kind."""
 
-    @functools.wraps(command)
-    def bundled(**options: Any) -> None:
-        request = Request(**{field.name: options.pop(field.name) for field in fields(Request)})
-        command(request, **options)
+    def decorator(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def taking_options(**given: Any) -> None:
+            command(kind(**{field.name: given.pop(field.name) for field in fields(kind)}), **given)
 
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(OPTIONS), bundled)
+        wrapped: Callable[..., Any] = taking_options
+        for option in reversed(list(options)):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorator
+
+
+problem_options: Option = bundled(Request, OPTIONS)
+"""Gives a command the options that name jobs, cluster, throughputs, policies and output, as one `Request`."""
 
 
 def load(request: Request) -> Inputs:
     """Read jobs, cluster and profile; faults of all three come together."""
-    if request.profile is not None and request.throughputs is not None:
-        raise click.UsageError("--profile and --throughputs both say how fast jobs run; give one of them")
     with together() as attempt:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file))
-        cluster = attempt(lambda: _cluster(request.cluster, request.renames))
-        profile = attempt(lambda: _profile(request.profile or DEFAULT_PROFILE, request.throughputs, request.store))
+        cluster = attempt(lambda: cluster_of(request))
+        profile = attempt(lambda: profile_of(request))
     return Inputs(jobs, cluster, profile, request.whole_gangs)
 
 
-def _cluster(text: str, renames: tuple[str, ...]) -> gp.Cluster:
+def cluster_of(request: Common) -> gp.Cluster:
+    """Return the cluster that --cluster names, with the names of --map-accelerator."""
+    text = request.cluster
     if Path(text).suffix not in SUFFIXES and not Path(text).exists():
         cluster = gp.Cluster.from_inline(text)
     else:
         cluster = gp.Cluster.from_file(text)
-    return cluster.renamed(_assignments(renames, "--map-accelerator", "OLD=NEW"))
+    return cluster.renamed(assignments(request.renames, "--map-accelerator", "OLD=NEW"))
 
 
-def _profile(name: str, throughputs: Path | None, store: Path | None) -> gp.Profile:
-    if throughputs is not None:
-        return gp.ThroughputProfile.from_matrix(throughputs)
+def profile_of(request: Common) -> gp.Profile:
+    """Return what --profile or --throughputs names."""
+    if request.profile is not None and request.throughputs is not None:
+        raise click.UsageError("--profile and --throughputs both say how fast jobs run; give one of them")
+    if request.throughputs is not None:
+        return gp.ThroughputProfile.from_matrix(request.throughputs)
+    name = request.profile or DEFAULT_PROFILE
     if Path(name).suffix in {".csv", ".json"}:
         return gp.ThroughputProfile.from_file(name)
-    return gp.ThroughputStore(store).load(name)
+    return gp.ThroughputStore(request.store).load(name)
 
 
 def _assignment(text: str, option: str, form: str) -> tuple[str, str]:
@@ -151,7 +199,8 @@ def _assignment(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
+def assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Return {name: value} of texts such as NAME=VALUE; option, form: how messages call it and what it should be."""
     found: dict[str, str] = {}
     for name, value in (_assignment(text, option, form) for text in texts):
         if found.setdefault(name, value) != value:
@@ -159,19 +208,25 @@ def _assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]
     return found
 
 
-def policies_of(request: Request) -> list[gp.Policy]:
+def policies_of(request: Common) -> list[gp.Policy]:
     """Return the policies that --policy, --set and --constraints name; each --set must be an option of at least one of them."""
-    shared = _assignments(request.settings, "--set", "OPTION=VALUE")
+    shared = assignments(request.settings, "--set", "OPTION=VALUE")
     specs = request.policy_specs or ("max_min_fairness",)
     names = [spec.split(",")[0].strip() for spec in specs]
     known = [gp.policy_options(find_policy(name)) for name in names]
     everywhere = {option for options in known for option in options}
     policies = []
     for spec, name, options in zip(specs, names, known, strict=True):
-        own = _assignments(spec.split(",")[1:], "--policy", "NAME,OPTION=VALUE")
+        own = assignments(spec.split(",")[1:], "--policy", "NAME,OPTION=VALUE")
         applied = {option: value for option, value in shared.items() if option in options or option not in everywhere}
         policies.append(gp.resolve_policy(name, **(applied | own)))
     return constrained(policies, request.constraint_files)
+
+
+def import_solver(policies: Iterable[gp.Policy]) -> None:
+    """Import what programs need before the clock of the first policy starts, if any of them needs it."""
+    if not all(isinstance(policy, gp.OrderedPolicy | gp.FormulaPolicy) for policy in policies):
+        importlib.import_module(gp.Program.__module__)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
-from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, csv_text, emit, number, table_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
 from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
@@ -61,7 +60,7 @@ def command(request: Request, num_rounds: int, merge_tolerance: float, what_if: 
         read = time.perf_counter()
         problem = inputs.problem()
         built = time.perf_counter()
-        _import_solver(policies)
+        import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = [(change, change.applied(problem)) for change in changes]
         results = [
@@ -111,12 +110,6 @@ def _result(
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     return Result(policy.label, allocation, rounds, delivery, document)
-
-
-def _import_solver(policies: list[gp.Policy]) -> None:
-    """Import what programs need before the clock of the first policy starts, if any of them needs it."""
-    if not all(isinstance(policy, gp.OrderedPolicy) for policy in policies):
-        importlib.import_module(gp.Program.__module__)
 
 
 def _csv(results: list[Result]) -> str:

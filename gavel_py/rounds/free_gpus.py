@@ -57,7 +57,7 @@ class FreeGpus:
             "rack": np.array([racks.setdefault(key, len(racks)) for key in keys], dtype=np.int64),
             "any": np.zeros(len(nodes), dtype=np.int64),
         }
-        self._largest: dict[Needs, list[int]] = {}
+        self._narrowest: dict[tuple[int, Locality, Needs], Locality] = {}
         self._at_first = np.array(self._counts, dtype=np.int64), self._cpus.copy(), self._memory.copy()
 
     def limits(self, needs: Needs) -> bool:
@@ -66,11 +66,13 @@ class FreeGpus:
 
     def narrowest_scope(self, size: int, locality: Locality, needs: Needs = NOTHING) -> Locality:
         """Return the narrowest scope in which a gang of this size and locality would fit if nobody had any of the GPUs."""
-        if needs not in self._largest:
+        key = size, locality, needs
+        if key not in self._narrowest:
             room = room_for(needs, *self._at_first)
-            self._largest[needs] = [int(self._by_region(room, scope).max(initial=0)) for scope in SCOPES]
-        scopes = SCOPES[: SCOPES.index(locality) + 1]
-        return next((scope for scope, most in zip(scopes, self._largest[needs], strict=False) if most >= size), locality)
+            scopes = SCOPES[: SCOPES.index(locality) + 1]
+            fitting = (scope for scope in scopes if self._by_region(room, scope).max(initial=0) >= size)
+            self._narrowest[key] = next(fitting, locality)
+        return self._narrowest[key]
 
     def region_of(self, gpu: Gpu, locality: Locality) -> int:
         """Return the region of a GPU."""

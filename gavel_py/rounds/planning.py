@@ -118,13 +118,15 @@ def _gangs(
     accelerator_types: Sequence[str],
     previous: Mapping[str, Assignment],
 ) -> list[Gang]:
-    types, gangs = columns.tolist(), []
-    for row in rows:
-        job = jobs[row]
-        before = previous.get(job.job_id)
-        gpus = () if before is None else tuple(before.gpus)
-        gangs.append(Gang(job.job_id, job.num_gpus, accelerator_types[types[row]], job.locality, gpus, needs[row]))
-    return gangs
+    """The chosen jobs as gangs, in the order of `rows`."""
+    chosen = [jobs[row] for row in rows]
+    held = [previous.get(job.job_id) for job in chosen]
+    gpus = [() if before is None else tuple(before.gpus) for before in held]
+    names = [accelerator_types[column] for column in columns[rows].tolist()]
+    return [
+        Gang(job.job_id, job.num_gpus, name, job.locality, had, needs[row])
+        for row, job, name, had in zip(rows, chosen, names, gpus, strict=True)
+    ]
 
 
 def _assigned(accelerator: str, gpus: Sequence[Gpu], before: Assignment | None) -> Assignment:

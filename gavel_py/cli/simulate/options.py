@@ -1,0 +1,105 @@
+"""The options of gavel simulate, as one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from gavel_py.cli.inputs import Common, Option, bundled, common_options, output_options, round_option
+from gavel_py.cli.simulate.times import time_option
+from gavel_py.cli.trace.files import format_option, strict_option
+
+__all__ = ["Request", "simulation_options"]
+
+RECORDED = "recorded"
+FILE = click.Path(path_type=Path)
+OUT = click.Path(path_type=Path, dir_okay=False)
+HOURS = click.FloatRange(0, min_open=True)
+SECONDS = click.FloatRange(0)
+
+
+@dataclass(frozen=True)
+class Request(Common):
+    """What the options say, as typed."""
+
+    trace_file: Path
+    format_name: str | None
+    strict: bool
+    extrapolate: bool
+    events: bool
+    restart_seconds: float
+    min_run_seconds: float
+    mechanism: Literal["deficit", "priority"]
+    node_mtbf: float | None
+    node_repair: float | None
+    maintenance: tuple[str, ...]
+    job_failures: float | Literal["recorded"]
+    estimates: Literal["exact", "recorded"]
+    until_seconds: float | None
+    seed: int
+    jobs_out: Path | None
+    timeline_out: Path | None
+    with_progress: bool
+
+
+def _job_failures(text: str) -> float | str:
+    """Return a probability, or "recorded"."""
+    if text == RECORDED:
+        return RECORDED
+    try:
+        part = float(text)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part < 1:
+        raise click.BadParameter(f"{text!r} is neither a probability of at least 0 and below 1 nor {RECORDED!r}")
+    return part
+
+
+OPTIONS: tuple[Option, ...] = (
+    click.argument("trace_file", metavar="TRACE", type=FILE),
+    *common_options,
+    round_option,
+    click.option("--events", is_flag=True, help="Decide when jobs arrive or end, and not in rounds; for ordered policies."),
+    click.option("--restart-seconds", type=SECONDS, default=0.0, show_default=True, metavar="S", help="What a start costs a job."),
+    click.option("--min-run-seconds", type=SECONDS, default=0.0, show_default=True, metavar="S", help="No preemption before."),
+    click.option(
+        "--mechanism",
+        type=click.Choice(["deficit", "priority"]),
+        default="deficit",
+        show_default=True,
+        help="Who runs in a round; priority: as published.",
+    ),
+    click.option("--node-mtbf", type=HOURS, metavar="HOURS", help="Mean time between the failures of a node."),
+    click.option("--node-repair", type=HOURS, metavar="HOURS", help="Mean time that its repair takes."),
+    click.option(
+        "--maintenance",
+        multiple=True,
+        metavar="FILE|NODE:START:END",
+        help="When a node is down: v100-0:24h:30h, or a .csv of node,start_seconds,end_seconds; may be given several times.",
+    ),
+    click.option(
+        "--job-failures", type=_job_failures, default="0", metavar="P|recorded", help="How likely an attempt of a job fails [0]."
+    ),
+    click.option(
+        "--estimates",
+        type=click.Choice(["exact", RECORDED]),
+        default="exact",
+        show_default=True,
+        help="What policies know of durations.",
+    ),
+    click.option("--until", "until_seconds", type=time_option, metavar="TIME", help="Stop then, in seconds, or as in 12h, 7d."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of all that is random."),
+    click.option("--extrapolate", is_flag=True, help="Estimate the throughputs of gangs that the profile lacks."),
+    format_option,
+    strict_option,
+    *output_options,
+    click.option("--jobs-out", type=OUT, metavar="FILE", help="Write a line for each job there, as CSV, when it leaves."),
+    click.option("--timeline-out", type=OUT, metavar="FILE", help="Write a line for each round there, as CSV."),
+    click.option("--progress/--no-progress", "with_progress", default=True, help="Show on a terminal how far it is [yes]."),
+)
+
+simulation_options = bundled(Request, OPTIONS)
+"""Gives a command all of these, as one `Request`."""
