@@ -29,6 +29,8 @@ FREE = 1e-9
 MOST_HALVINGS = 3_000
 PLATEAU = 1e-12
 """By how much what costs the same at several levels may seem to differ."""
+MOST_STILL = 20
+"""How often the cost may stay what it is at a worse level, in steps that double from one digit on."""
 MOST_STEP = 1e9
 """By what a level changes at most when a worse one is looked for."""
 ROUNDING = 1e-12
@@ -127,17 +129,19 @@ class Levels:
 
         # Needs that are given may cost all that there is over many levels, of which the best is wanted.
         all_of_it = 1 + rounding / left if self.given is None else max(1.0, cost(self.given)) + PLATEAU
-        dear, cheap, price = start, start, cost(start)
+        dear, cheap, price, still = start, start, cost(start), 0
         while price > all_of_it:
             dear, before = cheap, price
             # Where needs may stay the same over some levels, a step of their excess may lead nowhere.
             factor = min(price if self.given is None else max(price, 2.0), MOST_STEP)
             cheap = cheap * factor**self.worse if cheap > 0 else cheap + self.worse * self.spread * factor
-            cheap = self.worse_of(cheap, dear + self.worse * _digit(dear))
+            cheap = self.worse_of(cheap, dear + self.worse * _digit(dear) * 2.0**still)
             if self.given is not None and cheap <= self.given:
                 return self._between(excess, dear, self.given)
             price = cost(cheap)
-            if price >= before and self.given is None:
+            # A few digits of the level may not show in the cost.
+            still += price >= before and self.given is None
+            if still > MOST_STILL:
                 text = f"must return less at level {cheap:.6g} than at level {dear:.6g}, which is better"
                 raise InputError(Fault(f"policy {self.demand.name}", "need", text))
         if cheap == start:
