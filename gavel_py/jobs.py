@@ -36,7 +36,7 @@ class Job(Record):
     deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
     tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere;
     cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node;
-    restart_seconds: what a start costs that is not the first, checkpoint and load, by default what the scheduler says (0);
+    restart_seconds: what it costs to start, move or be resumed, checkpoint and load, by default what the scheduler says (0);
     max_retries: a job that has failed is started anew so many times, then reported as failed.
 
     >>> Job("j1", job_type="ResNet-50 (batch size 64)", num_gpus=2, total_steps=1e5).num_gpus

@@ -14,7 +14,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.job_arrays import Profile, known_part
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy
-from gavel_py.rounds import Round, RoundScheduler
+from gavel_py.rounds import JobDelivery, Round, RoundScheduler
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.records import JobRecord, Outcome
@@ -23,7 +23,7 @@ from gavel_py.simulator.settings import PROGRESS, Estimates, JobFailures, check_
 from gavel_py.simulator.stay import Stay, Stop
 from gavel_py.simulator.summary import Tally
 from gavel_py.simulator.usage import Usage
-from gavel_py.simulator.work import Spans, Work, total_steps_of
+from gavel_py.simulator.work import Spans, Work, deadline_of, total_steps_of
 from gavel_py.workloads import Submission
 
 __all__ = ["Simulation", "simulate"]
@@ -72,14 +72,15 @@ class Simulation:
         self.profile, self.cluster = profile, known_part(cluster, profile)
         length = 1.0 if round_seconds is None else round_seconds
         self.scheduler = RoundScheduler(self.cluster, profile, policy, length, **scheduling)
-        check_settings(self.policy, round_seconds, job_failures, estimates)
+        check_settings(self.policy, round_seconds, job_failures, estimates, seed)
         self.round_seconds = round_seconds
-        self.now = 0.0
         self.records: dict[str, JobRecord] = {}
         self._job_failures, self._estimates = job_failures, estimates
         self._reads_progress = bool(PROGRESS.intersection(self.policy.reads) or self.policy.constraints)
         self._on_record, self._on_round = on_record, on_round
         self._arrivals = Arrivals(trace)
+        first = self._arrivals.next_seconds
+        self.now = first if first < math.inf else 0.0  # the clock starts with the first job
         self._active: dict[str, Work] = {}
         self._gone: list[str] = []
         self._reasons: Mapping[str, str] = {}
@@ -103,7 +104,7 @@ class Simulation:
 
     def run(self, until_seconds: float = math.inf) -> SimulationResult:
         """Play on until all jobs have left, or none can go on, or this time has come; and return what there is."""
-        while self.now < until_seconds and self.step():
+        while self.now < until_seconds and self.step(until_seconds):
             pass
         return self.result()
 
@@ -111,39 +112,47 @@ class Simulation:
         """Return what has come of it so far; jobs that are in the system count as active."""
         tally, records = self._tally.copy(), dict(self.records)
         for job_id, work in self._active.items():
-            record = work.record(Outcome.ACTIVE, self.now, self.scheduler.delivery_of(job_id), self._reasons.get(job_id, ""))
+            record = work.record(Outcome.ACTIVE, self.now, self._delivery_of(job_id), self._reasons.get(job_id, ""))
             tally.add(record)
-            if self._on_record is None:
-                records[job_id] = record
+            records[job_id] = record
         return SimulationResult(self.policy.label, tally.summary(self._usage, self._wall), records)
 
-    def step(self) -> bool:
-        """Play one round, or wait for the next arrival; say whether there is more to come."""
+    def step(self, until_seconds: float = math.inf) -> bool:
+        """Play one round, or wait for the next arrival, but no longer than to this time; say whether there is more to come."""
         started = time.perf_counter()
-        more = self._step()
+        more = self._step(until_seconds)
         self._wall += time.perf_counter() - started
         return more
 
-    def _step(self) -> bool:
+    def _step(self, until: float) -> bool:
         self._change_nodes(np.nextafter(self.now, math.inf), {})
         for submission in self._arrivals.until(self.now):
             self._admit(submission)
         if not self._active:
             if self._arrivals.next_seconds == math.inf:
                 return False
-            self._change_nodes(self._arrivals.next_seconds, {})
-            self._pass_time(self._arrivals.next_seconds)
+            self._change_nodes(min(until, self._arrivals.next_seconds), {})
+            self._pass_time(min(until, self._arrivals.next_seconds))
             return True
         begun = self._begin()
-        if not begun.assignments and self._arrivals.next_seconds == self._events.next_seconds == math.inf:
+        if not begun.assignments and self._next_change() == math.inf:
             return False  # nobody runs, and nothing is to come that could change that
         self._play(begun)
         return True
 
+    def _next_change(self) -> float:
+        """When the next thing happens that no job's progress brings about."""
+        cancelled = (work.cancelled_seconds for work in self._active.values() if work.cancelled_seconds is not None)
+        return min(self._arrivals.next_seconds, self._events.next_seconds, min(cancelled, default=math.inf))
+
     def _admit(self, submission: Submission) -> None:
         job = submission.job
         total = total_steps_of(job, self.profile)
-        work = Work(submission, total, self._failing_at(submission), self._expected_steps(submission, total))
+        expected, deadline = self._expected_steps(submission, total), deadline_of(job, self.cluster, self.profile)
+        work = Work(submission, total, self._failing_at(submission), expected, deadline)
+        if work.steps_done >= total:
+            self._record(work.record(Outcome.FINISHED, job.arrival_seconds, None))
+            return
         seen = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
         self.scheduler.submit(job if work.expected_steps == total else job.model_copy(update=seen))
         self._active[job.job_id] = work
@@ -212,16 +221,16 @@ class Simulation:
         return max(self.now, min(first_stop, self._arrivals.next_seconds, event))
 
     def _stay(self, job_id: str, begun: Round, starts: bool) -> Stay:
-        work, held, begin = self._active[job_id], begun.assignments[job_id], self.now
+        work, held = self._active[job_id], begun.assignments[job_id]
         if starts:
             own = work.job.restart_seconds
-            begin += self.scheduler.restart_seconds if own is None else own
+            work.starting_seconds = self.scheduler.restart_seconds if own is None else own
             work.starts += 1
             work.first_start_seconds = self.now if work.first_start_seconds is None else work.first_start_seconds
         spread = self._spans.is_spread(held)
         self._tally.spread_job_rounds += spread
         speed = work.speed(self.profile, held.accelerator, spread=spread)
-        return Stay(work, held, self.now, begin, speed, self._prices[held.accelerator], self._usage)
+        return Stay(work, held, self.now, self.now + work.starting_seconds, speed, self._prices[held.accelerator], self._usage)
 
     def _stopped(self, stop: Stop, stays: dict[str, Stay]) -> None:
         """A job ends, fails or is cancelled, unless it has left or lost its GPUs before."""
@@ -246,11 +255,17 @@ class Simulation:
             self._leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
-        record = self._active.pop(job_id).record(outcome, seconds, self.scheduler.delivery_of(job_id))
-        self._tally.add(record)
+        self._record(self._active.pop(job_id).record(outcome, seconds, self._delivery_of(job_id)))
         self._gone.append(job_id)
+
+    def _delivery_of(self, job_id: str) -> JobDelivery | None:
+        """What the job was promised and had; in event mode, the scheduler's rounds tell nothing of time."""
+        return None if self.round_seconds is None else self.scheduler.delivery_of(job_id)
+
+    def _record(self, record: JobRecord) -> None:
+        self._tally.add(record)
         if self._on_record is None:
-            self.records[job_id] = record
+            self.records[record.job_id] = record
         else:
             self._on_record(record)
 

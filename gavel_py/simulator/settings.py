@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError
@@ -20,12 +20,14 @@ CLOCK = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"
 """What a scheduler counts in rounds of one length, which there are none of in event mode."""
 
 
-def check_settings(policy: Policy, round_seconds: float | None, job_failures: JobFailures, estimates: str) -> None:
+def check_settings(policy: Policy, round_seconds: float | None, job_failures: JobFailures, estimates: str, seed: int) -> None:
     """Raise `InputError` for a setting that is wrong, or does not go with the policy."""
     faults = []
     if job_failures != "recorded" and not (isinstance(job_failures, Real) and 0 <= job_failures < 1):
         text = f'must be a probability of at least 0 and below 1, or "recorded", found {job_failures!r}'
         faults.append(Fault("simulation", "job_failures", text))
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        faults.append(Fault("simulation", "seed", f"must be a whole number of at least 0, found {seed!r}"))
     if estimates not in get_args(Estimates):
         faults.append(Fault("simulation", "estimates", f'must be "exact" or "recorded", found {estimates!r}'))
     if round_seconds is None and (policy.family != "ordered" or getattr(policy, "fractional", False)):

@@ -41,7 +41,8 @@ class Stay:
         return Stop(self.begin + self.work.seconds_to_end(self.speed), self.work.job.job_id, "finished")
 
     def advance(self, until: float) -> None:
-        """Credit it with its work so far."""
+        """Credit it with its work so far; what is left of its start goes on in the next round."""
+        self.work.starting_seconds = max(0.0, self.begin - until)
         self._hold(until, max(0.0, until - self.begin) * self.speed, min(self.begin, until) - self.start)
 
     def cut(self, until: float) -> None:

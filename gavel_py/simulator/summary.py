@@ -48,7 +48,7 @@ class Summary:
 
     outcomes: jobs by outcome; jct: of the finished jobs; makespan_seconds: from the first arrival to the last job's end;
     queueing: time in the system without GPUs of finished jobs, and by gang size; usage: GPU-seconds by type; starts, preemptions,
-    failures: of all jobs; late: finished jobs that missed their deadline, of so many with one; cost: of all GPUs held, None if a
+    failures: of all jobs; late: jobs that missed their deadline, of so many with one; cost: of all GPUs held, None if a
     price is unknown; promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised and rounds did not deliver; rounds:
     number of rounds; job_rounds: jobs that ran in each of them, summed; spread_job_rounds: of these, gangs on more nodes than they
     had to be; solver_seconds, wall_seconds: time spent on allocations, and in all.
@@ -118,8 +118,8 @@ class Tally:
         if record.outcome is Outcome.FINISHED:
             self.jcts.append(record.jct_seconds or 0.0)
             self.queueing.setdefault(record.num_gpus, array("d")).append(record.queueing_seconds)
-            self.counts["with_deadline"] += record.late_seconds is not None
-            self.counts["late"] += bool(record.late_seconds)
+        self.counts["with_deadline"] += record.late_seconds is not None
+        self.counts["late"] += bool(record.late_seconds)
         if record.end_seconds is not None:
             self.last_end = max(self.last_end, record.end_seconds)
         first = self.first_arrival

@@ -10,11 +10,12 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
+from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import Assignment, JobDelivery
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.workloads import Submission
 
-__all__ = ["Spans", "Work", "total_steps_of"]
+__all__ = ["Spans", "Work", "deadline_of", "total_steps_of"]
 
 
 class Spans:
@@ -46,16 +47,26 @@ class Spans:
 class Work:
     """One job that is in the system.
 
-    total_steps: what it really has to do; failing_at: the parts of its work at which it fails; expected_steps: what policies see.
+    total_steps: what it really has to do; failing_at: the parts of its work at which it fails; expected_steps: what policies see;
+    starting_seconds: how long it still has to start where it is.
     """
 
-    def __init__(self, submission: Submission, total_steps: float, failing_at: Iterable[float], expected_steps: float) -> None:
+    def __init__(
+        self,
+        submission: Submission,
+        total_steps: float,
+        failing_at: Iterable[float],
+        expected_steps: float,
+        deadline_seconds: float | None,
+    ) -> None:
         self.job: Job = submission.job
         self.total_steps, self.expected_steps = total_steps, expected_steps
+        self.deadline_seconds = deadline_seconds
         self.cancelled_seconds = submission.cancelled_seconds
         self.steps_done = self.job.steps_done
         self.first_start_seconds: float | None = None
         self.running_seconds = self.lost_seconds = self.cost = 0.0
+        self.starting_seconds = 0.0
         self.starts = self.preemptions = self.failures = 0
         self._failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool], float] = {}
@@ -96,7 +107,7 @@ class Work:
     def record(self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
         """Return what became of it, as of this time."""
         job, gone = self.job, outcome is not Outcome.ACTIVE
-        late = None if job.deadline_seconds is None else max(0.0, seconds - job.deadline_seconds)
+        late = None if self.deadline_seconds is None else max(0.0, seconds - self.deadline_seconds)
         return JobRecord(
             job_id=job.job_id,
             job_type=job.job_type,
@@ -136,6 +147,14 @@ def total_steps_of(job: Job, profile: Profile) -> float:
         text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
         raise InputError(Fault(f"job {job.job_id!r}", "duration_accelerator", text))
     return steps
+
+
+def deadline_of(job: Job, cluster: Cluster, profile: Profile) -> float | None:
+    """Return the absolute deadline of a job, that of a `deadline_factor` included; None if it has none."""
+    if job.deadline_factor is None:
+        return job.deadline_seconds
+    deadline = float(AllocationProblem.from_jobs([job], cluster, profile, whole_gangs=False).deadlines_seconds[0])
+    return None if math.isnan(deadline) else deadline
 
 
 def _speed(profile: Profile, job: Job, accelerator: str, spread: bool) -> float:

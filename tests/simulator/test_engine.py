@@ -97,6 +97,33 @@ class TestKnownAnswers:
         both = play(jobs, restart_seconds=60)
         assert both.jobs["b"].lost_gpu_seconds == 0
 
+    def test_a_start_that_takes_longer_than_a_round_goes_on(self) -> None:
+        job = gp.Job("a", total_steps=1000)
+        assert play([job], round_seconds=60, restart_seconds=100).jobs["a"].jct_seconds == 1100
+        jobs = [job, gp.Job("b", total_steps=10, arrival_seconds=5)]
+        assert play(jobs, "v100:2", round_seconds=None, restart_seconds=100).jobs["a"].jct_seconds == 1100
+
+    def test_a_deadline_may_be_a_factor(self) -> None:
+        jobs = [gp.Job("a", total_steps=1000), gp.Job("b", total_steps=1000, deadline_factor=1.2)]
+        result = play(jobs, round_seconds=500)
+        assert result.jobs["b"].late_seconds == 800
+        assert (result.summary.with_deadline, result.summary.late) == (1, 1)
+
+    def test_the_clock_starts_with_the_first_job(self) -> None:
+        result = play([gp.Job("a", total_steps=100, arrival_seconds=1e6)])
+        assert result.summary.usage["v100"]["utilization"] == 1
+        assert (
+            play([gp.Job("a", total_steps=1), gp.Job("b", total_steps=1, arrival_seconds=1e6)], until_seconds=10).summary.usage[
+                "v100"
+            ]["gpu_seconds"]
+            == 10
+        )
+
+    def test_a_job_that_is_done_when_it_arrives_has_finished(self) -> None:
+        result = play([gp.Job("a", total_steps=10, steps_done=10), gp.Job("b", total_steps=10)])
+        assert result.jobs["a"].jct_seconds == 0
+        assert result.summary.outcomes["finished"] == 2
+
     def test_duration_stands_for_steps(self) -> None:
         job = gp.Job("a", duration_seconds=100, duration_accelerator="k80")
         cluster = gp.Cluster.from_counts({"v100": 1, "k80": 1})
@@ -148,6 +175,11 @@ class TestFates:
         assert result.jobs["a"].running_seconds == 500
         assert result.jobs["b"].end_seconds == 600
 
+    def test_a_job_that_can_run_nowhere_is_cancelled_too(self) -> None:
+        result = play([Submission(gp.Job("wide", num_gpus=4, total_steps=5), cancelled_seconds=500)])
+        assert result.jobs["wide"].end_seconds == 500
+        assert result.jobs["wide"].outcome is Outcome.CANCELLED
+
     def test_policies_see_estimates_and_jobs_do_what_is_true(self) -> None:
         """By the estimates b is the shorter one; it takes far longer."""
         jobs = [
@@ -184,6 +216,7 @@ class TestWrongInput:
         ("options", "text"),
         [
             ({"job_failures": 1.0}, 'must be a probability of at least 0 and below 1, or "recorded", found 1.0'),
+            ({"seed": -1}, "field seed: must be a whole number of at least 0, found -1"),
             ({"estimates": "guess"}, 'must be "exact" or "recorded", found \'guess\''),
             ({"maintenance": [NodeWindow("v1", 0, 1)]}, "'v1' is not in the cluster"),
         ],
