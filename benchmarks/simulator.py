@@ -1,0 +1,95 @@
+"""How fast the simulator is: the published small traces, 1,000 active jobs, and the Philly trace where it is at hand.
+
+python benchmarks/simulator.py                      the small ones
+python benchmarks/simulator.py --philly FILE        and Philly, 82,247 jobs: minutes
+python benchmarks/simulator.py --write ...          and put the table into docs/performance.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import tables
+
+import gavel_py as gp
+
+RUNS = 5
+ACTIVE, CHANGED = 1_000, 10
+
+
+def generated(jobs: int) -> tuple[gp.Trace, gp.ThroughputProfile]:
+    """Jobs of the published mix, all there at the start."""
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    return gp.generate_trace(jobs, profile, jobs_per_hour=None, seed=0), profile
+
+
+def of_small_traces(folder: Path) -> Iterator[list[object]]:
+    """The published small traces, of 15 and 20 jobs, on 12 GPUs; the published simulator takes 3 to 28 s for each."""
+    cluster = gp.Cluster.from_counts({"v100": 4, "p100": 4, "k80": 4})
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    for path in sorted(folder.glob("*.trace")):
+        jobs = gp.JobSet.from_file(path)
+        for policy in ("max_min_fairness", "finish_time_fairness", "min_makespan", "fifo"):
+            took = []
+            for _ in range(RUNS):
+                started = time.perf_counter()
+                result = gp.simulate(jobs, cluster, profile, policy)
+                took.append(time.perf_counter() - started)
+            rounds = result.summary.rounds
+            yield [f"{path.stem}, {len(jobs)} jobs, 12 GPUs, `{policy}`", median(took), 1, rounds, rounds / median(took)]
+
+
+def of_active_jobs() -> Iterator[list[object]]:
+    """1,000 jobs of a day and more on 500 GPUs: rounds per second, of which one in so many changes the allocation."""
+    trace, profile = generated(3 * ACTIVE)
+    long = [each.job.model_copy(update={"total_steps": (each.job.total_steps or 1.0) * 100}) for each in trace]
+    jobs = [job.model_copy(update={"arrival_seconds": 360.0 * max(0, i - ACTIVE) * CHANGED}) for i, job in enumerate(long)]
+    cluster = gp.Cluster.from_counts({"v100": (168, 8), "p100": (168, 4), "k80": (164, 4)})
+    simulation = gp.Simulation(jobs, cluster, profile, "max_min_fairness")
+    for _ in range(20):
+        simulation.step()
+    rates = []
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        for _ in range(100):
+            simulation.step()
+        rates.append(100 / (time.perf_counter() - started))
+    label = f"{simulation.active:,} active jobs, 500 GPUs, `max_min_fairness`, an arrival every {CHANGED} rounds"
+    yield [label, None, "100 rounds/s", 100, median(rates)]
+
+
+def of_philly(path: Path) -> Iterator[list[object]]:
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    trace, profile = gp.assign_job_types(gp.read_trace(path), profile, seed=0, extrapolate=True)
+    cluster = gp.Cluster.from_counts({"v100": (400, 8), "p100": (400, 4), "k80": (400, 4)})
+    simulation = gp.Simulation(trace, cluster, profile, "max_min_fairness", on_record=lambda _: None)
+    summary = simulation.run().summary
+    share = summary.solver_seconds / summary.wall_seconds
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    label = f"Philly, {len(trace):,} jobs, 1,200 GPUs, `max_min_fairness`: {share:.0%} of it solving, {memory:.2f} GB"
+    yield [label, summary.wall_seconds, 600, summary.rounds, summary.rounds / summary.wall_seconds]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=Path, metavar="FOLDER")
+    parser.add_argument("--philly", type=Path, metavar="FILE")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    options = parser.parse_args()
+    rows = [*(of_small_traces(options.traces) if options.traces is not None else ()), *of_active_jobs()]
+    if options.philly is not None:
+        rows += of_philly(options.philly)
+    figures = tables.markdown(["simulation", "seconds", "target", "rounds", "rounds/s"], rows)
+    text = f"{figures}\nMedians of {RUNS} runs, Philly of one; {tables.machine()}; `python benchmarks/simulator.py --write`.\n"
+    print(text)
+    if options.write:
+        tables.write("simulator", text)
+
+
+if __name__ == "__main__":
+    main()
