@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.job_classes import JobClasses
-from gavel_py.level_search import Levels
+from gavel_py.levels import Levels
 from gavel_py.program import Program
 from gavel_py.proof import Prices, within_capacity
 from gavel_py.solver import LinearSolver

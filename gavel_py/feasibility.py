@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gavel_py.chambers import Chambers
 from gavel_py.errors import ConflictError
+from gavel_py.factor_program import FactorProgram
 from gavel_py.job_classes import JobClasses, classes_of
-from gavel_py.level_search import FactorProgram
 from gavel_py.program import Program
 from gavel_py.rules import Floor, Place, Rules
 from gavel_py.solver import LinearSolver

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.job_classes import JobClasses
-from gavel_py.level_search import BestLevel, Levels, find_best_level
+from gavel_py.level_search import BestLevel, find_best_level
+from gavel_py.levels import Levels
 from gavel_py.solver import LinearSolver
 
 __all__ = ["Filled", "Rise", "Shares", "fill"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py import level_search, solver
+from gavel_py import chambers, factor_program, solver
 from gavel_py.proof import CheapestMix
 from tests.instances import TIGHT, crowds
 
@@ -73,16 +73,16 @@ def test_an_allocation_from_a_file_cannot_be_verified() -> None:
 
 
 def test_a_wrong_answer_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = level_search.FactorProgram.efficient_times
+    right = factor_program.FactorProgram.efficient_times
     calls = []
 
-    def wrong_at_first(self: level_search.FactorProgram, linear: solver.LinearSolver) -> np.ndarray:
+    def wrong_at_first(self: factor_program.FactorProgram, linear: solver.LinearSolver) -> np.ndarray:
         calls.append(linear.algorithm)
         return right(self, linear) * (0.5 if len(calls) == 1 else 1.0)
 
-    monkeypatch.setattr(level_search.FactorProgram, "efficient_times", wrong_at_first)
+    monkeypatch.setattr(factor_program.FactorProgram, "efficient_times", wrong_at_first)
     # `expand` makes up for times that fall short; here it is to hand out just what it is given.
-    monkeypatch.setattr(level_search.Chambers, "expand", lambda self, slots, times, needs: times[slots.of])  # noqa: ARG005
+    monkeypatch.setattr(chambers.Chambers, "expand", lambda self, slots, times, needs: times[slots.of])  # noqa: ARG005
     allocation = gp.solve(three_jobs(), "max_min_fairness")
     assert allocation.objective_value == pytest.approx(0.8)
     assert allocation.route is not None
@@ -93,7 +93,7 @@ def test_a_wrong_answer_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_when_no_route_closes_the_error_tells_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(level_search.Chambers, "expand", lambda self, slots, times, needs: times[slots.of] / 2)  # noqa: ARG005
+    monkeypatch.setattr(chambers.Chambers, "expand", lambda self, slots, times, needs: times[slots.of] / 2)  # noqa: ARG005
     with pytest.raises(gp.ProofError) as caught:
         gp.solve(three_jobs(), "max_min_fairness")
     message = str(caught.value)

@@ -12,7 +12,8 @@ from scipy.optimize import linprog
 import gavel_py as gp
 from gavel_py.chambers import Chambers
 from gavel_py.job_classes import classes_of, separate_jobs
-from gavel_py.level_search import Levels, find_best_level
+from gavel_py.level_search import find_best_level
+from gavel_py.levels import Levels
 from gavel_py.policies import DemandPolicy
 from gavel_py.proof import Prices
 from gavel_py.solver import LinearSolver

@@ -16,7 +16,7 @@ from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.rules import Rules
 
 if TYPE_CHECKING:
-    from gavel_py.level_search import Levels
+    from gavel_py.levels import Levels
     from gavel_py.proof import Prices
     from gavel_py.solver import LinearSolver
 
@@ -56,7 +56,8 @@ class DemandPolicy(Policy):
         return levels
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.level_search import Levels, find_best_level
+        from gavel_py.level_search import find_best_level
+        from gavel_py.levels import Levels
 
         if jobs.rules.has_penalties:
             return self._decide_charged(jobs, solver)
@@ -68,7 +69,7 @@ class DemandPolicy(Policy):
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         """Weigh the level against what it costs to break rules; there is no efficiency stage then."""
         from gavel_py.charged_level import find_charged_level
-        from gavel_py.level_search import Levels
+        from gavel_py.levels import Levels
 
         if not self.needs_are_convex:
             text = (
@@ -94,7 +95,7 @@ class DemandPolicy(Policy):
         return kept_levels(self.name, jobs, certificate, decision.time_fractions, tolerance)
 
     def certificate(self, jobs: JobClasses, decision: Decision) -> LevelCertificate:
-        from gavel_py.level_search import Levels
+        from gavel_py.levels import Levels
 
         return LevelCertificate(Levels(self, jobs), decision.certificate.prices)  # type: ignore[union-attr]
 
