@@ -11,28 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import main
+from tests.commands import Gavel, runner
 from tests.shared_data import SHARED, needs_shared_data
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Gavel = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -40,14 +28,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     """Run a command line in an empty directory with an empty store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
-
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as exit_:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Outcome(int(exit_.value.code or 0), captured.out, captured.err)
-
-    return run
+    return runner(capsys)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import os
 import sys
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from gavel_py import __version__
+from gavel_py.cli.lazy import LazyGroup
 from gavel_py.errors import GavelError, InputError
 
 __all__ = ["main"]
@@ -40,17 +40,8 @@ class _RunTimeError(click.ClickException):
     exit_code = 1
 
 
-class _LazyGroup(click.Group):
-    """Imports a command's module when it is needed, which keeps `gavel --help` quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        if name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"gavel_py.cli.{COMMANDS[name]}").command
-        return command
+class _Gavel(LazyGroup):
+    """The whole command: errors are told in a line, and tell by the exit code whose they are."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -74,7 +65,12 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Gavel,
+    package=__name__,
+    modules=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="gavel")
 def _gavel() -> None:
     """Decide which job gets which GPU type, for how much of the time, and on which GPUs.

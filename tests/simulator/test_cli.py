@@ -12,18 +12,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import main
 from gavel_py.cli.simulate.interrupt import interruptible
-from tests.test_cli import Outcome
-
-Gavel = Callable[..., Outcome]
+from tests.commands import Gavel, runner
 
 FOUR = "job_id,total_steps,arrival_seconds,priority\n0,30,0,3\n1,10,0,1\n2,25,1,2\n3,40,4,4\n"
 POLICIES = ("fifo", "shortest_job_first", "shortest_job_first,preemptive=false", "priority", "priority,preemptive=false")
@@ -34,14 +31,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     """Run `gavel simulate` in an empty directory with an empty store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
-
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as exit_:
-            main(["simulate", *arguments])
-        captured = capsys.readouterr()
-        return Outcome(int(exit_.value.code or 0), captured.out, captured.err)
-
-    return run
+    return runner(capsys, "simulate")
 
 
 @pytest.fixture

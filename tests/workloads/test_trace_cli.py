@@ -6,14 +6,12 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import main
+from tests.commands import Gavel, runner
 from tests.workloads.support import file
 
 GAVEL = "LM (batch size 5)\tpython3 main.py\tlm\t-n\t1\t100\t2\t1\t-1\t60\nA3C\tpython3 main.py\tlm\t-n\t1\t50\t1\t1\t-1\t0\n"
@@ -21,28 +19,11 @@ PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-10 00:00:30,66.0
 BROKEN = PHILLY + "soon,66,1,66,a\n"
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Gavel = Callable[..., Outcome]
-
-
 @pytest.fixture
 def trace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
     """Run `gavel trace` with an empty store."""
     monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
-
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as exit_:
-            main(["trace", *arguments])
-        captured = capsys.readouterr()
-        return Outcome(int(exit_.value.code or 0), captured.out, captured.err)
-
-    return run
+    return runner(capsys, "trace")
 
 
 def test_import_writes_jobs_and_says_what_was_read(trace: Gavel) -> None:

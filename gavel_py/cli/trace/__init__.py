@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from gavel_py.cli.lazy import LazyGroup
 
 __all__ = ["command"]
 
@@ -19,19 +19,6 @@ COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
-    """Imports a command's module when it is needed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        if name not in COMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"gavel_py.cli.trace.{COMMANDS[name]}").command
-        return found
-
-
-@click.group("trace", cls=_LazyGroup)
+@click.group("trace", cls=LazyGroup, package=__name__, modules=COMMANDS)
 def command() -> None:
     """Read, describe, generate and cut traces of submitted jobs."""

@@ -1,0 +1,34 @@
+"""Running a command line within the test's process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from gavel_py.cli import main
+
+__all__ = ["Gavel", "Outcome", "runner"]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Gavel = Callable[..., Outcome]
+
+
+def runner(capsys: pytest.CaptureFixture[str], *before: str) -> Gavel:
+    """A function that runs `gavel`, with these words before all others, and tells what came of it."""
+
+    def run(*arguments: str) -> Outcome:
+        with pytest.raises(SystemExit) as exit_:
+            main([*before, *arguments])
+        captured = capsys.readouterr()
+        return Outcome(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return run
