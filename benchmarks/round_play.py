@@ -11,8 +11,8 @@ from round_scenes import SIZES, Phase, Scene
 
 import gavel_py as gp
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.delivery import DeliveryLedger
 from gavel_py.rounds.demand import Mechanism, RoundDemand
+from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.planning import plan_round
 
 Floats = NDArray[np.float64]

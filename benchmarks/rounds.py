@@ -24,7 +24,7 @@ from round_play import Outcome, demand_of, play
 from round_scenes import SIZES, coming_and_going, few_large, fixed, openb
 
 from gavel_py.rounds import choose_by_priority, choose_jobs
-from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.planning import plan_round
 
 DEFICIT, PUBLISHED, UNFORGETTING = "deficit", "published rule", "published rule, never reset"

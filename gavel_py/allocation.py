@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -56,7 +56,10 @@ class Allocation:
 
     policy, options: its name, and the options that differ from their defaults;
     time_fractions: (N, K) X_ij, part of wall-clock time of job i on type j, row sums <= 1;
-    throughputs: (N,) Σ_j T_ij X_ij, steps/s; normalized_throughputs: (N,) the same over P_i, the throughput of an equal share
+    spread_fractions: (N, K) the part of X_ij for which the gang is to be on more nodes than it needs, None where nobody knows of a
+    difference;
+    throughputs: (N,) Σ_j T_ij X_ij, steps/s, each part at the speed of its placement;
+    normalized_throughputs: (N,) the same over P_i, the throughput of an equal share
     (0 for excluded jobs); utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs;
     objective_value: recomputed from time_fractions, None for ordered policies and formulas; objective_bound: no valid allocation is
     better, proven by duals; shadow_prices: (K,) gain of the objective per extra GPU with normalisers frozen, >= 0 = better;
@@ -73,6 +76,7 @@ class Allocation:
     job_ids: Sequence[str]
     accelerator_types: tuple[str, ...]
     time_fractions: Floats
+    spread_fractions: Floats | None = None
     throughputs: Floats
     normalized_throughputs: Floats
     utilization: Floats
@@ -97,9 +101,18 @@ class Allocation:
         """
         if self.evidence is None:
             raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
-        proof = self.evidence.proof(self.time_fractions)
+        proof = self.evidence.proof(self.by_column.time_fractions)
         proof.check()
         return proof
+
+    @property
+    def by_column(self) -> Allocation:
+        """The same with the columns that its evidence is about: two for a type on which gangs are promised both placements."""
+        kinds = None if self.evidence is None else self.evidence.kinds
+        if kinds is None:
+            return self
+        fractions = kinds.unfolded(self.time_fractions, self.spread_fractions)
+        return replace(self, accelerator_types=kinds.problem.accelerator_types, time_fractions=fractions)
 
     def __repr__(self) -> str:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"
@@ -142,6 +155,7 @@ class Allocation:
                 job_ids=tuple(job["job_id"] for job in jobs),
                 accelerator_types=types,
                 time_fractions=np.array([[job["time_fractions"][t] for t in types] for job in jobs]).reshape(len(jobs), len(types)),
+                spread_fractions=_spread(jobs, types),
                 throughputs=np.array([job["throughput"] for job in jobs], dtype=float),
                 normalized_throughputs=np.array([job["normalized_throughput"] for job in jobs], dtype=float),
                 utilization=np.array([document["utilization"][t] for t in types], dtype=float),
@@ -169,12 +183,21 @@ class Allocation:
         return cls.from_dict(document)
 
     def _job(self, i: int) -> dict[str, Any]:
+        spread = {} if self.spread_fractions is None else {"spread_fractions": self._by_type(self.spread_fractions[i])}
         return {
             "job_id": self.job_ids[i],
             "time_fractions": self._by_type(self.time_fractions[i]),
+            **spread,
             "throughput": float(self.throughputs[i]),
             "normalized_throughput": float(self.normalized_throughputs[i]),
         }
 
     def _by_type(self, values: Floats) -> dict[str, float]:
         return dict(zip(self.accelerator_types, values.tolist(), strict=True))
+
+
+def _spread(jobs: Sequence[dict[str, Any]], types: Sequence[str]) -> Floats | None:
+    """What is said of spread placements; nothing where nobody knew of a difference."""
+    if not all("spread_fractions" in job for job in jobs):
+        return None
+    return np.array([[job["spread_fractions"][t] for t in types] for job in jobs], dtype=float).reshape(len(jobs), len(types))

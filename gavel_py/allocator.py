@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation, AllocationStatus, Route
 from gavel_py.constraints import constrained, outcomes_of
@@ -20,11 +21,14 @@ from gavel_py.node_rows import node_rows
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof
-from gavel_py.rules import Rules
+from gavel_py.rules import Load, Rules
 from gavel_py.solver import Algorithm, LinearSolver
-from gavel_py.whole_gangs import gang_rows
+from gavel_py.two_kinds import TwoKinds, spread_part, two_kinds
+from gavel_py.whole_gangs import gang_rows, kind_rows
 
 __all__ = ["Solver", "solve"]
+
+Floats = NDArray[np.float64]
 
 MOST_GANG_ROUNDS = 30
 """So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
@@ -91,14 +95,17 @@ class Solver:
         if not problem.runnable.any():
             return _nothing(problem, self.policy, rules, started)
         answer, route = self._answer(problem, rules)
+        kinds = None
         for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
-            rows = gang_rows(problem, answer.time_fractions)
+            rows, kinds = _missing_rows(problem, rules, answer.time_fractions, kinds)
             if not rows:
                 break
+            if kinds is not None and problem is kinds.base:
+                problem, rules = kinds.problem, kinds.rules
             rules = rules.also(Rules(rows=tuple(rows)))
             answer, again = self._answer(problem, rules)
             route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
-        return _stated(problem, self.policy, answer, route, started)
+        return _stated(problem, self.policy, answer, route, started, kinds=kinds)
 
     def _answer(self, problem: AllocationProblem, rules: Rules) -> tuple[Answer, Route]:
         """Return the first proven answer under these rules, and how it was found."""
@@ -192,6 +199,24 @@ def _nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: 
     return _stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
 
 
+def _missing_rows(
+    problem: AllocationProblem, rules: Rules, fractions: Floats, kinds: TwoKinds | None
+) -> tuple[list[Load], TwoKinds | None]:
+    """Rows that keep the program from promising what whole gangs cannot use, and the columns that they are about.
+
+    Only where the faster placement of gangs is promised more than nodes have room for, types get a second column.
+    """
+    second = kinds.second if kinds else {}
+    rows = gang_rows(problem, fractions, second)
+    if rows:
+        return rows, kinds
+    rows = kind_rows(problem, fractions, second)
+    if rows and kinds is None:
+        kinds = two_kinds(problem, rules)
+        rows = kind_rows(kinds.problem, kinds.unfolded(fractions), kinds.second)
+    return rows, kinds
+
+
 def _stated(
     problem: AllocationProblem,
     policy: Policy,
@@ -199,11 +224,19 @@ def _stated(
     route: Route,
     started: float,
     status: AllocationStatus | None = None,
+    kinds: TwoKinds | None = None,
 ) -> Allocation:
-    """Put the answer into words of the problem: all jobs, real throughputs."""
-    fractions, capacities, share = answer.time_fractions, problem.capacities, problem.equal_share
-    rules = answer.evidence.rules
-    throughputs = np.einsum("ij,ij->i", problem.throughputs, fractions)
+    """Put the answer into words of the problem: all jobs, all types, real throughputs."""
+    columns, rules = answer.time_fractions, answer.evidence.rules
+    worths = limit_prices(answer.decision.certificate, rules)
+    throughputs = np.einsum("ij,ij->i", problem.throughputs, columns)
+    outcomes = outcomes_of(problem, rules, columns, worths)
+    fractions, spread, prices, evidence = columns, spread_part(problem, columns), answer.decision.shadow_prices, answer.evidence
+    if kinds is not None:
+        problem, fractions, spread = kinds.base, kinds.folded(columns), kinds.spread(columns)
+        prices = None if prices is None else kinds.folded_prices(prices, worths)
+        evidence = replace(evidence, kinds=kinds)
+    capacities, share = problem.capacities, problem.equal_share
     if problem.excluded:
         share = np.where(problem.runnable.any(axis=1), share, 0.0)
     used = problem.num_gpus.astype(float) @ fractions
@@ -214,18 +247,19 @@ def _stated(
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,
         time_fractions=fractions,
+        spread_fractions=spread,
         throughputs=throughputs,
         normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
         utilization=np.divide(used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
         objective_value=answer.proof.value,
         objective_bound=answer.proof.bound,
-        shadow_prices=answer.decision.shadow_prices,
+        shadow_prices=prices,
         excluded=dict(problem.excluded),
         seconds={"solve": time.perf_counter() - started},
         gap=answer.proof.gap,
         stages=answer.proof.stages,
         notes=answer.decision.notes,
-        constraints=outcomes_of(problem, rules, fractions, limit_prices(answer.decision.certificate, rules)),
+        constraints=outcomes,
         route=route,
-        evidence=answer.evidence,
+        evidence=evidence,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gavel_py.cluster import Cluster
 from gavel_py.jobs import Job
+from gavel_py.placement_speeds import PlacementSpeeds
 
 __all__ = ["Hosts", "hosts_of"]
 
@@ -24,7 +25,8 @@ class Hosts:
 
     gpus: by locality, for each type the GPUs of each node ("node") or rack ("rack"; a node without one is one of its own);
     cpus, memory_gb: (K,) of all nodes of a type, infinite if one does not say;
-    localities: (N,) of the jobs; cpus_per_gpu, memory_gb_per_gpu: (N,).
+    localities: (N,) of the jobs; cpus_per_gpu, memory_gb_per_gpu: (N,);
+    speeds: of gangs on few nodes and on more, None where nobody knows of a difference.
     """
 
     gpus: dict[Literal["node", "rack"], tuple[tuple[int, ...], ...]]
@@ -33,15 +35,17 @@ class Hosts:
     localities: NDArray[np.str_]
     cpus_per_gpu: Floats
     memory_gb_per_gpu: Floats
+    speeds: PlacementSpeeds | None = None
 
     def select(self, rows: NDArray[np.int64]) -> Hosts:
         """Return the same nodes for these jobs only."""
         cpus, memory = self.cpus_per_gpu[rows], self.memory_gb_per_gpu[rows]
-        return replace(self, localities=self.localities[rows], cpus_per_gpu=cpus, memory_gb_per_gpu=memory)
+        speeds = None if self.speeds is None else self.speeds.select(rows)
+        return replace(self, localities=self.localities[rows], cpus_per_gpu=cpus, memory_gb_per_gpu=memory, speeds=speeds)
 
 
-def hosts_of(jobs: Sequence[Job], cluster: Cluster) -> Hosts:
-    """Return what there is to know of the nodes of a cluster for these jobs."""
+def hosts_of(jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | None = None) -> Hosts:
+    """Return what there is to know of the nodes of a cluster for these jobs; speeds: those of both kinds of placement."""
     nodes = [cluster.nodes_of(name) for name in cluster.accelerator_names]
     racks = [Counter[tuple[bool, str]]() for _ in nodes]
     for group, counts in zip(nodes, racks, strict=True):
@@ -57,4 +61,5 @@ def hosts_of(jobs: Sequence[Job], cluster: Cluster) -> Hosts:
         localities=np.array([job.locality for job in jobs], dtype=np.str_),
         cpus_per_gpu=np.array([job.cpus_per_gpu for job in jobs], dtype=float),
         memory_gb_per_gpu=np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
+        speeds=speeds,
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
 from gavel_py.jobs import Job
+from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
 
 __all__ = ["JobArrays", "Profile", "job_arrays", "known_part", "largest_gangs"]
 
@@ -20,7 +21,11 @@ Floats = NDArray[np.float64]
 
 
 class Profile(Protocol):
-    """What a problem needs of a throughput profile (`gavel_py.throughput_profiles`)."""
+    """What a problem needs of a throughput profile (`gavel_py.throughput_profiles`).
+
+    One that knows of spread gangs has also `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each whole gang on more nodes
+    than it needs, NaN where that was not measured, or None if it never was.
+    """
 
     @property
     def name(self) -> str:
@@ -43,7 +48,9 @@ class Profile(Protocol):
 
 @dataclass(frozen=True)
 class JobArrays:
-    """throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none."""
+    """throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
+    speeds: of both kinds of placement, None where the profile knows of no difference.
+    """
 
     throughputs: Floats
     allowed: NDArray[np.bool_]
@@ -51,6 +58,7 @@ class JobArrays:
     total_steps: Floats
     steps_remaining: Floats
     deadlines_seconds: Floats
+    speeds: PlacementSpeeds | None
 
 
 def known_part(cluster: Cluster, profile: Profile) -> Cluster:
@@ -83,7 +91,8 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     done = np.array([job.steps_done for job in jobs], dtype=float)
     fastest = np.where(usable, throughputs, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
-    return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines)
+    speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
+    return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines, speeds)
 
 
 def _check_names(jobs: Iterable[Job], known: set[str]) -> None:

@@ -24,5 +24,5 @@ def node_rows(problem: AllocationProblem) -> list[Load]:
             needs = np.where(problem.runnable[:, j], per_gpu, 0.0)
             if needs.max(initial=0.0) * problem.capacities[j] > most[j]:
                 text = f"the {name} of the nodes with {problem.accelerator_types[j]}"
-                rows.append(Load(text, needs * problem.num_gpus, j, len(most), float(most[j])))
+                rows.append(Load(text, {j: needs * problem.num_gpus}, len(most), float(most[j])))
     return rows

@@ -20,6 +20,7 @@ from gavel_py.job_arrays import Profile, job_arrays, known_part
 from gavel_py.jobs import Job, JobSet
 from gavel_py.numbering import number_equal
 from gavel_py.ordering import NumberedNames
+from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.screening import screen
 
 __all__ = ["JOB_ATTRIBUTES", "AllocationProblem", "OptionalArrays", "isolated_throughputs"]
@@ -111,6 +112,11 @@ class AllocationProblem:
     def num_jobs(self) -> int:
         """N, excluded jobs included."""
         return len(self.job_ids)
+
+    @property
+    def speeds(self) -> PlacementSpeeds | None:
+        """What is known of both placements of gangs, on few nodes and on more; None where nobody knows of a difference."""
+        return None if self.hosts is None else self.hosts.speeds
 
     @cached_property
     def equal_share(self) -> Floats:
@@ -256,13 +262,15 @@ class AllocationProblem:
         previous_fractions: ArrayLike | None = None,
         whole_gangs: bool = True,
     ) -> AllocationProblem:
-        """Build the problem of these jobs on this cluster, with throughputs of consolidated placement from the profile.
+        """Build the problem of these jobs on this cluster, with throughputs from the profile.
 
         Accelerator types that the profile does not know are left out, with a `GavelWarning`. A type that the job does not
         allow, or on which no set of nodes within its locality can hold its gang, gets none of its time.
         The optional arrays are those of `from_arrays`, in the order of the jobs.
         whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
-        (`gang_rows`, `node_rows`); false: as published, where three GPUs are worth one and a half gangs of two.
+        (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
+        more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
+        gangs of two, and all gangs are consolidated.
 
         Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
         """
@@ -271,11 +279,12 @@ class AllocationProblem:
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
         cluster = known_part(cluster, profile)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
+        speeds = arrays.speeds if whole_gangs else None
         return cls._assembled(
             ArrayChecker(),
             tuple(job.job_id for job in job_set),
             cluster.accelerator_names,
-            throughputs=arrays.throughputs,
+            throughputs=arrays.throughputs if speeds is None else speeds.faster,
             type_index=None,
             capacities=cluster.capacities,
             prices_per_hour=cluster.prices_per_hour,
@@ -298,7 +307,7 @@ class AllocationProblem:
                 "attained_gpu_seconds": attained_gpu_seconds,
                 "deadlines_seconds": arrays.deadlines_seconds,
             },
-            hosts=hosts_of(job_set, cluster) if whole_gangs else None,
+            hosts=hosts_of(job_set, cluster, speeds) if whole_gangs else None,
         )
 
     @classmethod

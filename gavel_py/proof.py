@@ -12,6 +12,7 @@ from gavel_py.errors import ProofError
 from gavel_py.job_classes import JobClasses
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import NO_RULES, Rules
+from gavel_py.two_kinds import TwoKinds
 
 __all__ = [
     "GAP_TOLERANCE",
@@ -145,12 +146,21 @@ class Proof:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an allocation is proven with: the problem, and the policy's certificate (None for ordered policies)."""
+    """What an allocation is proven with: the problem, and the policy's certificate (None for ordered policies).
+
+    kinds: what the columns of the problem mean, where some types have two of them.
+    """
 
     problem: AllocationProblem
     certificate: Certificate | None
     accepted_gap: float = GAP_TOLERANCE
     rules: Rules = NO_RULES
+    kinds: TwoKinds | None = None
+
+    @property
+    def asked(self) -> AllocationProblem:
+        """The problem with one column for each type, constraints included."""
+        return self.problem if self.kinds is None else self.kinds.base
 
     def broken(self, time_fractions: Floats) -> float:
         """Return by how much (N, K) time fractions break the worst-kept rule, be it of valid allocations or of constraints."""

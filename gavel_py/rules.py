@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -144,26 +144,26 @@ class Gains:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Σ_i a_i X_ij <= most on one accelerator type j, the one in `column` of `num_types`: coefficients: (N,) a_i >= 0."""
+    """Σ_j Σ_i a_ij X_ij <= most on one accelerator type, or on few: loads: {j: (N,) a_ij >= 0}; num_types: K."""
 
     name: str
-    coefficients: Floats
-    column: int
+    loads: Mapping[int, Floats]
     num_types: int
     most: float
     penalty: float | None = None
 
     @property
     def split(self) -> tuple[NDArray[np.generic], ...]:
-        return (self.coefficients,)
+        return tuple(self.loads.values())
 
     def costs(self, rows: Indices, num_gpus: Indices) -> Floats:  # noqa: ARG002
         table = np.zeros((len(rows), self.num_types))
-        table[:, self.column] = self.coefficients[rows]
+        for column, loads in self.loads.items():
+            table[:, column] = loads[rows]
         return table
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:  # noqa: ARG002
-        return float(self.coefficients @ time_fractions[:, self.column])
+        return float(sum(loads @ time_fractions[:, column] for column, loads in self.loads.items()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,20 +12,29 @@ places of d GPUs there. Where gangs are small against a type there are too many 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.hosts import Hosts
+from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Load
 
-__all__ = ["gang_rows"]
+__all__ = ["gang_rows", "kind_rows"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+ONE_COLUMN: Mapping[int, int] = MappingProxyType({})
+
+SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
+"""The localities that keep a gang together, the narrowest first."""
 
 MOST_PATTERNS = 1000
 
@@ -36,36 +45,110 @@ LEAST_EXCESS = 1e-7
 """Time fractions that exceed what can be delivered by a smaller part are taken for deliverable."""
 
 
-def gang_rows(problem: AllocationProblem, fractions: Floats) -> list[Load]:
+def gang_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = ONE_COLUMN) -> list[Load]:
     """Return rows that every deliverable allocation keeps and (N, K) `fractions` do not, at most one for each type.
 
+    second: {j: the column in which gangs run on type j in their slower placement}, where there are two (`TwoKinds`).
     None for a problem that was not built from a cluster.
     """
-    if problem.hosts is None:
+    hosts = problem.hosts
+    if hosts is None:
         return []
-    found = (_row_of(problem, problem.hosts, fractions[:, j], j) for j in range(len(problem.capacities)))
+    found = (_row_of(problem, hosts, _together(problem, hosts, fractions, j, second.get(j)), j) for j in range(len(hosts.cpus)))
     return [row for row in found if row is not None]
 
 
-def _row_of(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int) -> Load | None:
+def kind_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = ONE_COLUMN) -> list[Load]:
+    """Return rows of the same kind where no packing has gangs on as few nodes, and on as many, as their time is meant for.
+
+    A row counts the columns by what their gangs do there: consolidated ones stay on a node, or in a rack, that can hold them.
+    """
+    hosts = problem.hosts
+    if hosts is None or hosts.speeds is None:
+        return []
+    types = np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
+    meant = {j: _by_kind(problem, hosts, hosts.speeds, fractions, j, second.get(j)) for j in types}
+    found = (_row_of(problem, hosts, entries, j) for j, entries in meant.items())
+    return [row for row in found if row is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """Times that are asked of one type: M entries, each a job with a locality.
+
+    able: (M,) those that may be given time; columns: those of the problem that they are in, all for each of equal parts of them.
+    """
+
+    jobs: Indices
+    able: Mask
+    times: Floats
+    localities: NDArray[np.str_]
+    columns: tuple[tuple[int, ...], ...]
+
+    def loads(self, coefficients: Floats, num_jobs: int) -> dict[int, Floats]:
+        """(M,) coefficients as those of (N,) jobs by column."""
+        parts = np.split(np.arange(len(self.jobs)), len(self.columns))
+        by_column: dict[int, Floats] = {}
+        for part, columns in zip(parts, self.columns, strict=True):
+            load = np.zeros(num_jobs)
+            load[self.jobs[part]] = coefficients[part]
+            by_column |= dict.fromkeys(columns, load)
+        return by_column
+
+
+def _together(problem: AllocationProblem, hosts: Hosts, fractions: Floats, j: int, second: int | None) -> _Entries:
+    """All time on a type, wherever within its locality a gang may be."""
+    columns = (j,) if second is None else (j, second)
+    times: Floats = fractions[:, columns].sum(axis=1)
+    able = np.asarray(problem.runnable[:, columns].any(axis=1))
+    return _Entries(np.arange(len(times)), able, times, hosts.localities, (columns,))
+
+
+def _by_kind(
+    problem: AllocationProblem, hosts: Hosts, speeds: PlacementSpeeds, fractions: Floats, j: int, second: int | None
+) -> _Entries:
+    """The time in both placements, gangs that are consolidated with the narrowest locality that can hold them."""
+    narrow = _narrowed(problem.num_gpus, hosts, j)
+    differ, apart = speeds.differ[:, j], speeds.apart[:, j]
+    faster = np.where(differ & ~apart, narrow, hosts.localities)
+    jobs = np.arange(len(faster))
+    if second is None:
+        return _Entries(jobs, problem.runnable[:, j], fractions[:, j], faster, ((j,),))
+    slower, columns = np.where(apart, narrow, hosts.localities), [j, second]
+    return _Entries(
+        np.tile(jobs, 2),
+        problem.runnable[:, columns].T.ravel(),
+        fractions[:, columns].T.ravel(),
+        np.concatenate([faster, slower]),
+        ((j,), (second,)),
+    )
+
+
+def _narrowed(num_gpus: Indices, hosts: Hosts, j: int) -> NDArray[np.str_]:
+    """(N,) the narrowest locality in which a gang fits on a type."""
+    largest = {scope: max(hosts.gpus[scope][j], default=0) for scope in SCOPES}
+    return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(SCOPES), "any")
+
+
+def _row_of(problem: AllocationProblem, hosts: Hosts, asked: _Entries, j: int) -> Load | None:
     gpus = int(problem.capacities[j] + LEAST_EXCESS)
-    groups = _groups(problem, hosts, times, j, gpus)
+    groups = _groups(problem, asked, gpus)
     if all(group.size == 1 for group in groups):
         return None
     bounds = _bounds(groups, hosts, j, gpus)
-    means = np.array([times[group.jobs].sum() for group in groups])
+    means = np.array([asked.times[group.entries].sum() for group in groups])
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # as many places all of the time as are needed in the mean
     patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
-    found = _by_places(groups, means, bounds) if patterns is None else _by_patterns(groups, times, patterns)
+    found = _by_places(groups, means, bounds) if patterns is None else _by_patterns(groups, asked.times, patterns)
     if found is None:
         return None
     by_group, most = found
-    coefficients = np.zeros(len(times))
+    coefficients = np.zeros(len(asked.times))
     for group, values in zip(groups, by_group, strict=True):
-        coefficients[group.jobs] = values
+        coefficients[group.entries] = values
     name = f"what whole gangs can use of {problem.accelerator_types[j]}"
-    return Load(name, coefficients, j, len(problem.capacities), most)
+    return Load(name, asked.loads(coefficients, problem.num_jobs), len(problem.capacities), most)
 
 
 def _by_places(groups: Sequence[_Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
@@ -74,7 +157,7 @@ def _by_places(groups: Sequence[_Group], means: Floats, bounds: Sequence[tuple[F
     takes, places = bounds[int(np.argmax(parts))]
     if max(parts) <= 1 + LEAST_EXCESS:
         return None
-    return [np.full(len(group.jobs), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
+    return [np.full(len(group.entries), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
 
 
 def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
@@ -90,17 +173,17 @@ def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The jobs of one gang size and locality that may run on a type, those with the most time first; most: of them at once."""
+    """The entries of one gang size and locality, those with the most time first; most: of them at once."""
 
     size: int
     locality: str
-    jobs: Indices
+    entries: Indices
     most: int
 
     @property
     def numbers(self) -> list[int]:
         """The k for which those k with the most time are looked at; the last is all of them."""
-        return [*range(1, self.most), len(self.jobs)]
+        return [*range(1, self.most), len(self.entries)]
 
     def rooms(self, counts: Indices) -> Floats:
         """(k, P) the places that k of them can hold at once in each pattern."""
@@ -108,31 +191,31 @@ class _Group:
 
     def asked(self, times: Floats) -> Floats:
         """(k,) the time of those k with the most."""
-        sums: Floats = np.cumsum(times[self.jobs])[np.array(self.numbers) - 1]
+        sums: Floats = np.cumsum(times[self.entries])[np.array(self.numbers) - 1]
         return sums
 
     def coefficients(self, times: Floats, prices: Floats) -> Floats:
         """What a job's time counts for: the prices of all k in which it is among the k, their mean for jobs with the same time."""
-        alone = np.zeros(len(self.jobs))
+        alone = np.zeros(len(self.entries))
         for k, price in zip(self.numbers, prices, strict=True):
             alone[:k] += price
-        same = np.unique(np.round(times[self.jobs], 9), return_inverse=True)[1]
+        same = np.unique(np.round(times[self.entries], 9), return_inverse=True)[1]
         means: Floats = np.bincount(same, alone) / np.bincount(same)
         return means[same]
 
 
-def _groups(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int, gpus: int) -> list[_Group]:
-    """The jobs that may run on type j by size and locality; single-GPU jobs come last and fill what others leave."""
-    able = np.flatnonzero(problem.runnable[:, j])
-    sizes, localities = problem.num_gpus[able], hosts.localities[able]
+def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[_Group]:
+    """The entries that may be given time by size and locality; single-GPU jobs come last and fill what others leave."""
+    able, times = np.flatnonzero(asked.able), asked.times
+    sizes, localities = problem.num_gpus[asked.jobs[able]], asked.localities[able]
     localities[sizes == 1] = "any"
     groups = []
     for size in np.unique(sizes)[::-1].tolist():
         for locality in np.unique(localities[sizes == size]).tolist():
-            jobs = able[(sizes == size) & (localities == locality)]
-            if times[jobs].any():
-                jobs = jobs[np.argsort(-times[jobs], kind="stable")]
-                groups.append(_Group(size, locality, jobs, min(len(jobs), gpus // size)))
+            entries = able[(sizes == size) & (localities == locality)]
+            if times[entries].any():
+                entries = entries[np.argsort(-times[entries], kind="stable")]
+                groups.append(_Group(size, locality, entries, min(len(entries), gpus // size)))
     return groups
 
 

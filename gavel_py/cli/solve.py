@@ -19,6 +19,9 @@ from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
 
 __all__ = ["command", "stages_text"]
 
+SPREAD = "*"
+"""Marks time for which a gang is to be spread."""
+
 MOST_STAGES = 10
 """Stages listed of an answer that was found in several; the JSON has them all."""
 
@@ -156,11 +159,22 @@ def _jobs_table(inputs: Inputs, allocation: gp.Allocation) -> str:
     columns = ["job", "job type", "GPUs", *(f"on {name}" for name in allocation.accelerator_types), "steps/s", "x equal"]
     rows = []
     for i, job_id in enumerate(allocation.job_ids):
-        fractions = ["." if part == 0 else f"{part:.1%}" for part in allocation.time_fractions[i]]
+        fractions = [_share(allocation, i, j) for j in range(len(allocation.accelerator_types))]
         speed = [number(allocation.throughputs[i]), number(allocation.normalized_throughputs[i])]
         rows.append([job_id, jobs[job_id].job_type, str(jobs[job_id].num_gpus), *fractions, *speed])
     title = f"Time of each job on each accelerator type ({allocation.policy})"
-    return table_text(title, columns, rows, text_columns=2)
+    return table_text(title, columns, rows, text_columns=2) + _spread_text(allocation)
+
+
+def _share(allocation: gp.Allocation, i: int, j: int) -> str:
+    part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
+    return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
+
+
+def _spread_text(allocation: gp.Allocation) -> str:
+    if allocation.spread_fractions is None or not (allocation.spread_fractions > 0).any():
+        return ""
+    return f"{SPREAD} for all or some of it on more nodes than the gang needs (spread_fractions in the JSON)\n"
 
 
 def _excluded_text(allocation: gp.Allocation) -> str:

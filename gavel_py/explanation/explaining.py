@@ -37,9 +37,10 @@ def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max
     i = _row_of(problem, job_id)
     solver = Solver(policy, **options)
     allocation = solver.solve(problem)
-    assert allocation.evidence is not None  # noqa: S101
-    reasons = reasons_of(solver.policy, allocation, allocation.evidence, i)
-    holders, others = holders_of(allocation.evidence.problem, allocation.time_fractions, i, reasons.contested)
+    evidence, columns = allocation.evidence, allocation.by_column
+    assert evidence is not None  # noqa: S101
+    reasons = reasons_of(solver.policy, columns, evidence, i)
+    holders, others = holders_of(evidence.problem, columns.time_fractions, i, reasons.contested)
     is_excluded = job_id in allocation.excluded
     return Explanation(
         job_id=job_id,

@@ -38,7 +38,7 @@ def _compared(now: Allocation, then: Allocation, i: int, name: str, closed: str)
         throughput_change=float(then.throughputs[i] - now.throughputs[i]),
         objective=after,
         objective_change=None if before is None or after is None else after - before,
-        certain=is_certain(then, then.evidence, i),
+        certain=is_certain(then.by_column, then.evidence, i),
         closed=closed,
     )
 

@@ -48,7 +48,7 @@ class Question:
             return whole
         problem = whole.with_capacities(here.capacities, largest_gangs=largest_gangs(self.jobs, here))
         why = {i: reason if i in whole.excluded else f"{nodes.reason}: {reason}" for i, reason in problem.excluded.items()}
-        return replace(problem, excluded=why, hosts=None if whole.hosts is None else hosts_of(self.jobs, here))
+        return replace(problem, excluded=why, hosts=None if whole.hosts is None else hosts_of(self.jobs, here, whole.hosts.speeds))
 
     def whole(self, nodes: NodeStates, profile: Profile) -> AllocationProblem:
         """Return the problem as it would be if all nodes were up."""
@@ -123,7 +123,7 @@ def solved(question: Question, nodes: NodeStates, profile: Profile, solver: Solv
     asked = question.problem(nodes, profile)
     allocation = solver.solve(asked)
     # The problem that was solved: constraints may keep jobs off types, and rounds must do so too.
-    problem = asked if allocation.evidence is None else allocation.evidence.problem
+    problem = asked if allocation.evidence is None else allocation.evidence.asked
     lasting = problem.runnable
     if nodes.available is not nodes.cluster:
         lasting = problem.runnable | (question.whole(nodes, profile).runnable & ~asked.runnable)

@@ -14,9 +14,9 @@ from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.rounds.arrays_as_data import as_data, from_data
 from gavel_py.rounds.assignment import Assignment, Round
-from gavel_py.rounds.delivery import DeliveryLedger
 from gavel_py.rounds.in_force import InForce, Question
 from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.node_states import NodeStates
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
 from gavel_py.rounds.standing import Departure, Standing

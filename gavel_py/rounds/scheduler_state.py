@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gavel_py.rounds.assignment import Assignment, Round
-from gavel_py.rounds.delivery import DeliveryLedger
 from gavel_py.rounds.in_force import InForce
 from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.node_states import NodeStates
 
 __all__ = ["Coming", "SchedulerState"]

@@ -13,7 +13,7 @@ from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.measurement import Entry
 from gavel_py.throughput_profiles.missing import Catalogue, Subject, counted, may_use
 
-__all__ = ["gather"]
+__all__ = ["gather", "gather_spread"]
 
 
 class Kind(NamedTuple):
@@ -43,6 +43,14 @@ def gather(
     if missing:
         raise _error(catalogue, jobs, rows, missing)
     return table[rows]
+
+
+def gather_spread(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+    """Return (N, K) steps/s of the jobs running alone and spread, NaN where that was not measured."""
+    numbers: dict[tuple[str, int], int] = {}
+    rows = [numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs]
+    table = [[speeds.get(Entry(*kind, name, "spread"), np.nan) for name in accelerators] for kind in numbers]
+    return np.array(table, dtype=float).reshape(len(numbers), len(accelerators))[rows]
 
 
 def _kind(job: Job) -> Kind:

@@ -15,7 +15,7 @@ from gavel_py import reading
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import builtin, formats
-from gavel_py.throughput_profiles.gathering import gather
+from gavel_py.throughput_profiles.gathering import gather, gather_spread
 from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
 from gavel_py.throughput_profiles.missing import Catalogue, nearest_entries
@@ -147,6 +147,17 @@ class ThroughputProfile:
         is missing otherwise.
         """
         return gather(self._speeds, self._catalogue, jobs, accelerators)
+
+    def spread_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
+        """Return (N, K) steps/s of N gangs running alone on more nodes than they need, NaN where that was not measured.
+
+        None for a profile without any such measurement.
+        """
+        return gather_spread(self._speeds, jobs, accelerators) if self._knows_spread else None
+
+    @cached_property
+    def _knows_spread(self) -> bool:
+        return any(row.placement == "spread" for row in self.rows)
 
     @classmethod
     def builtin(cls, name: str) -> ThroughputProfile:

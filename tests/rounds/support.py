@@ -16,8 +16,8 @@ from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
 from gavel_py.rounds import RoundDemand, choose_jobs
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.delivery import DeliveryLedger
 from gavel_py.rounds.demand import Mechanism
+from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.planning import plan_round
 from gavel_py.solver import LinearSolver
 

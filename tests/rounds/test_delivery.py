@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.ledger import DeliveryLedger
 
 GANGS = np.array([2, 1])
 ANYWHERE = np.ones((2, 2), dtype=bool)
@@ -52,6 +52,7 @@ def test_the_report_as_plain_data() -> None:
         "promised_seconds": 100,
         "delivered_seconds": 0,
         "shortfall_seconds": 100,
+        "misplaced_seconds": 0,
         "waits": {},
         "promised_by_type": {"fast": 100, "slow": 0},
         "delivered_by_type": {"fast": 0, "slow": 0},

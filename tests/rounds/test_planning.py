@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gavel_py.cluster import Cluster, Node
 from gavel_py.jobs import Job
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.delivery import DeliveryLedger
+from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.placement import largest_holes
 from tests.rounds.support import nodes, play_on
 

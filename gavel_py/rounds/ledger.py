@@ -1,0 +1,174 @@
+"""The accounts of jobs: what was promised and delivered, and what is still owed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.rounds.delivery import DeliveryReport, JobDelivery
+from gavel_py.rounds.waits import WAITS, Wait
+
+__all__ = ["DeliveryLedger"]
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# A job that idle GPUs served beyond its fraction has taken from nobody; counted in full, that time would be held against it for as
+# long as it took to "pay it back" once GPUs are scarce. So nobody waits longer than ten rounds for being ahead, or until the round
+# is paid back by which an honest turn can put a job ahead. More must not be forgotten: what others
+# are owed sums to it.
+LONGEST_PAYBACK_ROUNDS = 10.0
+# A fraction that no round can deliver (two gangs of 2 on 3 GPUs) builds up a debt without end, which would crowd out all others
+# when the cluster or the job set changes. Ten rounds keep such a job in front; what it lost stays in the report.
+MOST_OWED_ROUNDS = 10.0
+
+
+class DeliveryLedger:
+    """The accounts of all jobs over all rounds. K accelerator types, the same throughout; a job gets its row when first seen.
+
+    A deficit is the running balance in rounds: D_ij += X_ij − received_ij each round, whatever the allocation, kept between
+    −max(1, LONGEST_PAYBACK_ROUNDS·X_ij) and MOST_OWED_ROUNDS, and dropped where the job can no longer run. So it is with rounds on
+    more nodes than the gang needs, for jobs that are promised such: A_ij += S_ij − received so.
+    """
+
+    def __init__(self, accelerator_types: Sequence[str]) -> None:
+        self.accelerator_types = tuple(accelerator_types)
+        self._rows: dict[str, int] = {}
+        self._num_gpus: list[int] = []
+        names = ("promised", "delivered", "deficits", "received", "apart")
+        self._tables = {name: np.zeros((0, len(self.accelerator_types))) for name in names}
+        self._tables |= {"waits": np.zeros((0, len(WAITS))), "misplaced": np.zeros((0, 1))}
+
+    def deficits(self, job_ids: Sequence[str]) -> Floats:
+        """Return (N, K) D_ij, rounds owed; 0 for jobs not seen yet."""
+        return self._looked_up("deficits", job_ids)
+
+    def apart(self, job_ids: Sequence[str]) -> Floats:
+        """Return (N, K) A_ij, rounds owed on more nodes than the gang needs; 0 for jobs not seen yet."""
+        return self._looked_up("apart", job_ids)
+
+    def received(self, job_ids: Sequence[str]) -> Floats:
+        """Return (N, K) rounds received since the allocation in force began; 0 for jobs not seen yet."""
+        return self._looked_up("received", job_ids)
+
+    def knows(self, job_ids: Sequence[str]) -> Mask:
+        """Return (N,) the jobs that have an account."""
+        return np.array([job_id in self._rows for job_id in job_ids], dtype=bool)
+
+    def begin_allocation(self) -> None:
+        """Say that the rounds entered from now on follow a new allocation."""
+        self._tables["received"][:] = 0.0
+
+    def record(
+        self,
+        job_ids: Sequence[str],
+        num_gpus: NDArray[np.int64],
+        runnable: Mask,
+        fractions: Floats,
+        columns: NDArray[np.int64],
+        round_seconds: float,
+        waits: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Enter one round: the (N, K) fractions in force, and the (N,) columns on which jobs ran, -1 = none.
+
+        waits: (N,) why the others waited (`waits_of`).
+        """
+        rows, tables = self._rows_of(job_ids, num_gpus), self._tables
+        if waits is not None:
+            tables["waits"][rows] += waits[:, None] == np.arange(len(WAITS))
+        received = self._received(columns)
+        tables["promised"][rows] += fractions * round_seconds
+        tables["delivered"][rows] += received * round_seconds
+        tables["received"][rows] += received
+        most_ahead = -np.maximum(1.0, LONGEST_PAYBACK_ROUNDS * fractions)
+        balance = np.clip(tables["deficits"][rows] + fractions - received, most_ahead, MOST_OWED_ROUNDS)
+        tables["deficits"][rows] = np.where(runnable, balance, 0.0)
+
+    def record_placement(
+        self,
+        job_ids: Sequence[str],
+        fractions: Floats,
+        apart: Floats,
+        columns: NDArray[np.int64],
+        is_apart: Mask,
+        round_seconds: float,
+    ) -> None:
+        """Enter how gangs stand in a round that has been recorded.
+
+        apart: (N, K) the part S_ij of the fractions that is meant for more nodes than the gang needs, NaN where that is no matter;
+        is_apart: (N,) the gangs that are on more nodes than they need.
+        """
+        rows, matters = [self._rows[job_id] for job_id in job_ids], ~np.isnan(apart)
+        received = self._received(columns) * is_apart[:, None]
+        balance = np.clip(self._tables["apart"][rows] + apart - received, -MOST_OWED_ROUNDS, MOST_OWED_ROUNDS)
+        self._tables["apart"][rows] = np.where(matters & (apart > 0), balance, 0.0)
+        other_kind = np.where(is_apart[:, None], apart <= 0, apart >= fractions) & (fractions > 0) & matters
+        wrong = (other_kind & (self._received(columns) > 0)).any(axis=1)
+        self._tables["misplaced"][rows, 0] += wrong * round_seconds
+
+    def take_back(self, job_id: str, accelerator: str, round_seconds: float) -> None:
+        """Enter that a job lost its GPUs of this type in the round entered last: it did not receive it after all."""
+        tables, at = self._tables, (self._rows[job_id], self.accelerator_types.index(accelerator))
+        tables["delivered"][at] -= round_seconds
+        tables["waits"][at[0], WAITS.index(Wait.NODE)] += 1
+        tables["received"][at] = max(0.0, tables["received"][at] - 1.0)
+        tables["deficits"][at] = min(tables["deficits"][at] + 1.0, MOST_OWED_ROUNDS)
+
+    def forget(self, job_ids: Set[str]) -> None:
+        """Drop the accounts of jobs."""
+        kept = {job_id: row for job_id, row in self._rows.items() if job_id not in job_ids}
+        rows = list(kept.values())
+        self._rows = {job_id: row for row, job_id in enumerate(kept)}
+        self._num_gpus = [self._num_gpus[row] for row in rows]
+        self._tables = {name: table[rows] for name, table in self._tables.items()}
+
+    def report(self) -> DeliveryReport:
+        """Return all accounts, sorted by job_id."""
+        return DeliveryReport({job_id: self._account(job_id, row) for job_id, row in sorted(self._rows.items())})
+
+    def account(self, job_id: str) -> JobDelivery | None:
+        """Return the account of one job, None if it has none."""
+        return self._account(job_id, self._rows[job_id]) if job_id in self._rows else None
+
+    def _received(self, columns: NDArray[np.int64]) -> Floats:
+        """(N, K) the round that each job has on the type where it runs."""
+        received: Floats = (columns[:, None] == np.arange(len(self.accelerator_types))).astype(float)
+        return received
+
+    def _looked_up(self, name: str, job_ids: Sequence[str]) -> Floats:
+        """The rows of these jobs, 0 for jobs not seen yet."""
+        table, found = self._tables[name], np.zeros((len(job_ids), len(self.accelerator_types)))
+        known = [(i, self._rows[job_id]) for i, job_id in enumerate(job_ids) if job_id in self._rows]
+        if known:
+            here, there = np.array(known).T
+            found[here] = table[there]
+        return found
+
+    def _account(self, job_id: str, row: int) -> JobDelivery:
+        tables = self._tables
+        promised, delivered = (
+            dict(zip(self.accelerator_types, tables[name][row].tolist(), strict=True)) for name in ("promised", "delivered")
+        )
+        waits = {reason: int(count) for reason, count in zip(WAITS, tables["waits"][row].tolist(), strict=True) if count}
+        return JobDelivery(job_id, self._num_gpus[row], promised, delivered, waits, float(tables["misplaced"][row, 0]))
+
+    def _rows_of(self, job_ids: Sequence[str], num_gpus: NDArray[np.int64]) -> list[int]:
+        """The row of each job; new jobs get rows of zeros."""
+        for job_id, gang in zip(job_ids, num_gpus.tolist(), strict=True):
+            if job_id not in self._rows:
+                self._rows[job_id] = len(self._rows)
+                self._num_gpus.append(gang)
+            elif gang != self._num_gpus[self._rows[job_id]]:
+                self._resize(self._rows[job_id], gang)
+        new = ((0, len(self._rows) - len(self._tables["deficits"])), (0, 0))
+        if new[0][1]:
+            self._tables = {name: np.pad(table, new) for name, table in self._tables.items()}
+        return [self._rows[job_id] for job_id in job_ids]
+
+    def _resize(self, row: int, gang: int) -> None:
+        """Count what a gang of another size was promised and had in seconds of the gang of now, GPU-seconds being the same."""
+        for name in ("promised", "delivered", "misplaced"):
+            self._tables[name][row] *= self._num_gpus[row] / gang
+        self._num_gpus[row] = gang
