@@ -231,8 +231,10 @@ def _stated(
     worths = limit_prices(answer.decision.certificate, rules)
     throughputs = np.einsum("ij,ij->i", problem.throughputs, columns)
     outcomes = outcomes_of(problem, rules, columns, worths)
-    fractions, spread, prices, evidence = columns, spread_part(problem, columns), answer.decision.shadow_prices, answer.evidence
-    if kinds is not None:
+    fractions, prices, evidence = columns, answer.decision.shadow_prices, answer.evidence
+    if kinds is None:
+        spread = spread_part(problem, columns)
+    else:
         problem, fractions, spread = kinds.base, kinds.folded(columns), kinds.spread(columns)
         prices = None if prices is None else kinds.folded_prices(prices, worths)
         evidence = replace(evidence, kinds=kinds)

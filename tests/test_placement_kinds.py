@@ -73,6 +73,20 @@ class TestByHand:
         assert read.spread_fractions is not None
         assert read.spread_fractions.tolist() == allocation.spread_fractions.tolist()
 
+    @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "min_makespan", "nash_welfare"])
+    def test_types_on_which_placement_is_no_matter_keep_one_column(self, policy: str) -> None:
+        """Beside the two nodes of 3 there is a type on which nobody has measured spread gangs."""
+        both = [
+            *measured(("t", 2, 1.0, 0.5)).measurements,
+            *(gp.Measurement(job_type="t", num_gpus=2, accelerator="k80", steps_per_second=0.25),),
+        ]
+        cluster = gp.Cluster([*nodes_of(3, 3).nodes, gp.Node(name="slow", accelerator="k80", num_gpus=2)])
+        allocation = gp.solve(gp.AllocationProblem.from_jobs(gangs(2, 2, 2), cluster, gp.ThroughputProfile("both", both)), policy)
+        assert allocation.throughputs.sum() == pytest.approx(2.5)
+        assert allocation.time_fractions.shape == (3, 2)
+        assert allocation.by_column.accelerator_types == ("v100", "k80", "v100 (slower placement)")
+        assert allocation.verify().violation <= 1e-9
+
     def test_the_job_that_loses_less_is_the_one_that_is_spread(self) -> None:
         speeds = measured(("a", 2, 1.0, 0.9), ("b", 2, 1.0, 0.1))
         jobs = [gp.Job(f"{t}{i}", job_type=t, num_gpus=2) for i, t in enumerate("abb")]
