@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from gavel_py.numbering import Numbering, number_equal, refined
 from gavel_py.ordering import NumberedNames
 from gavel_py.problem import JOB_ATTRIBUTES, AllocationProblem, isolated_throughputs
 from gavel_py.rules import NO_RULES, Floor, Rules, scale_of
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 __all__ = ["JobClasses", "classes_of", "separate_jobs"]
 
@@ -127,15 +130,25 @@ class JobClasses:
         return np.zeros(len(self)) if least is None else least[self.rows]
 
     @cached_property
-    def limits(self) -> tuple[Floats, Floats]:
-        """(R, G, K) a and (R,) b of the rules that must hold, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each in parts of what it is about."""
-        rows = self.rules.hard_rows
-        if not rows:
-            return np.zeros((0, *self.throughputs.shape)), np.zeros(0)
-        costs = np.array([row.costs(self.rows, self.num_gpus) for row in rows])
-        most = np.array([row.most for row in rows])
-        scales = np.array([scale_of(row.most, table) for row, table in zip(rows, costs, strict=True)])
-        return costs / scales[:, None, None], most / scales
+    def limits(self) -> tuple[sp.csr_array, Floats]:
+        """(R, G·K) a and (R,) b of the rules that must hold, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each in parts of what it is about."""
+        import scipy.sparse as sp
+
+        if not self.rules.hard_rows:
+            return sp.csr_array((0, self.throughputs.size)), np.zeros(0)
+        costs, most = [], []
+        for row in self.rules.hard_rows:
+            table = row.costs(self.rows, self.num_gpus)
+            scale = scale_of(row.most, table)
+            costs.append(sp.csr_array(table.reshape(1, -1) / scale))
+            most.append(row.most / scale)
+        return sp.vstack(costs, format="csr"), np.array(most)
+
+    @property
+    def limit_tables(self) -> tuple[Floats, Floats]:
+        """`limits` as (R, G, K) and (R,), for where there are few of them."""
+        costs, most = self.limits
+        return costs.toarray().reshape(len(most), *self.throughputs.shape), most
 
     def by_job(self, by_class: Floats) -> Floats:
         """Return (G,) numbers of classes as (N,) numbers of all jobs of the problem, 0 for those that can run nowhere."""

@@ -91,7 +91,7 @@ class Program:
         losses: list[cp.Expression] = [cp.Constant(0.0)]
         for row in rules.soft_rows:
             costs = row.costs(jobs.rows, jobs.num_gpus)
-            used = self._limit_matrix(costs[None] / scale_of(row.most, costs)) @ self._parts
+            used = self._limit_matrix(sp.csr_array(costs.reshape(1, -1) / scale_of(row.most, costs))) @ self._parts
             losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale_of(row.most, costs))[0])
         for floor in rules.soft_floors:
             least = floor.throughputs[jobs.rows]
@@ -356,10 +356,10 @@ class Program:
         """The largest coefficient of the objective, as compiled."""
         return float(np.abs(self.program.costs).max(initial=0.0))
 
-    def _limit_matrix(self, limits: Floats) -> sp.csr_array:
-        """(R, pairs) what each variable takes of the limits."""
-        gains = limits[:, self.rows, self.columns] * (self.jobs.counts[self.rows] * self.most)
-        return sp.csr_array(gains)
+    def _limit_matrix(self, limits: sp.csr_array) -> sp.csr_array:
+        """(R, pairs) what each variable takes of the (R, G·K) limits."""
+        own = limits[:, self.rows * len(self._units) + self.columns]
+        return sp.csr_array(own @ sp.diags_array(self.jobs.counts[self.rows] * self.most))
 
     def _matrix(self, positions: NDArray[np.int64], coefficients: Floats, count: int) -> sp.csr_array:
         """The (count, pairs) matrix with each pair's coefficient in the row at its position."""

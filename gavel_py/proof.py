@@ -253,12 +253,12 @@ class Prices:
     def costs(self, jobs: JobClasses) -> Floats:
         """Return (G, K) q_gj = s_g p_j + Σ_r z_r a_rgj, what all of a job's time on a type costs; a rule to get more lowers it."""
         costs: Floats = jobs.num_gpus[:, None] * self.gpus
-        return costs + np.tensordot(self.limits, jobs.limits[0], 1) if len(self.limits) else costs
+        return costs + (jobs.limits[0].T @ self.limits).reshape(jobs.throughputs.shape) if len(self.limits) else costs
 
     def sizes(self, jobs: JobClasses) -> Floats:
         """Return (G, K) Σ of the sizes of what `costs` adds up, by which to tell its rounding errors from costs."""
         sizes: Floats = jobs.num_gpus[:, None] * self.gpus
-        return sizes + np.tensordot(np.abs(self.limits), np.abs(jobs.limits[0]), 1) if len(self.limits) else sizes
+        return sizes + (abs(jobs.limits[0]).T @ np.abs(self.limits)).reshape(jobs.throughputs.shape) if len(self.limits) else sizes
 
     def worth(self, jobs: JobClasses) -> float:
         """Return Σ_j p_j c_j + Σ_r z_r b_r, what there is to be sold; no valid allocation that keeps the rules costs more."""

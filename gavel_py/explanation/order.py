@@ -63,7 +63,7 @@ class Turn:
     @property
     def used_up(self) -> Mask:
         """(R,) the upper limits of which too little was left for it on a type that it could use."""
-        costs, most = self.jobs.limits
+        costs, most = self.jobs.limit_tables
         left = most - np.einsum("rgk,gk->r", costs[:, self.before], self.fractions[self.before])
         own = np.where(self.useful, costs[:, self.at], 0.0).max(axis=1, initial=0.0)
         parts = np.divide(left, own, out=np.ones_like(left), where=own > 0)

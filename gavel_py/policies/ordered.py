@@ -59,6 +59,8 @@ class OrderedPolicy(Policy):
 
         First those that keep running if nothing is preempted, then as many as it takes for what rules promise, then the others.
         """
+        if not jobs.rules and not self.fractional:
+            return self._serve_whole(jobs)
         free = _Free(jobs)
         fractions = np.zeros(jobs.throughputs.shape)
         order = self._order(jobs)
@@ -75,6 +77,27 @@ class OrderedPolicy(Policy):
             if not free.gpus.any() or (left(i) > 0 and not self.backfill):
                 break
         return fractions, np.concatenate([kept, first, order])
+
+    def _serve_whole(self, jobs: JobClasses) -> tuple[Floats, Indices]:
+        """The same where no rule says anything and each job gets all of its time on one type, or none: whole GPUs are counted."""
+        order, runnable = self._order(jobs), jobs.runnable
+        free, sizes = jobs.capacities.tolist(), jobs.num_gpus.astype(float).tolist()
+        columns = np.full(len(order), -1, dtype=np.int64)
+        kept = order[:0]
+        if not self.preemptive:
+            running_on = jobs.problem.running_on[jobs.jobs]
+            candidates = order[running_on[order] >= 0]
+            own = np.where(runnable[candidates, running_on[candidates]], running_on[candidates], -1)
+            seats = _seated(own[:, None].tolist(), [sizes[i] for i in candidates.tolist()], free, backfill=True)
+            columns[candidates[: len(seats)]] = seats
+            kept, order = candidates[columns[candidates] >= 0], order[columns[order] < 0]
+        # The types of each job, fastest first; equal ones in the order of the cluster. Those that it cannot use are marked.
+        preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
+        preference = np.where(np.take_along_axis(runnable, preference, axis=1), preference, -1)
+        seats = _seated(preference[order].tolist(), [sizes[i] for i in order.tolist()], free, backfill=self.backfill)
+        columns[order[: len(seats)]] = seats
+        fractions = (columns[:, None] == np.arange(len(free))).astype(float)
+        return fractions, np.concatenate([kept, order])
 
     def _order(self, jobs: JobClasses) -> Indices:
         """The jobs by sort key, then arrival, then id."""
@@ -103,6 +126,30 @@ class OrderedPolicy(Policy):
         return order[kept[order]], order[~kept[order]]
 
 
+def _seated(wishes: list[list[int]], sizes: list[float], free: list[float], *, backfill: bool) -> list[int]:
+    """Give each gang in turn the first type of its wishes (-1: none) that has GPUs left for it; return the types, -1 for none.
+
+    free: GPUs left of each type, which change. The list ends where no GPU is left, or, without backfill, at a gang that does not
+    fit.
+    """
+    seats: list[int] = []
+    left = sum(free)
+    for types, size in zip(wishes, sizes, strict=True):
+        if left <= 0:
+            break
+        seat = -1
+        for column in types:
+            if column >= 0 and free[column] >= size * (1 - ROUNDING):
+                seat = column
+                free[column] = max(0.0, free[column] - size)
+                left = sum(free)
+                break
+        seats.append(seat)
+        if seat < 0 and not backfill:
+            break
+    return seats
+
+
 def _promised_first(order: Indices, free: _Free, left: Callable[[int], float]) -> tuple[Indices, Indices]:
     """Serve jobs to which rules promise something while that is not there yet; return these and the others, each in order.
 
@@ -126,7 +173,7 @@ class _Free:
     def __init__(self, jobs: JobClasses) -> None:
         self.gpus = jobs.capacities.copy()
         self._gangs = jobs.num_gpus.astype(float)
-        costs, most = jobs.limits
+        costs, most = jobs.limit_tables
         upper = most >= 0
         self._costs, self._left = costs[upper], most[upper].copy()
         self._gains, self._owed = -costs[~upper], -most[~upper]
