@@ -24,6 +24,7 @@ from round_play import Outcome, demand_of, play
 from round_scenes import SIZES, coming_and_going, few_large, fixed, openb
 
 from gavel_py.rounds import choose_by_priority, choose_jobs
+from gavel_py.rounds.ground import Ground
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.planning import plan_round
 
@@ -128,13 +129,13 @@ def _times(scene: object, rule: Callable[..., object]) -> tuple[list[float], lis
     """CPU seconds of choosing, and of choosing and placing, in each round after the third; no more than one thread works."""
     phase, jobs, cluster = scene.phases[0], scene.jobs, scene.cluster  # type: ignore[attr-defined]
     names, ledger, held, choosing, planning = cluster.accelerator_names, DeliveryLedger(cluster.accelerator_names), {}, [], []
-    received = np.zeros(phase.fractions.shape)
+    received, ground = np.zeros(phase.fractions.shape), Ground(jobs, cluster.nodes)
     for number in range(phase.rounds):
         asked = demand_of(phase, ledger, held, received)
         started = time.process_time()
         chosen = rule(asked)
         between = time.process_time()
-        held = plan_round(asked, jobs, names, cluster.nodes, held, rule)  # type: ignore[arg-type]
+        held = plan_round(asked, jobs, names, cluster.nodes, held, rule, ground=ground)  # type: ignore[arg-type]
         ended = time.process_time()
         columns = np.asarray(chosen)
         ledger.record(phase.problem.job_ids, asked.num_gpus, asked.runnable, phase.fractions, columns, 1.0)

@@ -9,6 +9,7 @@ a file.
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.delivery import DeliveryReport, JobDelivery
 from gavel_py.rounds.demand import RoundDemand
+from gavel_py.rounds.kinds import Kind
 from gavel_py.rounds.lease import Lease
 from gavel_py.rounds.mechanism import choose_jobs
 from gavel_py.rounds.node_states import NodeState
@@ -22,6 +23,7 @@ __all__ = [
     "DeliveryReport",
     "Gang",
     "JobDelivery",
+    "Kind",
     "Lease",
     "NodeState",
     "Round",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gavel_py.rounds.free_gpus import Gpu
@@ -17,6 +18,11 @@ class Assignment:
 
     accelerator: str
     gpus: list[Gpu]
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """On how many nodes the GPUs are."""
+        return len({node for node, _ in self.gpus})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the assignment as plain data."""

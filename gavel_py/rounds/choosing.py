@@ -14,11 +14,15 @@ from gavel_py.jobs import Job
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.demand import Mechanism, RoundDemand
 from gavel_py.rounds.in_force import InForce, columns_of, question_of, solved
+from gavel_py.rounds.kinds import kinds_of
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
 from gavel_py.rounds.planning import plan_round
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
+from gavel_py.rounds.settled import settled
 
 __all__ = ["Chooser"]
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,11 @@ class Chooser:
         in_force = state.in_force
         if state.changed or in_force is None:
             question = question_of(state.book, start, state.lasting, state.in_force, self.whole_gangs)
-            in_force = solved(question, state.nodes, self.profile, self.solver)
-        assignments = self.chosen(state, in_force, self._locked(state, in_force, start))
+            in_force = solved(question, state.nodes, self.profile, self.solver, state.rows)
+        # A mechanism of the user's own may have reasons that nobody else knows.
+        assignments = settled(state, in_force, backfill=self._backfills) if isinstance(self.mechanism, str) else None
+        if assignments is None:
+            assignments = self.chosen(state, in_force, self._locked(state, in_force, start))
         if in_force is not state.in_force:
             state.take_up(in_force)
         state.coming = Coming(start, assignments)
@@ -56,25 +63,34 @@ class Chooser:
             resolve_mechanism(self.mechanism, types),
             fixed=fixed,
             lost=nodes.lost,
+            ground=state.grounds.of(in_force.jobs, nodes.up, state.spans),
         )
 
     def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
-        problem, policy = in_force.problem, self.solver.policy
+        problem = in_force.problem
         runnable = problem.runnable & in_force.present(state.book)[:, None]
+        deficits = np.where(runnable, state.ledger.deficits(problem.job_ids), 0.0)
+        restarts = self._restart_seconds(in_force.jobs) / self.round_seconds
         return RoundDemand(
-            deficits=np.where(runnable, state.ledger.deficits(problem.job_ids), 0.0),
+            deficits=deficits,
             fractions=in_force.allocation.time_fractions,
             runnable=runnable,
             throughputs=np.where(runnable, problem.throughputs, 0.0),
             num_gpus=problem.num_gpus,
             capacities=problem.capacities.astype(np.int64),
             running_on=columns_of(problem, state.lasting),
-            backfill=policy.backfills and not policy.constraints,  # what is left over may be kept free by a constraint
+            backfill=self._backfills,
             # The rounds received under an allocation that ends now do not count.
             received=state.ledger.received(problem.job_ids) * (in_force is state.in_force),
-            restart_rounds=self._restart_seconds(in_force.jobs) / self.round_seconds,
+            restart_rounds=restarts,
+            kinds=_kinds(state, in_force, deficits, restarts),
             locked=np.array([job_id in fixed for job_id in problem.job_ids], dtype=bool),
         )
+
+    @property
+    def _backfills(self) -> bool:
+        """Whether idle GPUs go to others; what is left over may be kept free by a constraint."""
+        return self.solver.policy.backfills and not self.solver.policy.constraints
 
     def _restart_seconds(self, jobs: Sequence[Job]) -> NDArray[np.float64]:
         """(N,) what a restart costs each job."""
@@ -91,3 +107,17 @@ class Chooser:
         columns = columns_of(problem, lasting)
         may_stay = problem.runnable[np.arange(len(columns)), columns].tolist()
         return {job_id: lasting[job_id] for job_id, may in zip(problem.job_ids, may_stay, strict=True) if may and job_id in new}
+
+
+def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_rounds: Floats) -> NDArray[np.int8]:
+    """(N, K) in which placement gangs should run."""
+    problem, apart = in_force.problem, in_force.apart
+    if problem.speeds is None or apart is None:
+        return np.zeros((), dtype=np.int8)
+    stands = np.zeros(apart.shape)
+    columns = columns_of(problem, state.lasting)
+    runs = np.flatnonzero(columns >= 0)
+    stands[runs, columns[runs]] = [1.0 if state.spans.is_spread(state.lasting[problem.job_ids[i]]) else -1.0 for i in runs.tolist()]
+    owed = state.ledger.apart(problem.job_ids)
+    fractions = in_force.allocation.time_fractions
+    return kinds_of(fractions, apart, problem.speeds.apart, deficits, owed, stands, restart_rounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ class RoundDemand:
     backfill: may GPUs that nobody is owed be given to other jobs;
     received: (N, K) rounds received since the allocation in force began;
     restart_rounds: (N,) what a restart costs the job, in rounds;
-    locked: (N,) bool, jobs that run now and must stay on their type. These three are 0 unless given.
+    locked: (N,) bool, jobs that run now and must stay on their type;
+    kinds: (N, K) the `Kind` of placement that each job should have on each type. These four are 0 unless given.
     """
 
     deficits: Floats
@@ -37,25 +39,33 @@ class RoundDemand:
     received: Floats = field(default_factory=lambda: np.zeros(()))
     restart_rounds: Floats = field(default_factory=lambda: np.zeros(()))
     locked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((), dtype=bool))
+    kinds: NDArray[np.int8] = field(default_factory=lambda: np.zeros((), dtype=np.int8))
 
     def __post_init__(self) -> None:
         """Give what was left out its full shape."""
-        shapes = {"received": self.fractions.shape, "restart_rounds": self.num_gpus.shape, "locked": self.num_gpus.shape}
+        jobs, pairs = self.num_gpus.shape, self.fractions.shape
+        shapes = {"received": pairs, "restart_rounds": jobs, "locked": jobs, "kinds": pairs}
         for name, shape in shapes.items():
-            object.__setattr__(self, name, np.broadcast_to(getattr(self, name), shape))
+            if getattr(self, name).shape != shape:
+                object.__setattr__(self, name, np.broadcast_to(getattr(self, name), shape))
 
-    @property
+    @cached_property
     def claims(self) -> Floats:
         """(N, K) D_ij + X_ij, the rounds that job i would be owed on type j at the end of this round if it did not run there."""
         return rounded(self.deficits + self.fractions)
 
-    @property
+    @cached_property
+    def shares(self) -> Floats:
+        """(N, K) X_ij, rounded."""
+        return rounded(self.fractions)
+
+    @cached_property
     def running(self) -> NDArray[np.bool_]:
         """(N, K) bool, ran job i on type j in the previous round."""
         running: NDArray[np.bool_] = self.running_on[:, None] == np.arange(len(self.capacities))
         return running
 
-    @property
+    @cached_property
     def possible(self) -> NDArray[np.bool_]:
         """(N, K) bool, may job i run on type j, and does its gang fit there if nobody else does."""
         possible: NDArray[np.bool_] = self.runnable & (self.num_gpus[:, None] <= self.capacities)

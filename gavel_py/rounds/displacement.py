@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.rounds.exchange import LEAST_GAIN
+from gavel_py.rounds.ranking import first_of_each
 from gavel_py.rounds.seats import Seats
 
 __all__ = ["Move", "displace", "displacements"]
@@ -48,35 +49,49 @@ def displacements(seats: Seats, scores: Floats) -> Iterator[list[Move]]:
     sizes = seats.num_gpus
     for column in range(scores.shape[1]):
         waiting = np.flatnonzero((seats.columns < 0) & (scores[:, column] > 0))
-        by_score = waiting[np.argsort(-scores[waiting, column], kind="stable")]
-        firsts = by_score[np.unique(sizes[by_score], return_index=True)[1]]
-        leavers = _cheapest_first(seats, scores, column) if firsts.size else []
-        for row in firsts.tolist():
+        if not waiting.size:
+            continue
+        firsts = first_of_each(sizes[waiting], -scores[waiting, column])
+        most = int(sizes[waiting[firsts]].max()) - seats.free[column]
+        leavers = _cheapest_first(seats, scores, column, max(1, most))
+        for row in waiting[firsts].tolist():
             leaving = _leaving(seats, scores, leavers, column, int(sizes[row]) - seats.free[column])
             if leaving is not None:
                 yield [*leaving, Move(row, column, -float(sizes[row] * scores[row, column]))]
 
 
-def _cheapest_first(seats: Seats, scores: Floats, column: int) -> list[int]:
-    """The jobs on a type, in the order of what is lost per GPU when they leave for the best type with room, or to wait."""
+def _cheapest_first(seats: Seats, scores: Floats, column: int, count: int) -> list[int]:
+    """The jobs on a type, in the order of what is lost per GPU when they leave for the best type with room, or to wait.
+
+    The first of them, at least so many: each frees a GPU or more.
+    """
     rows = np.flatnonzero((seats.columns == column) & np.isfinite(scores[:, column]))
-    room = seats.num_gpus[rows, None] <= np.array(seats.free)
-    elsewhere = np.where(room, scores[rows], 0.0)
-    elsewhere[:, column] = 0.0
-    loss = scores[rows, column] - elsewhere.max(axis=1, initial=0.0)
+    loss, elsewhere = scores[rows, column], np.zeros(len(rows))
+    for other in _open_types(seats, column):
+        fits = seats.num_gpus[rows] <= seats.free[other]
+        elsewhere = np.maximum(elsewhere, np.where(fits, scores[rows, other], 0.0))
+    loss = loss - elsewhere
+    if len(rows) > count:
+        cheap = loss <= np.partition(loss, count - 1)[count - 1]
+        rows, loss = rows[cheap], loss[cheap]
     order: list[int] = rows[np.argsort(loss, kind="stable")].tolist()
     return order
 
 
+def _open_types(seats: Seats, column: int) -> list[int]:
+    """The other types that have room for anybody."""
+    return [other for other, left in enumerate(seats.free) if left > 0 and other != column]
+
+
 def _leaving(seats: Seats, scores: Floats, leavers: list[int], column: int, needed: int) -> list[Move] | None:
     """The moves of the first leavers who free the GPUs needed on the type, without those who turn out not to be needed."""
-    free = list(seats.free)
+    free, others = list(seats.free), _open_types(seats, column)
     moves: list[Move] = []
     for row in leavers:
         if needed <= 0:
             break
         size = int(seats.num_gpus[row])
-        fitting = [j for j, left in enumerate(free) if j != column and size <= left and scores[row, j] > 0]
+        fitting = [j for j in others if size <= free[j] and scores[row, j] > 0]
         target = max(fitting, key=lambda j: float(scores[row, j]), default=-1)
         worth = float(scores[row, target]) if target >= 0 else 0.0
         if target >= 0:
@@ -85,7 +100,7 @@ def _leaving(seats: Seats, scores: Floats, leavers: list[int], column: int, need
         moves.append(Move(row, target, size * (float(scores[row, column]) - worth)))
     if needed > 0:
         return None
-    for move in sorted(moves, key=lambda move: -move.loss):
+    for move in sorted(moves, key=lambda move: -move.loss) if needed < 0 else ():
         if move.loss > 0 and seats.num_gpus[move.row] <= -needed:
             needed += int(seats.num_gpus[move.row])
             moves.remove(move)

@@ -28,12 +28,13 @@ def exchange(seats: Seats, scores: Floats) -> None:
 
     scores: (N, K) value of each pair, -inf where a job must not sit; jobs for which that is all of the row stay as they are.
     """
-    candidates = np.isfinite(scores).any(axis=1)
-    # A column for the waiting room, worth nothing.
-    worth = np.pad(scores, ((0, 0), (0, 1)))
+    # By type, for sums and maxima run along few rows that are long; the last is the waiting room, worth nothing.
+    worth = np.zeros((scores.shape[1] + 1, len(scores)))
+    worth[:-1] = scores.T
+    candidates = (worth[:-1] > -np.inf).any(axis=0)
     for size in np.unique(seats.num_gpus[candidates])[::-1].tolist():
         rows = np.flatnonzero(candidates & (seats.num_gpus == size))
-        moves = _Moves(seats, worth[rows], rows, size)
+        moves = _Moves(seats, worth.take(rows, axis=1), rows, size)
         while cycle := _positive_cycle(moves.best()):
             moves.make(cycle)
 
@@ -42,17 +43,20 @@ class _Moves:
     """The moves of the gangs of one size between K types and the waiting room, which is the last node."""
 
     def __init__(self, seats: Seats, worth: Floats, rows: Indices, size: int) -> None:
-        self.seats, self.worth, self.rows, self.size = seats, worth, rows, size
-        self.room = worth.shape[1] - 1
-        self.here = np.where(seats.columns[rows] < 0, self.room, seats.columns[rows])
+        self.seats, self.rows, self.size = seats, rows, size
+        self.worth, self.room = worth, len(worth) - 1
+        # Numbers so short are sorted in one pass.
+        self.here = np.where(seats.columns[rows] < 0, self.room, seats.columns[rows]).astype(np.int16)
 
     def best(self) -> Floats:
         """(K+1, K+1) gain of the best move from a to b."""
         gains = np.full((self.room + 1, self.room + 1), -np.inf)
-        for a in range(self.room + 1):
-            of_a = self.worth[self.here == a]
-            if len(of_a):
-                gains[a] = (of_a - of_a[:, a : a + 1]).max(axis=0)
+        order = self.here.argsort(kind="stable")
+        worth = self.worth.take(order, axis=1)
+        counts = np.bincount(self.here, minlength=self.room + 1)
+        there = np.flatnonzero(counts)
+        least = worth[self.here[order], np.arange(len(order))]
+        gains[there] = np.maximum.reduceat(worth - least, (counts.cumsum() - counts)[there], axis=1).T
         for j, free in enumerate(self.seats.free):
             # A free place may be filled by nobody, and a place may be left free.
             gains[j, self.room] = max(gains[j, self.room], 0.0 if free >= self.size else -np.inf)
@@ -74,7 +78,7 @@ class _Moves:
     def _ranked(self, a: int, b: int) -> tuple[Indices, Floats]:
         """The jobs that gain by a move from a to b or lose least, best first, and their gains; nobody where places stay free."""
         at_a = np.flatnonzero(self.here == a)
-        gains = self.worth[at_a, b] - self.worth[at_a, a]
+        gains = self.worth[b, at_a] - self.worth[a, at_a]
         idle = len(self.rows) if a == self.room else self.seats.free[a] // self.size if b == self.room else 0
         if idle and not (gains > 0).any():
             return at_a[:0], np.zeros(idle)
@@ -85,7 +89,8 @@ class _Moves:
 def _positive_cycle(gains: Floats) -> list[int]:
     """The nodes of a cycle of positive total gain, in order, or none (Bellman-Ford)."""
     nodes = len(gains)
-    edges = [(a, b, gains[a, b]) for a in range(nodes) for b in range(nodes) if a != b and np.isfinite(gains[a, b])]
+    steps = enumerate(gains.tolist())
+    edges = [(a, b, gain) for a, row in steps for b, gain in enumerate(row) if a != b and gain > -np.inf]
     reached, before = [0.0] * nodes, [-1] * nodes
     for _ in range(nodes):
         last = -1

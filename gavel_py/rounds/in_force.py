@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gavel_py.jobs import Job
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.job_rows import JobRows
 from gavel_py.rounds.node_states import NodeStates
 
 __all__ = ["InForce", "Question", "columns_of", "question_of", "same_gang", "solved"]
@@ -37,12 +39,12 @@ class Question:
     isolated_seconds: tuple[float, ...]
     attained_gpu_seconds: tuple[float, ...]
     running_on: tuple[str | None, ...]
-    previous_fractions: tuple[tuple[float, ...], ...] | None
+    previous_fractions: Floats | None
     whole_gangs: bool
 
-    def problem(self, nodes: NodeStates, profile: Profile) -> AllocationProblem:
-        """Return the problem on the nodes as they are, with the normalisers of the whole cluster."""
-        whole = self.whole(nodes, profile)
+    def problem(self, nodes: NodeStates, profile: Profile, rows: JobRows | None = None) -> AllocationProblem:
+        """Return the problem on the nodes as they are, with the normalisers of the whole cluster; rows: what is known of jobs."""
+        whole = self.whole(nodes, profile, rows)
         here = nodes.available
         if here is nodes.cluster:
             return whole
@@ -50,8 +52,11 @@ class Question:
         why = {i: reason if i in whole.excluded else f"{nodes.reason}: {reason}" for i, reason in problem.excluded.items()}
         return replace(problem, excluded=why, hosts=None if whole.hosts is None else hosts_of(self.jobs, here, whole.hosts.speeds))
 
-    def whole(self, nodes: NodeStates, profile: Profile) -> AllocationProblem:
+    def whole(self, nodes: NodeStates, profile: Profile, rows: JobRows | None = None) -> AllocationProblem:
         """Return the problem as it would be if all nodes were up."""
+        known = None if rows is None else rows.problem(self, nodes.cluster, profile)
+        if known is not None:
+            return known
         return AllocationProblem.from_jobs(
             self.jobs,
             nodes.cluster,
@@ -83,10 +88,20 @@ class InForce:
         """The jobs as they were asked about."""
         return self.question.jobs
 
+    @cached_property
+    def apart(self) -> Floats | None:
+        """(N, K) the part of the time fractions for which gangs are to be spread, NaN where it is no matter; None: nowhere."""
+        speeds, spread = self.problem.speeds, self.allocation.spread_fractions
+        return None if speeds is None or spread is None else np.where(speeds.differ, spread, np.nan)
+
     def present(self, book: JobBook) -> NDArray[np.bool_]:
         """(N,) the jobs that are still in the system with the same gang, and have steps left."""
-        unfinished = set(self.unfinished(book))
-        return np.array([then.job_id in unfinished and same_gang(then, book.jobs[then.job_id]) for then in self.jobs], dtype=bool)
+        now = list(map(book.jobs.get, self.problem.job_ids))
+        there = [job is then or (job is not None and same_gang(then, job)) for then, job in zip(self.jobs, now, strict=True)]
+        steps = np.array([0.0 if job is None else job.steps_done for job in now])
+        # Unknown steps are NaN, and no number reaches that.
+        present: NDArray[np.bool_] = np.array(there, dtype=bool) & ~(steps >= self.problem.total_steps)
+        return present
 
     def unfinished(self, book: JobBook) -> list[str]:
         """The jobs that are still in the system and have steps left, as far as is known."""
@@ -109,7 +124,10 @@ def question_of(
         jobs=jobs,
         waiting_seconds=tuple(max(0.0, now_seconds - past.waiting_since_seconds) for past in pasts),
         isolated_seconds=tuple(
-            past.isolated(job.steps_done, speeds.get(job.job_id, 0.0)) for job, past in zip(jobs, pasts, strict=True)
+            past.isolated_seconds
+            if past.steps_counted == job.steps_done
+            else past.isolated(job.steps_done, speeds.get(job.job_id, 0.0))
+            for job, past in zip(jobs, pasts, strict=True)
         ),
         attained_gpu_seconds=tuple(past.attained_gpu_seconds for past in pasts),
         running_on=tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs),
@@ -118,15 +136,20 @@ def question_of(
     )
 
 
-def solved(question: Question, nodes: NodeStates, profile: Profile, solver: Solver) -> InForce:
-    """Ask the policy."""
-    asked = question.problem(nodes, profile)
+def alone(job: Job, whole_gangs: bool) -> Question:
+    """Return what a policy would be asked if there were no other job, to see whether it can be asked about this one."""
+    return Question(0.0, (job,), (0.0,), (0.0,), (0.0,), (None,), None, whole_gangs)
+
+
+def solved(question: Question, nodes: NodeStates, profile: Profile, solver: Solver, rows: JobRows | None = None) -> InForce:
+    """Ask the policy; rows: what is known of jobs."""
+    asked = question.problem(nodes, profile, rows)
     allocation = solver.solve(asked)
     # The problem that was solved: constraints may keep jobs off types, and rounds must do so too.
     problem = asked if allocation.evidence is None else allocation.evidence.asked
     lasting = problem.runnable
     if nodes.available is not nodes.cluster:
-        lasting = problem.runnable | (question.whole(nodes, profile).runnable & ~asked.runnable)
+        lasting = problem.runnable | (question.whole(nodes, profile, rows).runnable & ~asked.runnable)
     return InForce(question, nodes.to_dict(), problem, allocation, lasting)
 
 
@@ -144,8 +167,10 @@ def same_gang(one: Job, other: Job) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in GANG_FIELDS)
 
 
-def _fractions_of(allocation: Allocation, jobs: tuple[Job, ...]) -> tuple[tuple[float, ...], ...]:
-    """What the allocation gives these jobs, 0 for those that have come since."""
-    none = (0.0,) * len(allocation.accelerator_types)
-    rows = dict(zip(allocation.job_ids, (tuple(row) for row in allocation.time_fractions.tolist()), strict=True))
-    return tuple(rows.get(job.job_id, none) for job in jobs)
+def _fractions_of(allocation: Allocation, jobs: tuple[Job, ...]) -> Floats:
+    """(N, K) what the allocation gives these jobs, 0 for those that have come since."""
+    row_of = {job_id: row for row, job_id in enumerate(allocation.job_ids)}
+    rows = np.array([row_of.get(job.job_id, len(row_of)) for job in jobs], dtype=np.int64)
+    none = np.zeros((1, len(allocation.accelerator_types)))
+    fractions: Floats = np.concatenate([allocation.time_fractions, none])[rows]
+    return fractions

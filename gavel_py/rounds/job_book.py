@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.jobs import Job
 from gavel_py.ordering import natural_key
+from gavel_py.rounds.natural_order import NaturalOrder
 from gavel_py.rounds.standing import Departure, Standing
 
 __all__ = ["JobBook", "changed_job"]
@@ -24,12 +25,13 @@ class JobBook:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
+        self._order = NaturalOrder()
         self.standings: dict[str, Standing] = {}
 
     @property
     def in_order(self) -> tuple[Job, ...]:
         """The jobs in the system, sorted by job_id (`natural_key`)."""
-        return tuple(self.jobs[job_id] for job_id in sorted(self.jobs, key=natural_key))
+        return tuple(map(self.jobs.__getitem__, self._order.of(self.jobs)))
 
     @property
     def failed(self) -> dict[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.jobs import Job
-from gavel_py.problem import AllocationProblem
-from gavel_py.rounds.in_force import same_gang
+from gavel_py.rounds.in_force import alone, same_gang
 from gavel_py.rounds.job_book import changed_job
+from gavel_py.rounds.node_states import NodeStates
+from gavel_py.rounds.progress import with_steps
 from gavel_py.rounds.scheduler_core import SchedulerCore, is_finite
 from gavel_py.rounds.standing import Departure
 
@@ -53,7 +54,7 @@ class JobEvents(SchedulerCore):
         if not (is_finite(steps_done) and steps_done >= 0):
             problem = f"must be a finite number of at least 0, found {steps_done!r}"
             raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
-        self._state.book.jobs[job_id] = job.model_copy(update={"steps_done": float(steps_done)})
+        self._state.book.jobs[job_id] = with_steps(job, float(steps_done))
         self._state.changed = True
 
     def complete(self, job_id: str) -> None:
@@ -102,7 +103,7 @@ class JobEvents(SchedulerCore):
 
     def _check(self, job: Job) -> None:
         """Better refused here than to stop every round from now on."""
-        self.policy.check(AllocationProblem.from_jobs([job], self.cluster, self.profile, whole_gangs=False))
+        self.policy.check(alone(job, self.whole_gangs).problem(NodeStates(self.cluster), self.profile, self._state.rows))
 
     def _leave(self, job_id: str, how: Departure) -> None:
         self._state.book.remove(job_id, how)

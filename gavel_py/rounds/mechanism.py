@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.rounds.demand import RoundDemand, rounded
+from gavel_py.rounds.demand import RoundDemand
 from gavel_py.rounds.local_search import improve
 from gavel_py.rounds.scores import HYSTERESIS_ROUNDS, URGENT_ROUNDS, scores_of
 from gavel_py.rounds.seats import Seats
@@ -33,21 +33,21 @@ def choose_jobs(
     4. If `backfill`, fill what is left with waiting jobs, each where it is fastest compared with its own best type, so that no
        GPU idles while a waiting job that could run there fits.
 
-    So a running gang keeps its place until another is owed more than it is by the mean of their h; `hysteresis` has the formula.
+    So a running gang keeps its place until another is owed more than it is by the mean of their h; `hysteresis_of` has the formula.
     With h = 0 and restarts that cost nothing, jobs take turns by the time that is left until their claims pass `urgent_rounds`; for
     single-GPU jobs a bound of 1 then holds nearly always. For these, step 3 ends with the best choice there is (a maximum-weight
     assignment); with gangs of mixed sizes each round is a packing problem, which it solves nearly, not exactly.
     """
     seats = Seats(demand.num_gpus, demand.capacities)
-    serve(seats, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
+    if demand.locked.any():
+        serve(seats, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
     scores = scores_of(demand, hysteresis_rounds, urgent_rounds)
     # Who is locked has no other choice, so the steps below leave it alone.
     scores[seats.columns >= 0] = -np.inf
-    fractions = rounded(demand.fractions)
-    serve(seats, np.isfinite(scores), -scores, -fractions)
+    serve(seats, np.isfinite(scores), -scores, -demand.shares)
     improve(seats, scores)
-    if demand.backfill:
-        serve(seats, demand.possible, -_relative_speed(demand), ~demand.running, -demand.claims, -fractions)
+    if demand.backfill and any(seats.free):
+        serve(seats, demand.possible, -_relative_speed(demand), ~demand.running, -demand.claims, -demand.shares)
     return seats.columns
 
 

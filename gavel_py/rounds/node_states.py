@@ -37,6 +37,7 @@ class NodeStates:
         self._states: dict[str, NodeState] = {}
         self._lost: set[Gpu] = set()
         self._available: Cluster | None = cluster
+        self._up: tuple[Node, ...] | None = None
 
     @property
     def by_name(self) -> dict[str, NodeState]:
@@ -56,7 +57,9 @@ class NodeStates:
     @property
     def up(self) -> tuple[Node, ...]:
         """The nodes on which gangs may start."""
-        return tuple(node for node in self.cluster.nodes if node.name not in self._states)
+        if self._up is None:
+            self._up = tuple(node for node in self.cluster.nodes if node.name not in self._states)
+        return self._up
 
     @property
     def available(self) -> Cluster:
@@ -126,6 +129,7 @@ class NodeStates:
 
     def _moved(self, changed: bool) -> bool:
         if changed:
+            self._up = None
             self._available = self.cluster if self.all_up else None
         return changed
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from itertools import groupby, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import NamedTuple
 
-from gavel_py.cluster import Node
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.cluster import Cluster, Node
 from gavel_py.jobs import Locality
-from gavel_py.rounds.free_gpus import SCOPES, FreeGpus, Gpu
-from gavel_py.rounds.moving import Held, fewest_to_move
+from gavel_py.rounds.crowd import Crowd
+from gavel_py.rounds.free_gpus import FreeGpus
+from gavel_py.rounds.kinds import Kind
+from gavel_py.rounds.layout import ANYWHERE, SCOPES, Gpu, Layout, TypeLayout
 from gavel_py.rounds.needs import NO_LOADS, NOTHING, Needs
+from gavel_py.rounds.reach import Reach
+from gavel_py.rounds.righting import put_right
+from gavel_py.rounds.settling import Settlement
+from gavel_py.rounds.spans import Spans
+from gavel_py.rounds.staying import loads_of, who_stays
+from gavel_py.rounds.stock import Stock
 
-__all__ = ["Gang", "largest_holes", "place"]
+__all__ = ["Gang", "Places", "largest_holes", "place", "place_crowd"]
 
-Places = dict[str, tuple[Gpu, ...]]
+Indices = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 class Gang(NamedTuple):
@@ -22,7 +35,7 @@ class Gang(NamedTuple):
 
     locality: `node`: all on one node; `rack`: all in one rack (a node without a rack is a rack of its own); `any`: anywhere, best
     together; previous: the GPUs it ran on until now, if any; they count only if they can still hold it;
-    needs: the CPUs and memory that each of its GPUs needs on its node.
+    needs: the CPUs and memory that each of its GPUs needs on its node; kind: on how many nodes they should be.
     """
 
     job_id: str
@@ -31,11 +44,26 @@ class Gang(NamedTuple):
     locality: Locality = "any"
     previous: tuple[Gpu, ...] = ()
     needs: Needs = NOTHING
+    kind: Kind = Kind.ANY
+
+
+class Places(NamedTuple):
+    """stays: (M,) bool, gangs that keep the GPUs that they had; found: by gang, the GPUs of the others that have a place."""
+
+    stays: Mask
+    found: dict[int, list[int]]
+
+    @property
+    def placed(self) -> Mask:
+        """(M,) bool, the gangs that have a place."""
+        placed = self.stays.copy()
+        placed[list(self.found)] = True
+        return placed
 
 
 def place(
-    nodes: Iterable[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS
-) -> Places:
+    nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS
+) -> dict[str, tuple[Gpu, ...]]:
     """Return {job_id: GPUs} of the gangs that can be placed; the others are left out. The gang that stands first matters most.
 
     taken: GPUs that others have, and loads: what these need of the CPUs and memory of each node.
@@ -43,80 +71,86 @@ def place(
     first. When a gang would be split that a node or a rack could hold, the fewest smaller running gangs move (and restart); when it
     does not fit at all, the fewest that come after it; when that does not help, the type is packed anew.
     Whatever else happens, the gang that stands first is placed if it fits what is left.
+
+    A gang of kind `APART` gets the smallest holes on more nodes than its size needs, if they are free; if not, it is placed as the
+    others are. When all have their places, gangs that are not of their kind move to free GPUs, their own included, or change places
+    with each other, if they are of their kind then.
     """
-    places: Places = {}
-    by_type = _by_type(nodes)
-    for accelerator, group in groupby(sorted(gangs, key=_accelerator), key=_accelerator):
-        here = by_type.get(accelerator, [])
-        places |= _place_on_type(lambda here=here: FreeGpus(here, taken, loads), list(group))  # type: ignore[misc]
-    return places
+    layout = Layout(nodes)
+    gangs = sorted(gangs, key=lambda gang: layout.type_number.get(gang.accelerator, -1))
+    places = place_crowd(Stock(layout, taken, loads), _crowd(gangs, layout, Spans(Cluster(nodes))))
+    named = {gangs[i].job_id: tuple(layout.named(gpus)) for i, gpus in places.found.items()}
+    named |= {gangs[i].job_id: gangs[i].previous for i in np.flatnonzero(places.stays).tolist()}
+    return named
+
+
+def place_crowd(stock: Stock, crowd: Crowd) -> Places:
+    """Place gangs on what is in stock, as `place` says."""
+    stays = np.zeros(len(crowd), dtype=bool)
+    found: dict[int, list[int]] = {}
+    for number, part in enumerate(stock.layout.parts):
+        start, here = crowd.on_type(number, part.gpus.start)
+        if len(here):
+            settled = _place_on_type(stock, number, here)
+            stays[start : start + len(here)] = settled.stays
+            found |= {start + i: [part.gpus.start + gpu for gpu in gpus] for i, gpus in settled.found.items()}
+    return Places(stays, found)
 
 
 def largest_holes(
     nodes: Iterable[Node], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS, needs: Needs = NOTHING
 ) -> dict[Locality, dict[str, int]]:
     """Return {locality: {accelerator: GPUs}}, the largest gang with such needs that fits what is not taken."""
-    free = {accelerator: FreeGpus(group, taken, loads) for accelerator, group in _by_type(nodes).items()}
-    return {scope: {name: int(gpus.room_in_regions(scope, needs).max()) for name, gpus in free.items()} for scope in SCOPES}
+    layout = Layout(nodes)
+    holes = Stock(layout, taken, loads).largest_holes(needs).tolist()
+    return {scope: dict(zip(layout.types, row, strict=True)) for scope, row in zip(SCOPES, holes, strict=True)}
 
 
-def _by_type(nodes: Iterable[Node]) -> dict[str, list[Node]]:
-    groups: dict[str, list[Node]] = {}
-    for node in nodes:
-        groups.setdefault(node.accelerator, []).append(node)
-    return groups
+def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> Crowd:
+    """The gangs as arrays, in the same order, which must be that of their types."""
+    lengths = [len(gang.previous) for gang in gangs]
+    return Crowd(
+        sizes=np.array([gang.num_gpus for gang in gangs], dtype=np.int64),
+        types=np.array([layout.type_number.get(gang.accelerator, -1) for gang in gangs], dtype=np.int64),
+        scopes=np.array([SCOPES.index(gang.locality) for gang in gangs], dtype=np.int64),
+        kinds=np.array([gang.kind for gang in gangs], dtype=np.int8),
+        fewest=np.array([spans.fewest(gang.accelerator, gang.num_gpus) for gang in gangs], dtype=np.int64),
+        needs=[gang.needs for gang in gangs],
+        held=layout.numbers(list(chain.from_iterable(gang.previous for gang in gangs))),
+        owners=np.repeat(np.arange(len(gangs)), lengths),
+    )
 
 
-def _accelerator(gang: Gang) -> str:
-    return gang.accelerator
-
-
-def _place_on_type(untouched: Callable[[], FreeGpus], gangs: Sequence[Gang]) -> Places:
+def _place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
     """The first of three ways that places all gangs, or else the one that serves those that stand first."""
-    hardest_first = sorted(gangs, key=lambda gang: (gang.locality == "any", -gang.num_gpus))
-    ways = ((hardest_first, True), (hardest_first, False), (gangs, True))
-    best: Places = {}
-    for order, staying in ways:
-        places = _settle(untouched(), order, staying)
-        if len(places) == len(gangs):
-            return places
-        best = max(best, places, key=lambda option: [gang.job_id in option for gang in gangs])
+    ways = _ways(stock, number, crowd.with_kinds_on(len(stock.layout.parts[number].sizes)))
+    best = next(ways)
+    while not best.placed.all() and (other := next(ways, None)) is not None:
+        best = other if other.placed.tolist() > best.placed.tolist() else best
+    put_right(best)
     return best
 
 
-def _settle(free: FreeGpus, order: Sequence[Gang], staying: bool) -> Places:
-    """Place gangs in this order; with `staying`, running gangs hold their GPUs until one that comes before needs them."""
-    places: Places = {}
-    for gang in order if staying else ():
-        if len(gang.previous) == gang.num_gpus and free.keep(gang.previous, gang.locality, gang.needs):
-            places[gang.job_id] = gang.previous
-    for position, gang in enumerate(order):
-        if gang.job_id not in places:
-            gpus = _found(free, gang, islice(order, position + 1, None), places)
-            if gpus is not None:
-                free.take(gpus, gang.needs)
-                places[gang.job_id] = gpus
-    return places
+def _ways(stock: Stock, number: int, crowd: Crowd) -> Iterator[Settlement]:
+    """Staying where it is possible, hardest gangs first; nobody staying; and staying, those first that matter most."""
+    part = stock.layout.parts[number]
+    free, cpus, memory_gb = stock.free[part.gpus], stock.cpus[part.nodes], stock.memory_gb[part.nodes]
+    reach = Reach(part, free, cpus, memory_gb)
+    by_weight = np.arange(len(crowd))
+    hardest_first = np.lexsort((-crowd.sizes, crowd.scopes == ANYWHERE))
+    for order, staying in ((hardest_first, True), (hardest_first, False), (by_weight, True)):
+        stays = who_stays(crowd, part, free, cpus, memory_gb, order) if staying else np.zeros(len(crowd), dtype=bool)
+        settled = Settlement(_beside(crowd, stays, part, free, cpus, memory_gb), crowd, stays, reach)
+        settled.settle(order)
+        yield settled
 
 
-def _found(free: FreeGpus, gang: Gang, later: Iterable[Gang], places: Places) -> tuple[Gpu, ...] | None:
-    """GPUs for one gang, moving gangs that come later: smaller ones to keep it together, any at all to place it."""
-    together = free.narrowest_scope(gang.num_gpus, gang.locality, gang.needs)
-    gpus = free.find(gang.num_gpus, together, gang.needs)
-    if gpus is None:
-        held = [other for other in later if other.job_id in places]
-        gpus = _cleared(free, gang, together, (other for other in held if other.num_gpus < gang.num_gpus), places)
-        gpus = gpus or _cleared(free, gang, gang.locality, held, places)
-    return gpus
-
-
-def _cleared(free: FreeGpus, gang: Gang, scope: Locality, movable: Iterable[Gang], places: Places) -> tuple[Gpu, ...] | None:
-    """Free GPUs in one region of the scope, if need be after the fewest movable gangs have given up theirs."""
-    gpus = free.find(gang.num_gpus, scope, gang.needs)
-    if gpus is None:
-        held = {other.job_id: Held(places[other.job_id], other.needs) for other in movable if other.job_id in places}
-        for job_id in fewest_to_move(free, gang.num_gpus, scope, gang.needs, held):
-            free.give_back(*held[job_id])
-            del places[job_id]
-        gpus = free.find(gang.num_gpus, scope, gang.needs)
-    return gpus
+def _beside(crowd: Crowd, stays: Mask, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> FreeGpus:
+    """What these gangs leave of the GPUs, CPUs and memory of a type when they stay."""
+    free, cpus, memory_gb = free.copy(), cpus.copy(), memory_gb.copy()
+    gpus = stays[crowd.owners]
+    free[crowd.held[gpus]] = False
+    if layout.limited:
+        used = loads_of(crowd, gpus, layout)
+        cpus, memory_gb = cpus - used[0], memory_gb - used[1]
+    return FreeGpus(layout, free, cpus, memory_gb)

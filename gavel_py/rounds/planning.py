@@ -12,15 +12,20 @@ from numpy.typing import NDArray
 from gavel_py.cluster import Node
 from gavel_py.errors import InputError
 from gavel_py.jobs import Job
+from gavel_py.rounds.asks import Asks
 from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.chosen import Chosen
+from gavel_py.rounds.crowd import Crowd
 from gavel_py.rounds.demand import Mechanism, RoundDemand
-from gavel_py.rounds.free_gpus import SCOPES, Gpu
-from gavel_py.rounds.needs import NOTHING, Needs
-from gavel_py.rounds.placement import Gang, largest_holes, place
-from gavel_py.rounds.scores import hysteresis
-from gavel_py.rounds.taken import Taken, needs_of
+from gavel_py.rounds.ground import Ground
+from gavel_py.rounds.layout import ANYWHERE, Gpu
+from gavel_py.rounds.needs import NOTHING
+from gavel_py.rounds.placement import Places, place_crowd
+from gavel_py.rounds.stock import Stock
 
 __all__ = ["plan_round"]
+
+Indices = NDArray[np.int64]
 
 NOBODY: Mapping[str, Assignment] = MappingProxyType({})
 
@@ -35,42 +40,60 @@ def plan_round(
     *,
     fixed: Mapping[str, Assignment] = NOBODY,
     lost: Set[Gpu] = frozenset(),
+    ground: Ground | None = None,
 ) -> dict[str, Assignment]:
     """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
 
     demand: of the whole cluster, rows as `jobs`, columns as `accelerator_types`; previous: the round before; fixed: what is settled
-    already; lost: GPUs of `nodes` that nobody may have.
+    already; lost: GPUs of `nodes` that nobody may have; ground: `Ground(jobs, nodes)`, which a caller may keep for further rounds.
 
     The mechanism counts GPUs only. A gang that is chosen, but that its locality, CPUs or memory keep from being placed, is dropped,
     and the GPUs left are offered anew to the jobs without a place whose gangs still fit somewhere, until nobody is chosen any more.
     """
+    ground = Ground(jobs, nodes) if ground is None else ground
+    asks = ground.asks
+    stock = _without(fixed, Stock(ground.layout, lost), asks)
+    waiting = np.array([job_id not in fixed for job_id in asks.ids], dtype=bool) if fixed else np.ones(len(jobs), dtype=bool)
     assignments: dict[str, Assignment] = dict(fixed)
-    needs, taken = needs_of(jobs, nodes), Taken(lost)
-    for job, each in zip(jobs, needs, strict=True) if fixed else ():
-        if job.job_id in fixed:
-            taken.add(fixed[job.job_id].gpus, each)
-    taken.gpus.update(gpu for held in fixed.values() for gpu in held.gpus)
-    scopes = np.array([SCOPES.index(job.locality) for job in jobs], dtype=np.int64)
-    waiting = np.array([job.job_id not in fixed for job in jobs], dtype=bool)
     while True:
-        left = _leftovers(demand, scopes, needs, waiting, accelerator_types, nodes, taken)
+        left = _leftovers(demand, asks, waiting, accelerator_types, stock)
         columns = _checked(mechanism(left), left)
-        rows = _by_claim(columns, demand)
-        places = place(nodes, _gangs(rows, columns, jobs, needs, accelerator_types, previous), taken.gpus, taken.loads)
-        placed = [row for row in sorted(rows) if jobs[row].job_id in places]
-        types = columns.tolist()
-        for row in placed:
-            job_id = jobs[row].job_id
-            assignments[job_id] = _assigned(accelerator_types[types[row]], places[job_id], previous.get(job_id))
+        chosen = Chosen(columns, demand, ground, accelerator_types, previous)
+        places = place_crowd(stock, chosen.crowd)
+        assigned = chosen.assigned(places)
+        assignments = assignments | assigned if assignments else assigned
+        placed = places.placed
         # With everybody placed who was chosen, nobody is left to whom the mechanism did not prefer idle GPUs.
-        if len(placed) in (0, len(rows)):
-            return {job_id: assignments[job_id] for job_id in sorted(assignments)}
-        for row in placed:
-            taken.add(places[jobs[row].job_id], needs[row])
-        waiting[placed] = False
+        if placed.all() or not placed.any():
+            return _sorted(assignments)
+        _take(stock, chosen.crowd, places)
+        waiting[chosen.rows[placed]] = False
 
 
-def _checked(columns: NDArray[np.int64], demand: RoundDemand) -> NDArray[np.int64]:
+def _sorted(assignments: dict[str, Assignment]) -> dict[str, Assignment]:
+    ids = sorted(assignments)
+    return assignments if ids == list(assignments) else {job_id: assignments[job_id] for job_id in ids}
+
+
+def _without(fixed: Mapping[str, Assignment], stock: Stock, asks: Asks) -> Stock:
+    """Take from the stock what is settled already, and what those who have it need."""
+    rows = {job_id: row for row, job_id in enumerate(asks.ids)} if fixed else {}
+    for job_id, held in fixed.items():
+        needs = asks.needs[asks.need_of[rows[job_id]]] if job_id in rows else NOTHING
+        stock.take(stock.layout.numbers(held.gpus), needs)
+    return stock
+
+
+def _take(stock: Stock, crowd: Crowd, places: Places) -> None:
+    """Take from the stock what gangs have been given."""
+    for gang, gpus in places.found.items():
+        stock.take(np.array(gpus, dtype=np.int64), crowd.needs[gang])
+    starts = np.searchsorted(crowd.owners, np.arange(len(crowd) + 1)).tolist()
+    for gang in np.flatnonzero(places.stays).tolist():
+        stock.take(crowd.held[starts[gang] : starts[gang + 1]], crowd.needs[gang])
+
+
+def _checked(columns: Indices, demand: RoundDemand) -> Indices:
     """Return a mechanism's choice, or raise `InputError` when it is none that `RoundDemand` allows."""
     count, types = demand.runnable.shape
     chosen = np.asarray(columns)
@@ -84,53 +107,13 @@ def _checked(columns: NDArray[np.int64], demand: RoundDemand) -> NDArray[np.int6
 
 
 def _leftovers(
-    demand: RoundDemand,
-    scopes: NDArray[np.int64],
-    needs: Sequence[Needs],
-    waiting: NDArray[np.bool_],
-    accelerator_types: Sequence[str],
-    nodes: Sequence[Node],
-    taken: Taken,
+    demand: RoundDemand, asks: Asks, waiting: NDArray[np.bool_], accelerator_types: Sequence[str], stock: Stock
 ) -> RoundDemand:
     """The demand for the GPUs that are not taken: of the jobs without a place, where a hole is left that holds their gang."""
-    kinds = {each: number for number, each in enumerate(dict.fromkeys([NOTHING, *needs]))}
-    found = [largest_holes(nodes, taken.gpus, taken.loads, each) for each in kinds]
-    sizes = [[[holes[scope].get(name, 0) for name in accelerator_types] for scope in SCOPES] for holes in found]
-    room = np.array(sizes, dtype=np.int64).reshape(len(kinds), len(SCOPES), -1)
-    kind = np.array([kinds[each] for each in needs], dtype=np.int64)
-    runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[kind, scopes])
-    return replace(demand, runnable=runnable, capacities=room[kinds[NOTHING], SCOPES.index("any")])
-
-
-def _by_claim(columns: NDArray[np.int64], demand: RoundDemand) -> list[int]:
-    """The rows of the chosen jobs, the largest claims first; who runs goes before who would only take over its place."""
-    rows = np.flatnonzero(columns >= 0)
-    weights = demand.claims + hysteresis(demand) * demand.running
-    ordered: list[int] = rows[np.argsort(-weights[rows, columns[rows]], kind="stable")].tolist()
-    return ordered
-
-
-def _gangs(
-    rows: Sequence[int],
-    columns: NDArray[np.int64],
-    jobs: Sequence[Job],
-    needs: Sequence[Needs],
-    accelerator_types: Sequence[str],
-    previous: Mapping[str, Assignment],
-) -> list[Gang]:
-    """The chosen jobs as gangs, in the order of `rows`."""
-    chosen = [jobs[row] for row in rows]
-    held = [previous.get(job.job_id) for job in chosen]
-    gpus = [() if before is None else tuple(before.gpus) for before in held]
-    names = [accelerator_types[column] for column in columns[rows].tolist()]
-    return [
-        Gang(job.job_id, job.num_gpus, name, job.locality, had, needs[row])
-        for row, job, name, had in zip(rows, chosen, names, gpus, strict=True)
-    ]
-
-
-def _assigned(accelerator: str, gpus: Sequence[Gpu], before: Assignment | None) -> Assignment:
-    """The assignment to these GPUs; the same object as before for a gang that stays, which makes long lists of them cheap."""
-    held = list(gpus)
-    stays = before is not None and before.gpus == held and before.accelerator == accelerator
-    return before if before is not None and stays else Assignment(accelerator, held)
+    numbers = stock.layout.type_number
+    # A type that has no nodes has no room: the column after the last.
+    types = [numbers.get(name, len(numbers)) for name in accelerator_types]
+    room = np.stack([np.pad(stock.largest_holes(each), ((0, 0), (0, 1)))[:, types] for each in asks.needs])
+    runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[asks.need_of, asks.scopes])
+    # Nothing stands first among the needs.
+    return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.rounds.exchange import LEAST_GAIN
+from gavel_py.rounds.ranking import first_of_each
 from gavel_py.rounds.seats import Seats
 
 __all__ = ["replace_one"]
@@ -27,8 +28,7 @@ def replace_one(seats: Seats, scores: Floats) -> bool:
         if not len(comers):
             continue
         rows = np.flatnonzero((seats.columns == column) & (sizes > sizes[comers].min()) & np.isfinite(scores[:, column]))
-        cheapest = rows[np.argsort(scores[rows, column], kind="stable")]
-        for row in cheapest[np.unique(sizes[cheapest], return_index=True)[1]].tolist():
+        for row in rows[first_of_each(sizes[rows], scores[rows, column])].tolist():
             size = int(sizes[row])
             coming = _filling(sizes, comers[sizes[comers] < size], size + seats.free[column])
             gain = float((sizes[coming] * scores[coming, column]).sum() - size * scores[row, column])

@@ -22,7 +22,7 @@ from gavel_py.rounds.saved_state import state_document, state_from
 from gavel_py.rounds.scheduler_state import SchedulerState
 from gavel_py.rounds.state_file import read_state, write_state
 
-__all__ = ["OPTIONS", "Saved", "load", "save"]
+__all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from"]
 
 OPTIONS = ("round_seconds", "restart_seconds", "min_run_seconds", "whole_gangs")
 """The numbers that a scheduler is made with."""
@@ -45,8 +45,18 @@ class Saved:
 
 def save(path: str | Path, saved: Saved) -> None:
     """Write a scheduler to a file. Raises `InputError` where that cannot be written."""
+    write_state(path, document_of(saved))
+
+
+def load(path: str | Path, profile: Profile, policy: str | Policy | None, mechanism: MechanismName | Mechanism | None) -> Saved:
+    """Read a scheduler from a file. policy, mechanism: None where the file has them. Raises `InputError`."""
+    return saved_from(read_state(path), path, profile, policy, mechanism)
+
+
+def document_of(saved: Saved) -> dict[str, Any]:
+    """Return a scheduler as plain data."""
     policy = saved.solver.policy
-    document = {
+    return {
         "options": saved.options,
         "policy": {"label": policy.label, "document": policy_document(policy)},
         "mechanism": saved.mechanism if isinstance(saved.mechanism, str) else None,
@@ -54,12 +64,16 @@ def save(path: str | Path, saved: Saved) -> None:
         "scheduler": state_document(saved.state),
         "solver": saved.solver.to_dict(),
     }
-    write_state(path, document)
 
 
-def load(path: str | Path, profile: Profile, policy: str | Policy | None, mechanism: MechanismName | Mechanism | None) -> Saved:
-    """Read a scheduler from a file. policy, mechanism: None where the file has them. Raises `InputError`."""
-    document = read_state(path)
+def saved_from(
+    document: Mapping[str, Any],
+    path: str | Path,
+    profile: Profile,
+    policy: str | Policy | None,
+    mechanism: MechanismName | Mechanism | None,
+) -> Saved:
+    """Return the scheduler that `document_of` described; path: where it stood, for messages. Raises `InputError`."""
     try:
         _check_accelerators(path, document["scheduler"], profile)
         solver = Solver(_policy(path, document["policy"], policy))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from gavel_py.errors import InputError
 from gavel_py.job_arrays import Profile
@@ -87,8 +88,9 @@ class RoundScheduler(JobEvents, NodeEvents):
         When this raises, the scheduler is as before: `InputError` for a time that goes backwards, and whatever `solve` raises.
         """
         start, state = self._start(now_seconds), self._state
+        planned = state.coming is not None
         coming, in_force = self._decided(start)
-        assignments = state.standing_plan
+        assignments = state.standing_plan if planned else coming.assignments  # what is decided now stands
         if len(assignments) < len(coming.assignments):
             assignments = self._chooser.chosen(state, in_force, assignments)
         begun = in_words(state, in_force, assignments, start, self.round_seconds)
@@ -109,8 +111,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         The file holds what it held before until the new content is complete and on the disk, also if the process is killed.
         Raises `InputError` where it cannot be written.
         """
-        options = {name: getattr(self, name) for name in OPTIONS}
-        saved_scheduler.save(path, Saved(self._solver, self.profile, self.mechanism, options, self._state))
+        saved_scheduler.save(path, self._saved)
 
     @classmethod
     def load(
@@ -127,8 +128,33 @@ class RoundScheduler(JobEvents, NodeEvents):
         policy, mechanism: needed only for a class or function of one's own, since no file names what is to be imported.
         Raises `InputError` for a file that is damaged, foreign or of a newer version, and for another profile or policy.
         """
-        saved = saved_scheduler.load(path, profile, policy, mechanism)
-        made = cls(saved.state.nodes.cluster, profile, saved.solver.policy, mechanism=saved.mechanism, **saved.options)
+        return cls._of(saved_scheduler.load(path, profile, policy, mechanism))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `save` writes as plain data, for a file of one's own that holds more than the scheduler."""
+        return saved_scheduler.document_of(self._saved)
+
+    @classmethod
+    def from_dict(
+        cls,
+        document: Mapping[str, Any],
+        profile: Profile,
+        *,
+        policy: str | Policy | None = None,
+        mechanism: MechanismName | Mechanism | None = None,
+        source: str | Path = "round scheduler",
+    ) -> Self:
+        """Return the scheduler that `to_dict` described; the rest as for `load`. source: what messages call it."""
+        return cls._of(saved_scheduler.saved_from(document, source, profile, policy, mechanism))
+
+    @property
+    def _saved(self) -> Saved:
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return Saved(self._solver, self.profile, self.mechanism, options, self._state)
+
+    @classmethod
+    def _of(cls, saved: Saved) -> Self:
+        made = cls(saved.state.nodes.cluster, saved.profile, saved.solver.policy, mechanism=saved.mechanism, **saved.options)
         made._solver, made._state = saved.solver, saved.state
         return made
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.grounds import Grounds
 from gavel_py.rounds.in_force import InForce
 from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.job_rows import JobRows
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.node_states import NodeStates
+from gavel_py.rounds.spans import Spans
 
 __all__ = ["Coming", "SchedulerState"]
 
@@ -25,7 +29,8 @@ class Coming:
 class SchedulerState:
     """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; in_force: the allocation;
     changed: whether it must be solved anew; running: who holds GPUs now; coming: the next round, where it has been planned; last:
-    the round begun last; newly_failed: {job_id: reason} of the jobs that failed for good since then.
+    the round begun last; newly_failed: {job_id: reason} of the jobs that failed for good since then; grounds, rows: what need not
+    be found anew, and stands in no file.
     """
 
     book: JobBook
@@ -37,6 +42,13 @@ class SchedulerState:
     coming: Coming | None = None
     last: Round | None = None
     newly_failed: dict[str, str] = field(default_factory=dict)
+    grounds: Grounds = field(default_factory=Grounds)
+    rows: JobRows = field(default_factory=JobRows)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """On how many nodes of the whole cluster gangs must be."""
+        return Spans(self.nodes.cluster)
 
     @property
     def lasting(self) -> dict[str, Assignment]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gavel_py.rounds.demand import RoundDemand, rounded
 
-__all__ = ["HYSTERESIS_ROUNDS", "URGENT_ROUNDS", "hysteresis", "scores_of"]
+__all__ = ["HYSTERESIS_ROUNDS", "URGENT_ROUNDS", "hysteresis_of", "scores_of"]
 
 Floats = NDArray[np.float64]
 
@@ -27,12 +27,12 @@ CLAIM_WEIGHT = 0.02
 
 def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS, urgent_rounds: float = URGENT_ROUNDS) -> Floats:
     """(N, K) the score of each pair that is owed this round, -inf for the others; none that is owed scores less than 0."""
-    kept_for = hysteresis(demand, hysteresis_rounds)
+    kept_for = _hysteresis(demand, hysteresis_rounds)
     claims, running = demand.claims, demand.running
     owed = claims > 0
     if demand.backfill:
         # Running on, ahead of what is owed, is a use of idle GPUs too; the hysteresis says how far ahead.
-        owed |= running & (rounded(demand.fractions) > 0) & (claims + kept_for > 0)
+        owed |= running & (demand.shares > 0) & (claims + kept_for > 0)
     most = kept_for.max(initial=0.0)
     # A GPU that serves anybody is worth more than one that serves nobody: `most` keeps scores above 0.
     scores = most + _weighed(demand, kept_for) if most else _nearness(demand, urgent_rounds)
@@ -40,14 +40,21 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
     return np.where(demand.possible & owed, scores, -np.inf)
 
 
-def hysteresis(demand: RoundDemand, rounds: float = HYSTERESIS_ROUNDS) -> Floats:
-    """(N, K) h_ij = h·(½ + √(X_ij (1 − X_ij)))/√s_i + what a restart costs job i, in rounds.
+def _hysteresis(demand: RoundDemand, rounds: float) -> Floats:
+    """(N, K) h_ij of each pair, `hysteresis_of`."""
+    return hysteresis_of(demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None], rounds)
+
+
+def hysteresis_of(
+    fractions: Floats, num_gpus: NDArray[np.int64], restart_rounds: Floats, rounds: float = HYSTERESIS_ROUNDS
+) -> Floats:
+    """h_ij = h·(½ + √(X_ij (1 − X_ij)))/√s_i + what a restart costs job i, in rounds; of the shape of the fractions.
 
     Turns of n rounds let a deficit swing by n·(1 − X) and cost a restart every n/X rounds. For the least of s·swing with so many
     restarts in all, swings must be as √(X (1 − X)/s). But no turn is shorter than a round; hence the ½.
     """
-    spread = np.sqrt(np.clip(demand.fractions * (1.0 - demand.fractions), 0.0, None))
-    result: Floats = rounds * (0.5 + spread) / np.sqrt(demand.num_gpus)[:, None] + demand.restart_rounds[:, None]
+    spread = np.sqrt(np.clip(fractions * (1.0 - fractions), 0.0, None))
+    result: Floats = rounds * (0.5 + spread) / np.sqrt(num_gpus) + restart_rounds
     return result
 
 
@@ -65,7 +72,7 @@ def _nearness(demand: RoundDemand, urgent_rounds: float) -> Floats:
     job that is to run in every round, now here and now there, can never make good for one in which it waits: t_i tells.
     """
     claims, fractions = demand.claims, np.maximum(demand.fractions, 1e-9)
-    promised = np.where(rounded(demand.fractions) > 0, claims, np.maximum(claims, 0.0))
+    promised = np.where(demand.shares > 0, claims, np.maximum(claims, 0.0))
 
     def in_time(owed: Floats, rates: Floats) -> Floats:
         return 1.0 / (1.0 + np.maximum(0.0, urgent_rounds - owed) / rates)

@@ -21,9 +21,9 @@ def serve(seats: Seats, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> Non
     seated at once, and that type is closed to gangs of this size and above, so that few rounds of the loop are enough.
     """
     fitting = seats.num_gpus[:, None] <= np.array(seats.free)
-    rows, columns = np.nonzero(eligible & fitting & (seats.columns < 0)[:, None])
-    order = np.lexsort([key[rows, columns] for key in reversed(keys)])
-    rows, columns = rows[order], columns[order]
+    pairs = np.flatnonzero(eligible & fitting & (seats.columns < 0)[:, None])
+    order = np.lexsort([key.take(pairs) for key in reversed(keys)])
+    rows, columns = np.divmod(pairs[order], eligible.shape[1])
     while rows.size:
         seated = _until_one_does_not_fit(seats, rows, columns)
         seats.seat(rows[seated], columns[seated])

@@ -1,0 +1,87 @@
+"""What is kept of jobs makes the same problem as asking for everything anew, in every field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.rounds.in_force import Question
+from gavel_py.rounds.job_rows import JobRows
+from gavel_py.rounds.node_states import NodeStates
+
+PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
+CLUSTER = gp.Cluster(
+    [
+        gp.Node(name=f"{kind}-{i}", accelerator=kind, num_gpus=4, rack=f"r{i % 2}", cpus=8 + i)
+        for kind in ("v100", "k80")
+        for i in range(3)
+    ]
+)
+TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "ResNet-18 (batch size 64)")
+
+
+@st.composite
+def jobs(draw: st.DrawFn, number: int) -> gp.Job:
+    fields_: dict[str, Any] = {"total_steps": draw(st.sampled_from([100.0, 5e4]))}
+    if draw(st.booleans()):
+        fields_ = {"duration_seconds": 500.0, "duration_accelerator": "v100"}
+    if draw(st.booleans()):
+        fields_ |= draw(st.sampled_from([{"deadline_seconds": 1e4}, {"deadline_factor": 1.5}]))
+    return gp.Job(
+        f"j{number}",
+        job_type=draw(st.sampled_from(TYPES)),
+        num_gpus=draw(st.sampled_from([1, 2, 4, 8])),
+        weight=draw(st.sampled_from([1.0, 2.0])),
+        priority=draw(st.sampled_from([0.0, 3.0])),
+        steps_done=draw(st.sampled_from([0.0, 7.5, 100.0])),
+        arrival_seconds=draw(st.sampled_from([0.0, 50.0])),
+        tenant=draw(st.sampled_from(["", "a"])),
+        allowed_accelerators=draw(st.sampled_from([None, ("k80",)])),
+        locality=draw(st.sampled_from(["any", "rack", "node"])),
+        cpus_per_gpu=draw(st.sampled_from([0.0, 1.5, 9.0])),
+        **fields_,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans())
+def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool) -> None:
+    nodes, rows = NodeStates(CLUSTER), JobRows()
+    if down:
+        nodes.put("v100-0", gp.NodeState.DOWN)
+    there: dict[str, gp.Job] = {}
+    for _ in range(4):  # jobs come, go, change and make progress
+        for number in data.draw(st.sets(st.integers(0, 6), max_size=4)):
+            if f"j{number}" in there and data.draw(st.booleans()):
+                del there[f"j{number}"]
+            else:
+                there[f"j{number}"] = data.draw(jobs(number))
+        count = len(there)
+        previous = np.full((count, 2), 0.25) if data.draw(st.booleans()) else None
+        question = Question(
+            now_seconds=data.draw(st.sampled_from([0.0, 33.3])),
+            jobs=tuple(there.values()),
+            waiting_seconds=tuple(float(i) for i in range(count)),
+            isolated_seconds=(0.5,) * count,
+            attained_gpu_seconds=(2.0,) * count,
+            running_on=tuple(("v100", None, "k80")[i % 3] for i in range(count)),
+            previous_fractions=previous,
+            whole_gangs=whole_gangs,
+        )
+        assert_same(question.problem(nodes, PROFILE, rows), question.problem(nodes, PROFILE))
+
+
+def assert_same(one: Any, other: Any, where: str = "problem") -> None:
+    assert type(one) is type(other), where
+    if hasattr(one, "__dataclass_fields__"):
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other, where)
+    else:
+        assert one == other, where
