@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from gavel_py.constraints import ConstraintOutcome
 from gavel_py.errors import InputError
+from gavel_py.pairing import Pairs
 from gavel_py.proof import Evidence, Proof, StageProof
+from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Allocation", "AllocationStatus", "Route"]
 
@@ -57,7 +59,8 @@ class Allocation:
     policy, options: its name, and the options that differ from their defaults;
     time_fractions: (N, K) X_ij, part of wall-clock time of job i on type j, row sums <= 1;
     spread_fractions: (N, K) the part of X_ij for which the gang is to be on more nodes than it needs, None where nobody knows of a
-    difference;
+    difference; pairs: who shares GPUs with whom, and for how long, None where nobody is to share: that time is part of X_ij, and a
+    pair has its GPUs once;
     throughputs: (N,) Σ_j T_ij X_ij, steps/s, each part at the speed of its placement;
     normalized_throughputs: (N,) the same over P_i, the throughput of an equal share
     (0 for excluded jobs); utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs;
@@ -77,6 +80,7 @@ class Allocation:
     accelerator_types: tuple[str, ...]
     time_fractions: Floats
     spread_fractions: Floats | None = None
+    pairs: Pairs | None = None
     throughputs: Floats
     normalized_throughputs: Floats
     utilization: Floats
@@ -95,13 +99,19 @@ class Allocation:
     def verify(self) -> Proof:
         """Prove this allocation anew, over all jobs and without the solver; return what was found.
 
-        Checked are the rules of a valid allocation, the objective at these time fractions, and the bound.
+        Checked are the rules of a valid allocation, the objective at these time fractions, and the bound; and that pairs have just
+        the time that they are promised.
 
         Raises `ProofError` if it does not hold, `InputError` for an allocation that was read from a file.
         """
         if self.evidence is None:
             raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
-        proof = self.evidence.proof(self.by_column.time_fractions)
+        fractions = self.by_column.time_fractions
+        proof = self.evidence.proof(fractions)
+        if self.pairs is not None:
+            alone = fractions[:, : len(self.accelerator_types)]
+            apart = np.abs(alone + self.pairs.by_job(*alone.shape) - self.time_fractions).max(initial=0.0)
+            proof = replace(proof, violation=max(proof.violation, float(apart)))
         proof.check()
         return proof
 
@@ -109,9 +119,12 @@ class Allocation:
     def by_column(self) -> Allocation:
         """The same with the columns that its evidence is about: two for a type on which gangs are promised both placements."""
         kinds = None if self.evidence is None else self.evidence.kinds
-        if kinds is None:
+        if self.evidence is None or kinds is None:
             return self
-        fractions = kinds.unfolded(self.time_fractions, self.spread_fractions)
+        if self.evidence.columns is not None:
+            fractions = self.evidence.columns
+        elif isinstance(kinds, TwoKinds):
+            fractions = kinds.unfolded(self.time_fractions, self.spread_fractions)
         return replace(self, accelerator_types=kinds.problem.accelerator_types, time_fractions=fractions)
 
     def __repr__(self) -> str:
@@ -130,6 +143,7 @@ class Allocation:
             "constraints": [each.to_dict() for each in self.constraints],
             "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
             "accelerator_types": list(self.accelerator_types),
+            **({} if self.pairs is None else {"pairs": self.pairs.to_list(self.job_ids, self.accelerator_types)}),
             "jobs": [self._job(i) for i in range(len(self.job_ids))],
             "excluded": dict(self.excluded),
             "shadow_prices": None if self.shadow_prices is None else self._by_type(self.shadow_prices),
@@ -156,6 +170,7 @@ class Allocation:
                 accelerator_types=types,
                 time_fractions=np.array([[job["time_fractions"][t] for t in types] for job in jobs]).reshape(len(jobs), len(types)),
                 spread_fractions=_spread(jobs, types),
+                pairs=Pairs.from_list(document["pairs"], [job["job_id"] for job in jobs], types) if "pairs" in document else None,
                 throughputs=np.array([job["throughput"] for job in jobs], dtype=float),
                 normalized_throughputs=np.array([job["normalized_throughput"] for job in jobs], dtype=float),
                 utilization=np.array([document["utilization"][t] for t in types], dtype=float),

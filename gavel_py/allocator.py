@@ -18,6 +18,8 @@ from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.limit_prices import limit_prices
 from gavel_py.merging import merged
 from gavel_py.node_rows import node_rows
+from gavel_py.pair_columns import PairColumns, lonely_rows, pair_columns
+from gavel_py.pairing import deal
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof
@@ -94,6 +96,9 @@ class Solver:
         rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
             return _nothing(problem, self.policy, rules, started)
+        pairs = None if problem.pairs is None else pair_columns(problem, rules, problem.pairs)
+        if pairs is not None:
+            return self._solve_pairs(pairs, started)
         answer, route = self._answer(problem, rules)
         kinds = None
         for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
@@ -106,6 +111,19 @@ class Solver:
             answer, again = self._answer(problem, rules)
             route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
         return _stated(problem, self.policy, answer, route, started, kinds=kinds)
+
+    def _solve_pairs(self, pairs: PairColumns, started: float) -> Allocation:
+        """Solve with a column for each kind of partner."""
+        problem, rules = pairs.problem, pairs.rules
+        answer, route = self._answer(problem, rules)
+        for _ in range(MOST_GANG_ROUNDS):
+            rows = lonely_rows(pairs, answer.time_fractions) or gang_rows(problem, answer.time_fractions, pairs.columns_of)
+            if not rows:
+                break
+            rules = rules.also(Rules(rows=tuple(rows)))
+            answer, again = self._answer(problem, rules)
+            route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
+        return _stated(problem, self.policy, answer, route, started, kinds=pairs)
 
     def _answer(self, problem: AllocationProblem, rules: Rules) -> tuple[Answer, Route]:
         """Return the first proven answer under these rules, and how it was found."""
@@ -207,7 +225,7 @@ def _missing_rows(
     Only where the faster placement of gangs is promised more than nodes have room for, types get a second column.
     """
     second = kinds.second if kinds else {}
-    rows = gang_rows(problem, fractions, second)
+    rows = gang_rows(problem, fractions, kinds.columns_of if kinds else {})
     if rows:
         return rows, kinds
     rows = kind_rows(problem, fractions, second)
@@ -224,7 +242,7 @@ def _stated(
     route: Route,
     started: float,
     status: AllocationStatus | None = None,
-    kinds: TwoKinds | None = None,
+    kinds: TwoKinds | PairColumns | None = None,
 ) -> Allocation:
     """Put the answer into words of the problem: all jobs, all types, real throughputs."""
     columns, rules = answer.time_fractions, answer.evidence.rules
@@ -232,16 +250,15 @@ def _stated(
     throughputs = np.einsum("ij,ij->i", problem.throughputs, columns)
     outcomes = outcomes_of(problem, rules, columns, worths)
     fractions, prices, evidence = columns, answer.decision.shadow_prices, answer.evidence
-    if kinds is None:
-        spread = spread_part(problem, columns)
-    else:
+    used, spread, pairs = problem.num_gpus.astype(float) @ columns, spread_part(problem, columns) if kinds is None else None, None
+    if kinds is not None:
         problem, fractions, spread = kinds.base, kinds.folded(columns), kinds.spread(columns)
         prices = None if prices is None else kinds.folded_prices(prices, worths)
-        evidence = replace(evidence, kinds=kinds)
+        used, pairs = kinds.gpus(columns), deal(kinds, columns) if isinstance(kinds, PairColumns) else None
+        evidence = replace(evidence, kinds=kinds, columns=None if pairs is None else columns)
     capacities, share = problem.capacities, problem.equal_share
     if problem.excluded:
         share = np.where(problem.runnable.any(axis=1), share, 0.0)
-    used = problem.num_gpus.astype(float) @ fractions
     return Allocation(
         policy=policy.name,
         options=policy.changed_options,
@@ -250,6 +267,7 @@ def _stated(
         accelerator_types=problem.accelerator_types,
         time_fractions=fractions,
         spread_fractions=spread,
+        pairs=pairs,
         throughputs=throughputs,
         normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
         utilization=np.divide(used, capacities, out=np.zeros_like(capacities), where=capacities > 0),

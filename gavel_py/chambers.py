@@ -123,7 +123,7 @@ class Chambers:
         free = np.where(upper, times, 0.0)
         for low in range(speed.shape[1]):
             left = np.where(lower[:, low], times[:, low], 0.0)
-            for high in range(speed.shape[1]):
+            for high in np.flatnonzero(free.any(axis=0)).tolist() if left.any() else ():
                 # Corner: time on one slower and one faster type, all of it used, in proportion to how far the other is away.
                 down, up = np.maximum(0.0, mean - speed[:, low]), np.maximum(0.0, speed[:, high] - mean)
                 pairs = lower[:, low] & upper[:, high]

@@ -74,7 +74,7 @@ class FactorProgram:
         """What is scarce; capacities and limits are worth 1 in all unless nothing is needed."""
         solution, capacities = self._program.solution, self.chambers.jobs.capacities
         prices = Prices(self._program.prices(solution), self._program.limit_duals(solution))
-        worth = float(prices.gpus @ capacities + prices.limits.sum())
+        worth = float(prices.gpus @ capacities + prices.limits @ self.chambers.jobs.limits_grow)
         return prices.scaled(1 / worth) if worth > 0 else Prices(np.full(len(capacities), 1 / capacities.sum()), prices.limits)
 
     @property

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
 from gavel_py.jobs import Job
+from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
 
 __all__ = ["JobArrays", "Profile", "job_arrays", "known_part", "largest_gangs"]
@@ -59,6 +60,10 @@ class JobArrays:
     steps_remaining: Floats
     deadlines_seconds: Floats
     speeds: PlacementSpeeds | None
+
+    def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile) -> PairSpeeds | None:
+        """Return the speeds of jobs that share GPUs, None where the profile knows of none."""
+        return pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None))
 
 
 def known_part(cluster: Cluster, profile: Profile) -> Cluster:

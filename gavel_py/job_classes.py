@@ -14,7 +14,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.numbering import Numbering, number_equal, refined
 from gavel_py.ordering import NumberedNames
 from gavel_py.problem import JOB_ATTRIBUTES, AllocationProblem, isolated_throughputs
-from gavel_py.rules import NO_RULES, Floor, Rules, scale_of
+from gavel_py.rules import NO_RULES, Floor, Rules, entries_of, scale_of
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -91,6 +91,12 @@ class JobClasses:
         return self.problem.prices_per_hour
 
     @property
+    def gpu_parts(self) -> Floats:
+        """(K,) the part of a GPU that a job has for each that it asks for."""
+        parts = self.problem.gpu_parts
+        return np.ones(len(self.capacities)) if parts is None else parts
+
+    @property
     def accelerator_types(self) -> tuple[str, ...]:
         """The names of the K types."""
         return self.problem.accelerator_types
@@ -136,13 +142,21 @@ class JobClasses:
 
         if not self.rules.hard_rows:
             return sp.csr_array((0, self.throughputs.size)), np.zeros(0)
-        costs, most = [], []
+        places, values, most = [], [], []
         for row in self.rules.hard_rows:
-            table = row.costs(self.rows, self.num_gpus)
-            scale = scale_of(row.most, table)
-            costs.append(sp.csr_array(table.reshape(1, -1) / scale))
+            there, costs = entries_of(row, self.rows, self.num_gpus)
+            scale = scale_of(row.most, costs)
+            places.append(there)
+            values.append(costs / scale)
             most.append(row.most / scale)
-        return sp.vstack(costs, format="csr"), np.array(most)
+        ends = np.concatenate([[0], np.cumsum([len(there) for there in places])])
+        shape = (len(most), self.throughputs.size)
+        return sp.csr_array((np.concatenate(values), np.concatenate(places), ends), shape=shape), np.array(most)
+
+    @property
+    def limits_grow(self) -> Floats:
+        """(R,) 1 for limits that become less strict where there are more GPUs, 0 for the others."""
+        return np.array([row.grows for row in self.rules.hard_rows], dtype=float)
 
     @property
     def limit_tables(self) -> tuple[Floats, Floats]:

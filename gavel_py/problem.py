@@ -20,6 +20,7 @@ from gavel_py.job_arrays import Profile, job_arrays, known_part
 from gavel_py.jobs import Job, JobSet
 from gavel_py.numbering import number_equal
 from gavel_py.ordering import NumberedNames
+from gavel_py.pair_speeds import PairSpeeds, given_pairs
 from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.screening import screen
 
@@ -69,6 +70,8 @@ class OptionalArrays(TypedDict, total=False):
     deadlines_seconds: ArrayLike | None
     running_on: RunningOn
     previous_fractions: ArrayLike | None
+    pair_kinds: ArrayLike | None
+    pair_throughputs: ArrayLike | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,7 +83,9 @@ class AllocationProblem:
     All other arrays are (N,) but prices_per_hour (K,) and previous_fractions (N, K). Unknown numbers are NaN.
     type_index: (N,) jobs with the same number have the same throughputs; None where nobody has said so;
     share_capacities: (K,) the GPUs from which the normalisers are taken, `capacities` but in `with_capacities`;
-    hosts: the nodes of the cluster that the problem was built from, None where it has no nodes, or they are not to count.
+    hosts: the nodes of the cluster that the problem was built from, None where it has no nodes, or they are not to count;
+    pairs: the speeds of jobs that share GPUs, None where nobody is to share; gpu_parts: (K,) the part of a GPU that a job has for
+    each that it asks for, ½ in columns for pairs, None where it is all of them.
     """
 
     job_ids: Sequence[str]
@@ -107,6 +112,8 @@ class AllocationProblem:
     type_index: NDArray[np.int64] | None = None
     share_capacities: Floats
     hosts: Hosts | None = None
+    pairs: PairSpeeds | None = None
+    gpu_parts: Floats | None = None
 
     @property
     def num_jobs(self) -> int:
@@ -167,7 +174,8 @@ class AllocationProblem:
         picked = {f.name: _picked(getattr(self, f.name), rows) for f in fields(self) if f.name not in _NOT_BY_JOB}
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
         hosts = None if self.hosts is None else self.hosts.select(rows)
-        return replace(self, excluded=excluded, hosts=hosts, **picked)
+        pairs = None if self.pairs is None else self.pairs.select(rows)
+        return replace(self, excluded=excluded, hosts=hosts, pairs=pairs, **picked)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -185,6 +193,8 @@ class AllocationProblem:
         (unknown), arrival_seconds (0), elapsed_seconds since arrival (0), waiting_seconds (0), isolated_seconds (0),
         attained_gpu_seconds (0), deadlines_seconds from now (NaN = none), running_on (type name or column, None or -1 =
         not running), previous_fractions (N, K) (0).
+        Jobs share GPUs where pair_kinds, whole numbers, -1 = never, and pair_throughputs (kinds, kinds, K) are given: steps/s of a
+        job of the first kind while it shares each of its GPUs with one of the second, 0 = they cannot.
 
         Raises `InputError`.
         """
@@ -230,7 +240,7 @@ class AllocationProblem:
         ids = check.unique_names("job_ids", arrays.get("job_ids"), num_jobs, "")
         types = tuple(check.unique_names("accelerator_types", arrays.get("accelerator_types"), num_types, "type-"))
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
-        return cls._assembled(
+        made = cls._assembled(
             check,
             ids,
             types,
@@ -246,6 +256,10 @@ class AllocationProblem:
             rules=JOB_COLUMNS,
             by_job={name: arrays.get(name) for name in JOB_COLUMNS},  # type: ignore[misc]
         )
+        kinds, speeds = arrays.get("pair_kinds"), arrays.get("pair_throughputs")
+        if kinds is None or speeds is None:
+            return made
+        return replace(made, pairs=given_pairs(kinds, speeds, made.num_gpus, made.throughputs))
 
     @classmethod
     def from_jobs(
@@ -261,6 +275,7 @@ class AllocationProblem:
         running_on: RunningOn = None,
         previous_fractions: ArrayLike | None = None,
         whole_gangs: bool = True,
+        sharing: bool = False,
     ) -> AllocationProblem:
         """Build the problem of these jobs on this cluster, with throughputs from the profile.
 
@@ -271,6 +286,7 @@ class AllocationProblem:
         (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
         more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
         gangs of two, and all gangs are consolidated.
+        sharing: jobs of equal gangs may share GPUs two by two where the profile knows how fast both are then (`PairSpeeds`).
 
         Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
         """
@@ -308,6 +324,7 @@ class AllocationProblem:
                 "deadlines_seconds": arrays.deadlines_seconds,
             },
             hosts=hosts_of(job_set, cluster, speeds) if whole_gangs else None,
+            pairs=arrays.pairs(job_set, cluster.accelerator_names, profile) if sharing else None,
         )
 
     @classmethod
@@ -329,6 +346,7 @@ class AllocationProblem:
         rules: Mapping[str, tuple[float, str]],
         by_job: Mapping[str, ArrayLike | None],
         hosts: Hosts | None = None,
+        pairs: PairSpeeds | None = None,
     ) -> AllocationProblem:
         """Check what is left to check, find out who can run where, and freeze it all."""
         jobs, kinds = ("job", ids), ("accelerator type", types)
@@ -366,6 +384,7 @@ class AllocationProblem:
             running_on=running,
             previous_fractions=previous,
             hosts=hosts,
+            pairs=pairs,
             **columns,
         )
 
@@ -381,7 +400,9 @@ def isolated_throughputs(throughputs: Floats, num_gpus: NDArray[np.int64], capac
     return speeds
 
 
-_NOT_BY_JOB = frozenset({"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts"})
+_NOT_BY_JOB = frozenset(
+    {"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts", "pairs", "gpu_parts"}
+)
 
 
 def _shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:

@@ -64,7 +64,8 @@ class Program:
         self._capacity = self._used <= capacity_factor
         limits, most = jobs.limits
         # Limits are in parts of themselves, and grow by such a part where capacities do.
-        self._limits = self._limit_matrix(limits) @ self._parts <= most + (capacity_factor - 1) if len(most) else None
+        further = (capacity_factor - 1) * jobs.limits_grow
+        self._limits = self._limit_matrix(limits) @ self._parts <= most + further if len(most) else None
         self.compiled: LinearProgram | None = None
         self._solution: Solution | None = None
         self._own: list[cp.Constraint] = []

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
 from gavel_py.job_classes import JobClasses
+from gavel_py.pair_columns import PairColumns
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import NO_RULES, Rules
 from gavel_py.two_kinds import TwoKinds
@@ -148,14 +149,16 @@ class Proof:
 class Evidence:
     """What an allocation is proven with: the problem, and the policy's certificate (None for ordered policies).
 
-    kinds: what the columns of the problem mean, where some types have two of them.
+    kinds: what the columns of the problem mean, where some types have several of them; columns: the time fractions in these, where
+    jobs share GPUs, which the time on types does not tell.
     """
 
     problem: AllocationProblem
     certificate: Certificate | None
     accepted_gap: float = GAP_TOLERANCE
     rules: Rules = NO_RULES
-    kinds: TwoKinds | None = None
+    kinds: TwoKinds | PairColumns | None = None
+    columns: Floats | None = None
 
     @property
     def asked(self) -> AllocationProblem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ __all__ = [
     "Place",
     "Row",
     "Rules",
+    "entries_of",
     "floors_of",
     "scale_of",
 ]
@@ -43,7 +44,8 @@ class Row(Protocol):
     """A rule that several jobs keep together: Σ_i Σ_j a_ij X_ij <= most, in the sign that makes it an upper limit.
 
     name: the rule in the user's words; most: the right-hand side; penalty: None where the rule must hold, else what
-    the objective loses if it is missed by as much as `most`.
+    the objective loses if it is missed by as much as `most`; grows: whether it becomes less strict where there are more GPUs,
+    which rules that jobs keep among themselves do not.
     """
 
     @property
@@ -52,6 +54,8 @@ class Row(Protocol):
     def most(self) -> float: ...
     @property
     def penalty(self) -> float | None: ...
+    @property
+    def grows(self) -> bool: ...
     @property
     def split(self) -> tuple[NDArray[np.generic], ...]:
         """(N,) columns in which jobs of one kind must agree, so that a_ij is the same for all of them."""
@@ -78,6 +82,8 @@ class Limit:
     at_least: bool = False
     penalty: float | None = None
     asks: float | None = None
+
+    grows: ClassVar[bool] = True
 
     def charged(self, penalty: float | None, problem: AllocationProblem) -> Limit:
         """Return the same limit at a price: `penalty` where as much is missed as it asks for; None: it must hold."""
@@ -126,6 +132,8 @@ class Gains:
     index: Indices
     penalty: float | None = None
 
+    grows: ClassVar[bool] = True
+
     @property
     def most(self) -> float:
         return -self.least
@@ -151,6 +159,8 @@ class Load:
     num_types: int
     most: float
     penalty: float | None = None
+
+    grows: ClassVar[bool] = True
 
     @property
     def split(self) -> tuple[NDArray[np.generic], ...]:
@@ -280,7 +290,7 @@ class Rules:
 
     def kind_columns(self) -> list[NDArray[np.generic]]:
         """(N,) columns in which two jobs must agree to be of one kind."""
-        columns = [column for row in self.rows for column in row.split]
+        columns = list({id(column): column for row in self.rows for column in row.split}.values())
         masks = [column for column in columns if column.dtype == bool]
         others = [column for column in columns if column.dtype != bool]
         return [*others, *np.packbits(np.array(masks), axis=0)] if masks else others  # eight groups are one column of bytes
@@ -331,9 +341,21 @@ def _floor(needs: Sequence[Need], fastest: Floats) -> Floor:
     return Floor(lambda i: needs[source[i]].name_of(i), least, needs[0].penalty)
 
 
+def entries_of(row: Row, rows: Indices, num_gpus: Indices) -> tuple[Indices, Floats]:
+    """Return the places g·K + j and the values of all a_gj that are not 0, of the jobs in (G,) rows."""
+    if hasattr(row, "entries"):
+        found: tuple[Indices, Floats] = row.entries(rows, num_gpus)
+        return found
+    costs = row.costs(rows, num_gpus).ravel()
+    places = np.flatnonzero(costs)
+    return places, costs[places]
+
+
 def missed(row: Row, problem: AllocationProblem, time_fractions: Floats) -> float:
-    """Return by which part of what it asks for a row is missed; below 0 where there is room."""
+    """Return by which part of what it asks for a row is missed; at most 0 where it is not."""
     over = row.used(problem, time_fractions) - row.most
+    if over <= 0:
+        return over  # by what part there is room is of no interest
     return over / (abs(row.most) or scale_of(0.0, row.costs(np.arange(problem.num_jobs), problem.num_gpus)))
 
 

@@ -33,6 +33,11 @@ class TwoKinds:
     second: Mapping[int, int]
     joint: Mapping[int, int]
 
+    @property
+    def columns_of(self) -> dict[int, dict[int, float]]:
+        """{type: {column: 1}} both columns of each type that has two."""
+        return {j: {j: 1.0, other: 1.0} for j, other in self.second.items()}
+
     def unfolded(self, time_fractions: Floats, spread_fractions: Floats | None = None) -> Floats:
         """Return (N, K') columns of (N, K) time on types and the part of it that is spread, by default the faster placement."""
         columns = np.zeros(self.problem.throughputs.shape)
@@ -56,6 +61,11 @@ class TwoKinds:
         for j, other in self.second.items():
             times[:, j] += np.where(self._apart[:, j], 0.0, columns[:, other])
         return times
+
+    def gpus(self, columns: Floats) -> Floats:
+        """Return (K,) the GPUs in use, Σ_i s_i X_ij."""
+        used: Floats = self.base.num_gpus.astype(float) @ self.folded(columns)
+        return used
 
     def folded_prices(self, prices: Floats, limits: Floats | None) -> Floats:
         """Return (K,) what a GPU of each type is worth: in both columns, and in the row for both of them."""

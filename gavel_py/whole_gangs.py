@@ -31,7 +31,8 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-ONE_COLUMN: Mapping[int, int] = MappingProxyType({})
+ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
+NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
 SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
 """The localities that keep a gang together, the narrowest first."""
@@ -45,20 +46,22 @@ LEAST_EXCESS = 1e-7
 """Time fractions that exceed what can be delivered by a smaller part are taken for deliverable."""
 
 
-def gang_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = ONE_COLUMN) -> list[Load]:
+def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
     """Return rows that every deliverable allocation keeps and (N, K) `fractions` do not, at most one for each type.
 
-    second: {j: the column in which gangs run on type j in their slower placement}, where there are two (`TwoKinds`).
+    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`TwoKinds`, `PairColumns`).
     None for a problem that was not built from a cluster.
     """
     hosts = problem.hosts
     if hosts is None:
         return []
-    found = (_row_of(problem, hosts, _together(problem, hosts, fractions, j, second.get(j)), j) for j in range(len(hosts.cpus)))
+    found = (
+        _row_of(problem, hosts, _together(problem, hosts, fractions, columns.get(j, {j: 1.0})), j) for j in range(len(hosts.cpus))
+    )
     return [row for row in found if row is not None]
 
 
-def kind_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = ONE_COLUMN) -> list[Load]:
+def kind_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
     """Return rows of the same kind where no packing has gangs on as few nodes, and on as many, as their time is meant for.
 
     A row counts the columns by what their gangs do there: consolidated ones stay on a node, or in a rack, that can hold them.
@@ -76,14 +79,15 @@ def kind_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int
 class _Entries:
     """Times that are asked of one type: M entries, each a job with a locality.
 
-    able: (M,) those that may be given time; columns: those of the problem that they are in, all for each of equal parts of them.
+    able: (M,) those that may be given time; columns: those of the problem that they are in, all for each of equal parts of them,
+    with the part that a coefficient has there.
     """
 
     jobs: Indices
     able: Mask
     times: Floats
     localities: NDArray[np.str_]
-    columns: tuple[tuple[int, ...], ...]
+    columns: tuple[Mapping[int, float], ...]
 
     def loads(self, coefficients: Floats, num_jobs: int) -> dict[int, Floats]:
         """(M,) coefficients as those of (N,) jobs by column."""
@@ -92,15 +96,15 @@ class _Entries:
         for part, columns in zip(parts, self.columns, strict=True):
             load = np.zeros(num_jobs)
             load[self.jobs[part]] = coefficients[part]
-            by_column |= dict.fromkeys(columns, load)
+            by_column |= {column: load * weight for column, weight in columns.items()}
         return by_column
 
 
-def _together(problem: AllocationProblem, hosts: Hosts, fractions: Floats, j: int, second: int | None) -> _Entries:
+def _together(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
     """All time on a type, wherever within its locality a gang may be."""
-    columns = (j,) if second is None else (j, second)
-    times: Floats = fractions[:, columns].sum(axis=1)
-    able = np.asarray(problem.runnable[:, columns].any(axis=1))
+    these = list(columns)
+    times: Floats = fractions[:, these] @ np.array(list(columns.values()))
+    able = np.asarray(problem.runnable[:, these].any(axis=1))
     return _Entries(np.arange(len(times)), able, times, hosts.localities, (columns,))
 
 
@@ -113,14 +117,14 @@ def _by_kind(
     faster = np.where(differ & ~apart, narrow, hosts.localities)
     jobs = np.arange(len(faster))
     if second is None:
-        return _Entries(jobs, problem.runnable[:, j], fractions[:, j], faster, ((j,),))
+        return _Entries(jobs, problem.runnable[:, j], fractions[:, j], faster, ({j: 1.0},))
     slower, columns = np.where(apart, narrow, hosts.localities), [j, second]
     return _Entries(
         np.tile(jobs, 2),
         problem.runnable[:, columns].T.ravel(),
         fractions[:, columns].T.ravel(),
         np.concatenate([faster, slower]),
-        ((j,), (second,)),
+        ({j: 1.0}, {second: 1.0}),
     )
 
 

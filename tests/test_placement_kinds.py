@@ -202,6 +202,5 @@ def test_nothing_is_left_to_be_cut_off(scene: Scene, policy: str) -> None:
     allocation = found.by_column
     assert allocation.evidence is not None
     kinds, problem = allocation.evidence.kinds, allocation.evidence.problem
-    second = {} if kinds is None else kinds.second
-    assert gang_rows(problem, allocation.time_fractions, second) == []
-    assert kind_rows(problem, allocation.time_fractions, second) == []
+    assert gang_rows(problem, allocation.time_fractions, {} if kinds is None else kinds.columns_of) == []
+    assert kind_rows(problem, allocation.time_fractions, {} if kinds is None else kinds.second) == []

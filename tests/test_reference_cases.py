@@ -24,6 +24,9 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "min_total_duration": ("min_makespan", {"agnostic": True, "reference": "v100"}),
     "finish_time_fairness_perf": ("finish_time_fairness", {}),
     "finish_time_fairness": ("finish_time_fairness", {"agnostic": True, "reference": "v100"}),
+    "max_min_fairness_packed": ("max_min_fairness", {}),
+    "max_sum_throughput_normalized_by_cost_packed_SLOs": ("throughput_per_dollar", {"constraints": (gp.Deadline(),)}),
+    "min_total_duration_packed": ("min_makespan", {}),
 }
 
 
@@ -31,7 +34,7 @@ def fitting_cases() -> list[str]:
     """Names of the cases whose policy is one of ours."""
     folder = SHARED / "reference_cases"
     cases = (json.loads(path.read_text()) for path in sorted(folder.glob("policy_*.json")))
-    return [case["case_id"] for case in cases if case["policy"] in OURS and not case["instance"]["packed"]]
+    return [case["case_id"] for case in cases if case["policy"] in OURS]
 
 
 def load_case(case_id: str) -> dict[str, Any]:
@@ -53,11 +56,18 @@ def problem_of(case: dict[str, Any]) -> gp.AllocationProblem:
         steps_remaining=instance["num_steps_remaining"],
         deadlines_seconds=[instance["SLOs"].get(str(i), np.nan) for i in range(len(instance["T"]))],
         elapsed_seconds=None if just_arrived else instance["times_since_start"],
+        **(pairs_of(instance) if instance["packed"] else {}),
     )
 
 
-def test_there_are_twenty_fitting_cases() -> None:
-    assert len(fitting_cases()) == 20
+def pairs_of(instance: dict[str, Any]) -> dict[str, Any]:
+    names, tables = sorted(set(instance["job_types"])), instance["pair_throughputs_by_type"]
+    speeds = [[[tables[name][a][b][0] for name in instance["worker_types"]] for b in names] for a in names]
+    return {"pair_kinds": [names.index(name) for name in instance["job_types"]], "pair_throughputs": speeds}
+
+
+def test_there_are_twenty_three_fitting_cases() -> None:
+    assert len(fitting_cases()) == 23
 
 
 @pytest.mark.parametrize("case_id", fitting_cases())
@@ -72,7 +82,8 @@ def test_optimum_is_the_reference_optimum(case_id: str) -> None:
     x = allocation.time_fractions
     assert x.min() >= -1e-9
     assert x.sum(axis=1).max() <= 1 + 1e-9
-    assert np.all(problem.num_gpus @ x <= problem.capacities + 1e-9)
+    pairs = np.zeros_like(x) if allocation.pairs is None else allocation.pairs.by_job(*x.shape)
+    assert np.all(problem.num_gpus @ (x - pairs / 2) <= problem.capacities + 1e-9)
     assert np.all(x[problem.throughputs == 0] == 0)
 
 
@@ -119,7 +130,15 @@ def test_water_filling_throughputs_are_the_reference_ones(size: str, agnostic: b
     assert found == pytest.approx(np.array(case["objective"]["v"]), rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("case_id", [f"max_min_fairness_water_filling_perf_hier_{size}_n8_s0" for size in ("1gpu", "mgpu")])
+def test_water_filling_throughputs_of_jobs_that_share_are_the_reference_ones() -> None:
+    case = load_case("max_min_fairness_water_filling_packed_1gpu_n8_s0")
+    found = gp.solve(problem_of(case), "water_filling").normalized_throughputs
+    assert found == pytest.approx(np.array(case["objective"]["v"]), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case_id", [f"max_min_fairness_water_filling_{kind}_n8_s0" for kind in ("perf_hier_1gpu", "perf_hier_mgpu", "packed_hier_1gpu")]
+)
 def test_hierarchical_throughputs_are_the_reference_ones(case_id: str) -> None:
     """The v of the file are less than 3e-7 away; its reference optimum is that of the first level."""
     case = load_case(case_id)

@@ -100,7 +100,7 @@ class MinCost(SumPolicy):
         names = [jobs.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
         text = f"is unknown, and {self.name} needs it"
         InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
-        prices = np.nan_to_num(jobs.prices_per_hour)
+        prices = np.nan_to_num(jobs.prices_per_hour) * jobs.gpu_parts
         return program.total(program.by_job(prices[program.columns] * jobs.num_gpus[program.rows]))
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:

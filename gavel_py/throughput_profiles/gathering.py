@@ -13,7 +13,7 @@ from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.measurement import Entry
 from gavel_py.throughput_profiles.missing import Catalogue, Subject, counted, may_use
 
-__all__ = ["gather", "gather_spread"]
+__all__ = ["gather", "gather_pairs", "gather_spread"]
 
 
 class Kind(NamedTuple):
@@ -51,6 +51,20 @@ def gather_spread(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerato
     rows = [numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs]
     table = [[speeds.get(Entry(*kind, name, "spread"), np.nan) for name in accelerators] for kind in numbers]
     return np.array(table, dtype=float).reshape(len(numbers), len(accelerators))[rows]
+
+
+def gather_pairs(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+    """Return (Q, Q, K) steps/s of each job sharing all its GPUs with each other, consolidated, NaN where that was not measured."""
+    table = [
+        [
+            [speeds.get(Entry(job.job_type, job.num_gpus, name, partner=other.job_type), np.nan) for name in accelerators]
+            if other.num_gpus == job.num_gpus
+            else [np.nan] * len(accelerators)
+            for other in jobs
+        ]
+        for job in jobs
+    ]
+    return np.array(table, dtype=float).reshape(len(jobs), len(jobs), len(accelerators))
 
 
 def _kind(job: Job) -> Kind:

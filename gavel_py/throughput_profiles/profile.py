@@ -15,7 +15,7 @@ from gavel_py import reading
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import builtin, formats
-from gavel_py.throughput_profiles.gathering import gather, gather_spread
+from gavel_py.throughput_profiles.gathering import gather, gather_pairs, gather_spread
 from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
 from gavel_py.throughput_profiles.missing import Catalogue, nearest_entries
@@ -154,6 +154,17 @@ class ThroughputProfile:
         None for a profile without any such measurement.
         """
         return gather_spread(self._speeds, jobs, accelerators) if self._knows_spread else None
+
+    def pair_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
+        """Return (Q, Q, K) steps/s of the first of two of Q gangs while both share the same GPUs, consolidated.
+
+        NaN where that was not measured, and for gangs of different sizes. None for a profile without any such measurement.
+        """
+        return gather_pairs(self._speeds, jobs, accelerators) if self._knows_pairs else None
+
+    @cached_property
+    def _knows_pairs(self) -> bool:
+        return any(row.partner_job_type is not None for row in self.rows)
 
     @cached_property
     def _knows_spread(self) -> bool:

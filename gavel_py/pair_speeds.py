@@ -1,0 +1,110 @@
+"""How fast jobs are that share their GPUs with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.jobs import Job
+
+__all__ = ["PairSpeeds", "given_pairs", "pair_speeds"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
+"""From Q jobs of different kinds and K types to (Q, Q, K) steps/s of the first with the second, NaN where that was not measured."""
+
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class PairSpeeds:
+    """kinds: (N,) the kind of each job, -1 for jobs that share with nobody; speeds: (Q, Q, K) steps/s of a gang of kind a on type j
+    that shares each of its GPUs with one of kind b, 0 where they cannot; sizes: (Q,) GPUs of their gangs; alone: (Q, K) steps/s of
+    a gang that shares with nobody.
+
+    A pair that is no gain, T_ab/T_a + T_ba/T_b <= 1, never helps: the two can take turns on the same GPUs for these parts of the
+    time, with which each does as much.
+    """
+
+    kinds: Indices
+    speeds: Floats
+    sizes: Indices
+    alone: Floats
+
+    @property
+    def gains(self) -> Floats:
+        """(Q, Q, K) T_ab/T_a + T_ba/T_b, what the two do together in parts of what one of them does alone; 0 where they cannot."""
+        alone = self.alone[:, None, :]
+        parts = np.divide(self.speeds, alone, out=np.full(self.speeds.shape, np.inf), where=alone > 0)
+        gains: Floats = np.where(self.possible, parts + parts.swapaxes(0, 1), 0.0)
+        return gains
+
+    @property
+    def possible(self) -> Mask:
+        """(Q, Q, K) the pairs of which both have a throughput."""
+        both = (self.speeds > 0) & (self.speeds.swapaxes(0, 1) > 0)
+        possible: Mask = both & (self.sizes[:, None] == self.sizes)[:, :, None]
+        return possible
+
+    def useful(self, min_gain: float = 1.0) -> Mask:
+        """(Q, Q, K) the pairs that gain more than this."""
+        useful: Mask = self.gains > min_gain + ROUNDING
+        return useful
+
+    def select(self, rows: Indices) -> PairSpeeds:
+        """Return the same for these jobs only."""
+        return replace(self, kinds=self.kinds[rows])
+
+
+def pair_speeds(
+    jobs: Sequence[Job], accelerators: Sequence[str], throughputs: Floats, measured: Measured | None
+) -> PairSpeeds | None:
+    """Return what is known of pairs of these jobs, None if nothing is. throughputs: (N, K) of each alone; measured: `Measured`."""
+    numbers: dict[tuple[str, int], int] = {}
+    kinds = np.array([numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs], dtype=np.int64)
+    first = np.unique(kinds, return_index=True)[1]
+    found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(jobs) else None
+    if found is None or not np.nan_to_num(found).any():
+        return None
+    sizes = np.array([size for _, size in numbers], dtype=np.int64)
+    return PairSpeeds(kinds, np.nan_to_num(found), sizes, _alone(kinds, throughputs, len(sizes)))
+
+
+def given_pairs(kinds: ArrayLike, speeds: ArrayLike, num_gpus: Indices, throughputs: Floats) -> PairSpeeds:
+    """Return the speeds of pairs that a caller gives as arrays (`AllocationProblem.from_arrays`); raises `InputError`."""
+    table, numbers = np.asarray(speeds, dtype=float), np.asarray(kinds)
+    jobs, types = throughputs.shape
+    if table.ndim != 3 or table.shape[0] != table.shape[1] or table.shape[2] != types:
+        text = f"must have the shape (kinds, kinds, {types}), found {table.shape}"
+        raise InputError(Fault("", "pair_throughputs", text))
+    if not (np.isfinite(table) & (table >= 0)).all():
+        raise InputError(
+            Fault("", "pair_throughputs", "must be finite numbers of at least 0, in steps/s; 0 where two cannot share")
+        )
+    most = len(table) - 1
+    if numbers.shape != (jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers <= most)).all():
+        text = f"must be {jobs} whole numbers from 0 to {most}, or -1 for a job that shares with nobody"
+        raise InputError(Fault("", "pair_kinds", text))
+    sizes = np.ones(len(table), dtype=np.int64)
+    for kind in np.unique(numbers[numbers >= 0]).tolist():
+        found = np.unique(num_gpus[numbers == kind]).tolist()
+        if len(found) > 1:
+            text = f"kind {kind} has gangs of {' and '.join(map(str, found))} GPUs, and only equal gangs share"
+            raise InputError(Fault("", "pair_kinds", text))
+        sizes[kind] = found[0]
+    numbers = numbers.astype(np.int64)
+    return PairSpeeds(numbers, table, sizes, _alone(numbers, throughputs, len(sizes)))
+
+
+def _alone(kinds: Indices, throughputs: Floats, count: int) -> Floats:
+    """(Q, K) the throughputs of jobs of each kind; where one of them may not run, those of the others count."""
+    alone = np.zeros((count, throughputs.shape[1]))
+    shares = kinds >= 0
+    np.maximum.at(alone, kinds[shares], throughputs[shares])
+    return alone
