@@ -20,6 +20,7 @@ from statistics import mean, median
 import numpy as np
 import tables
 from round_exact import choose_exactly
+from round_nodes import compared
 from round_play import Outcome, demand_of, play
 from round_scenes import SIZES, coming_and_going, few_large, fixed, openb
 
@@ -106,11 +107,21 @@ def of_large(seeds: int) -> Iterator[str]:
 
 
 def of_nodes(seeds: int) -> Iterator[str]:
-    if openb(0) is None:
-        return
-    played = outcomes(openb, seeds, DEFICIT)
-    cells = ["every eighth node of openb", 100 * mean(outcome.together_share for outcome in played), 99]
-    yield "### Gangs on one node, of those that can be, on mixed nodes\n\n" + tables.markdown(["cluster", "%", "target"], [cells])
+    if openb(0) is not None:
+        played = outcomes(openb, seeds, DEFICIT)
+        cells = ["every eighth node of openb", 100 * mean(outcome.together_share for outcome in played), 99]
+        yield "### Gangs on one node, of those that can be, on mixed nodes\n\n" + tables.markdown(
+            ["cluster", "%", "target"], [cells]
+        )
+    rows = []
+    for name, odd in (("1, 2, 4, 8, 16 GPUs on nodes of 1, 2, 4, 8", False), ("gangs and nodes of odd sizes too", True)):
+        found = [compared(seed, odd=odd) for seed in range(30 * seeds)]
+        possible = [each for each in found if each.exactly == each.gangs]
+        counts = [sum(getattr(each, name) for each in found) for name in ("gangs", "exactly", "placed")]
+        share = sum(each.placed for each in possible) / max(1, sum(each.gangs for each in possible))
+        rows.append([name, *counts, 100 * share, 99])
+    header = ["gangs", "number", "on the fewest nodes: exact program", "placement", "% where a packing exists", "target"]
+    yield "### Gangs on the fewest nodes, 2 to 6 nodes, against an exact program\n\n" + tables.markdown(header, rows)
 
 
 def of_speed(_: int) -> Iterator[str]:

@@ -1,0 +1,203 @@
+"""Jobs that share GPUs two by two, against the program over all pairs of single jobs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import gavel_py as gp
+from tests.instances import TIGHT, Floats
+
+PROGRAMS = ["max_min_fairness", "max_total_throughput", "min_makespan"]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    """Arrays of a problem with up to 7 jobs of up to 4 kinds, gangs of 1 and 2, some of which share."""
+    kinds = draw(st.integers(1, 4))
+    types = draw(st.integers(1, 3))
+    sizes = draw(st.lists(st.sampled_from([1, 1, 2]), min_size=kinds, max_size=kinds))
+    speed = st.sampled_from([0.5, 1.0, 2.0, 3.0])
+    alone = [[draw(st.sampled_from([0.0, 0.5, 1.0, 2.0, 4.0])) for _ in range(types)] for _ in range(kinds)]
+    pairs = [[[draw(st.sampled_from([0.0, 0.0]) | speed) for _ in range(types)] for _ in range(kinds)] for _ in range(kinds)]
+    of = draw(st.lists(st.integers(0, kinds - 1), min_size=1, max_size=7))
+    together = np.minimum(np.array(pairs), np.array(alone)[:, None])  # nobody is faster for company
+    return {
+        "throughputs": [alone[kind] for kind in of],
+        "capacities": draw(st.lists(st.integers(0, 4), min_size=types, max_size=types)),
+        "num_gpus": [sizes[kind] for kind in of],
+        "weights": draw(st.lists(st.sampled_from([1.0, 1.0, 2.0]), min_size=len(of), max_size=len(of))),
+        "total_steps": draw(st.lists(st.sampled_from([10.0, 10.0, 25.0, 100.0]), min_size=len(of), max_size=len(of))),
+        "pair_kinds": of,
+        "pair_throughputs": together,
+    }
+
+
+def problem_of(case: dict[str, Any]) -> gp.AllocationProblem:
+    return gp.AllocationProblem.from_arrays(**case)
+
+
+def program_of(problem: gp.AllocationProblem) -> tuple[Floats, Floats, Floats, list[tuple[float, float]]]:
+    """The program over all jobs and pairs of jobs: (N, variables) throughputs, rows, limits, bounds."""
+    assert problem.pairs is not None
+    count, types = problem.throughputs.shape
+    kinds, speeds = problem.pairs.kinds, problem.pairs.speeds
+    columns = [((i,), j, (problem.throughputs[i, j],)) for i in range(count) for j in range(types) if problem.runnable[i, j]]
+    for a, b in combinations(range(count), 2):
+        for j in range(types):
+            fast = speeds[kinds[a], kinds[b], j], speeds[kinds[b], kinds[a], j]
+            both = problem.runnable[a, j] and problem.runnable[b, j] and problem.num_gpus[a] == problem.num_gpus[b]
+            if both and min(fast) > 0:
+                columns.append(((a, b), j, fast))
+    throughputs, times, gpus = (np.zeros((rows, len(columns))) for rows in (count, count, types))
+    for n, (jobs, j, fast) in enumerate(columns):
+        throughputs[list(jobs), n] = fast
+        times[list(jobs), n] = 1
+        gpus[j, n] = problem.num_gpus[jobs[0]]
+    return throughputs, np.vstack([times, gpus]), np.concatenate([np.ones(count), problem.capacities]), [(0, 1)] * len(columns)
+
+
+def best_of(problem: gp.AllocationProblem, policy: str) -> float:
+    """The optimum of that program."""
+    throughputs, rows, limits, bounds = program_of(problem)
+    able = problem.runnable.any(axis=1)
+    if policy == "max_total_throughput":
+        worth = (throughputs[able] / problem.equal_share[able, None]).sum(axis=0)
+        found = linprog(-worth, rows, limits, bounds=bounds, method="highs", options=TIGHT)
+        return float(-found.fun)
+    need = problem.weights * problem.equal_share / problem.num_gpus if policy == "max_min_fairness" else problem.steps_remaining
+    level = np.column_stack([-throughputs[able], need[able]])
+    table = np.vstack([level, np.column_stack([rows, np.zeros(len(rows))])])
+    ends = np.concatenate([np.zeros(able.sum()), limits])
+    found = linprog([*np.zeros(len(bounds)), -1.0], table, ends, bounds=[*bounds, (0, None)], method="highs", options=TIGHT)
+    return float(-found.fun) if policy == "max_min_fairness" else float(-1 / found.fun)
+
+
+@settings(max_examples=120, deadline=None)
+@given(case=cases(), policy=st.sampled_from(PROGRAMS))
+def test_the_optimum_is_that_of_all_pairs_of_jobs(case: dict[str, Any], policy: str) -> None:
+    problem = problem_of(case)
+    if len(problem.excluded) == problem.num_jobs:
+        return
+    allocation = gp.solve(problem, policy)
+    assert allocation.objective_value == pytest.approx(best_of(problem, policy), rel=1e-6)
+    assert_valid(problem, allocation)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(), policy=st.sampled_from(["finish_time_fairness", "water_filling", "nash_welfare", "max_progress_rate"]))
+def test_every_policy_with_an_objective_shares(case: dict[str, Any], policy: str) -> None:
+    problem = problem_of(case)
+    if len(problem.excluded) < problem.num_jobs:
+        assert_valid(problem, gp.solve(problem, policy))
+
+
+def assert_valid(problem: gp.AllocationProblem, allocation: gp.Allocation) -> None:
+    """No job has more than all of its time, no type more than its GPUs, and pairs are what they should be."""
+    assert allocation.verify().violation <= 1e-9
+    times, pairs = allocation.time_fractions, allocation.pairs
+    assert times.sum(axis=1).max() <= 1 + 1e-9
+    if pairs is None:
+        return
+    assert (pairs.first < pairs.second).all()
+    assert (problem.num_gpus[pairs.first] == problem.num_gpus[pairs.second]).all()
+    assert problem.pairs is not None
+    assert (pairs.gains > 1).all()
+    shared = pairs.by_job(*times.shape)
+    alone = times - shared
+    assert alone.min() >= -1e-9
+    assert (problem.num_gpus @ (alone + shared / 2) <= problem.capacities * (1 + 1e-9) + 1e-9).all()
+    kinds, speeds = problem.pairs.kinds, problem.pairs.speeds
+    throughputs = (problem.throughputs * alone).sum(axis=1)
+    for one, other in ((pairs.first, pairs.second), (pairs.second, pairs.first)):
+        np.add.at(throughputs, one, pairs.times * speeds[kinds[one], kinds[other], pairs.types])
+    assert throughputs == pytest.approx(allocation.throughputs, rel=1e-7, abs=1e-9)
+
+
+class TestByHand:
+    def test_two_jobs_on_one_gpu(self) -> None:
+        """Each runs at 0.75 of its speed together, and at half of it in turns."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[2.0], [4.0]], [1], pair_kinds=[0, 1], pair_throughputs=[[[0], [1.5]], [[3.0], [0]]]
+        )
+        allocation = gp.solve(problem)
+        assert allocation.throughputs.tolist() == pytest.approx([1.5, 3.0])
+        assert allocation.time_fractions.tolist() == [[1.0], [1.0]]
+        assert allocation.utilization.tolist() == pytest.approx([1.0])
+        assert allocation.pairs is not None
+        assert allocation.pairs.to_list(["a", "b"], ["v100"]) == [
+            {"jobs": ["a", "b"], "accelerator": "v100", "time_fraction": 1.0, "gain": 1.5}
+        ]
+
+    def test_a_pair_that_is_no_gain_takes_turns(self) -> None:
+        problem = gp.AllocationProblem.from_arrays(
+            [[2.0], [4.0]], [1], pair_kinds=[0, 1], pair_throughputs=[[[0], [1.0]], [[2.0], [0]]]
+        )
+        allocation = gp.solve(problem)
+        assert allocation.pairs is None
+        assert allocation.throughputs.tolist() == pytest.approx([1.0, 2.0])
+
+    def test_nobody_is_its_own_partner(self) -> None:
+        """Of three equal jobs on 1 GPU each is in a pair for two thirds of the time; one job alone has no partner."""
+        table = [[[0.75]]]
+        three = gp.solve(gp.AllocationProblem.from_arrays([[1.0]] * 3, [1], pair_kinds=[0, 0, 0], pair_throughputs=table))
+        assert three.throughputs.tolist() == pytest.approx([0.5] * 3)
+        assert three.pairs is not None
+        assert len(three.pairs) == 3
+        assert gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1], pair_kinds=[0], pair_throughputs=table)).pairs is None
+
+    def test_one_job_cannot_have_more_partners_than_there_is_time(self) -> None:
+        """A heavy job of a kind shares for no longer than the light ones of its kind together."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[1.0]] * 3, [1], weights=[10.0, 1.0, 1.0], pair_kinds=[0, 0, 0], pair_throughputs=[[[0.9]]]
+        )
+        allocation = gp.solve(problem)
+        assert allocation.objective_value == pytest.approx(best_of(problem, "max_min_fairness"), rel=1e-9)
+        assert_valid(problem, allocation)
+
+    def test_gangs_of_other_sizes_never_share(self) -> None:
+        problem = gp.AllocationProblem.from_arrays(
+            [[1.0], [1.0]], [2], num_gpus=[1, 2], pair_kinds=[0, 1], pair_throughputs=[[[0], [0.9]], [[0.9], [0]]]
+        )
+        assert gp.solve(problem).pairs is None
+
+    def test_an_allocation_with_pairs_is_read_as_it_was_written(self) -> None:
+        problem = gp.AllocationProblem.from_arrays([[1.0]] * 3, [1], pair_kinds=[0, 0, 0], pair_throughputs=[[[0.75]]])
+        allocation = gp.solve(problem)
+        assert gp.Allocation.from_json(allocation.to_json()).to_dict() == allocation.to_dict()
+
+
+def test_pairs_of_two_kinds_are_no_more_than_their_jobs() -> None:
+    """At most n_a + n_b − 1 pairs of jobs for two kinds on a type, and equal jobs get the same."""
+    kinds = [0] * 13 + [1] * 29
+    table = np.array([[[0.0], [0.9]], [[0.8], [0.0]]])
+    problem = gp.AllocationProblem.from_arrays([[1.0]] * 42, [8], pair_kinds=kinds, pair_throughputs=table)
+    allocation = gp.solve(problem)
+    assert allocation.pairs is not None
+    assert 0 < len(allocation.pairs) <= 13 + 29 - 1
+    shared = allocation.pairs.by_job(42, 1)[:, 0]
+    for kind in (0, 1):
+        assert np.ptp(shared[np.array(kinds) == kind]) <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pair_kinds": [0, 2]}, "pair_kinds: must be 2 whole numbers from 0 to 1"),
+        ({"pair_kinds": [0]}, "pair_kinds: must be 2 whole numbers from 0 to 1"),
+        ({"pair_throughputs": [[[1.0]]]}, "pair_kinds: must be 2 whole numbers from 0 to 0"),
+        ({"pair_throughputs": [[1.0]]}, r"pair_throughputs: must have the shape \(kinds, kinds, 1\), found \(1, 1\)"),
+        ({"pair_throughputs": np.full((2, 2, 1), -1.0)}, "pair_throughputs: must be finite numbers of at least 0"),
+        ({"pair_kinds": [0, 0], "num_gpus": [1, 2]}, "kind 0 has gangs of 1 and 2 GPUs, and only equal gangs share"),
+    ],
+)
+def test_wrong_pairs_are_refused(arrays: dict[str, Any], message: str) -> None:
+    given = {"pair_kinds": [0, 1], "pair_throughputs": np.ones((2, 2, 1))} | arrays
+    with pytest.raises(gp.InputError, match=message):
+        gp.AllocationProblem.from_arrays([[1.0], [1.0]], [2], **given)
