@@ -19,7 +19,7 @@ from gavel_py.limit_prices import limit_prices
 from gavel_py.merging import merged
 from gavel_py.node_rows import node_rows
 from gavel_py.pair_columns import PairColumns, lonely_rows, pair_columns
-from gavel_py.pairing import deal
+from gavel_py.pairing import Pairs, deal
 from gavel_py.policies import Decision, Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof
@@ -40,7 +40,12 @@ MOST_SEPARATE_JOBS = 20_000
 
 
 def solve(
-    problem: AllocationProblem, policy: str | Policy = "max_min_fairness", *, merge_tolerance: float = 0.0, **options: Any
+    problem: AllocationProblem,
+    policy: str | Policy = "max_min_fairness",
+    *,
+    merge_tolerance: float = 0.0,
+    sharing: bool | None = None,
+    **options: Any,
 ) -> Allocation:
     """Return the allocation that the policy decides on, proven valid and, for policies with an objective, optimal.
 
@@ -49,12 +54,13 @@ def solve(
     (`Allocation.excluded`) and the others are solved.
     merge_tolerance: jobs whose throughputs differ by no more than this part may be treated as equal; the loss is bounded,
     and `objective_bound` and `gap` tell it. 0, the default, is exact.
+    sharing: whether jobs share GPUs; by default where the problem knows of pairs.
     The same problem gives the same answer whatever the order of its jobs.
 
     Raises `UnknownNameError` and `InputError` for a policy, option or problem that is wrong, `SolverError` when the
     program could not be solved, `ProofError` when its answer could not be proven.
     """
-    return Solver(policy, merge_tolerance=merge_tolerance, **options).solve(problem)
+    return Solver(policy, merge_tolerance=merge_tolerance, sharing=sharing, **options).solve(problem)
 
 
 class Solver:
@@ -71,12 +77,20 @@ class Solver:
     1.0
     """
 
-    def __init__(self, policy: str | Policy = "max_min_fairness", *, merge_tolerance: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self,
+        policy: str | Policy = "max_min_fairness",
+        *,
+        merge_tolerance: float = 0.0,
+        sharing: bool | None = None,
+        **options: Any,
+    ) -> None:
         self.policy: Policy = resolve_policy(policy, **options)
         if not (isinstance(merge_tolerance, Real) and 0 <= merge_tolerance < 1):
             text = f"must be a number of at least 0 and below 1, found {merge_tolerance!r}"
             raise InputError(Fault("solve", "merge_tolerance", text))
         self.merge_tolerance: float = float(merge_tolerance)
+        self.sharing: bool | None = sharing
         self._kept: LinearSolver = LinearSolver()
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,13 +106,19 @@ class Solver:
         if not isinstance(problem, AllocationProblem):
             raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
         started = time.perf_counter()
+        if self.sharing and problem.pairs is None:
+            raise InputError(Fault("solve", "sharing", "the problem knows no pairs of jobs that could share GPUs"))
+        if self.sharing is False:
+            problem = replace(problem, pairs=None)
         problem, rules = constrained(problem, self.policy.constraints)
         rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
             return _nothing(problem, self.policy, rules, started)
-        pairs = None if problem.pairs is None else pair_columns(problem, rules, problem.pairs)
-        if pairs is not None:
-            return self._solve_pairs(pairs, started)
+        if problem.pairs is not None:
+            _check_sharing(self.policy)
+            pairs = pair_columns(problem, rules, problem.pairs)
+            if pairs is not None:
+                return self._solve_pairs(pairs, started)
         answer, route = self._answer(problem, rules)
         kinds = None
         for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
@@ -217,6 +237,17 @@ def _nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: 
     return _stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
 
 
+def _check_sharing(policy: Policy) -> None:
+    """Raise `InputError` for a policy that cannot decide who shares GPUs."""
+    if policy.empty_objective is None:
+        text = "solves no program, so it cannot decide who shares GPUs; take a policy with an objective, or leave sharing out"
+        raise InputError(Fault(f"policy {policy.name}", "", text))
+    if policy.agnostic:
+        raise InputError(
+            Fault(f"policy {policy.name}", "option agnostic", "sees no throughputs, so it cannot tell what sharing costs")
+        )
+
+
 def _missing_rows(
     problem: AllocationProblem, rules: Rules, fractions: Floats, kinds: TwoKinds | None
 ) -> tuple[list[Load], TwoKinds | None]:
@@ -250,12 +281,14 @@ def _stated(
     throughputs = np.einsum("ij,ij->i", problem.throughputs, columns)
     outcomes = outcomes_of(problem, rules, columns, worths)
     fractions, prices, evidence = columns, answer.decision.shadow_prices, answer.evidence
-    used, spread, pairs = problem.num_gpus.astype(float) @ columns, spread_part(problem, columns) if kinds is None else None, None
+    used, spread = problem.num_gpus.astype(float) @ columns, spread_part(problem, columns) if kinds is None else None
+    pairs = None if problem.pairs is None else Pairs.nobody()
     if kinds is not None:
         problem, fractions, spread = kinds.base, kinds.folded(columns), kinds.spread(columns)
         prices = None if prices is None else kinds.folded_prices(prices, worths)
-        used, pairs = kinds.gpus(columns), deal(kinds, columns) if isinstance(kinds, PairColumns) else None
-        evidence = replace(evidence, kinds=kinds, columns=None if pairs is None else columns)
+        used, evidence = kinds.gpus(columns), replace(evidence, kinds=kinds)
+        if isinstance(kinds, PairColumns):
+            pairs, evidence = deal(kinds, columns), replace(evidence, columns=columns)
     capacities, share = problem.capacities, problem.equal_share
     if problem.excluded:
         share = np.where(problem.runnable.any(axis=1), share, 0.0)

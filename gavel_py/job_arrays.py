@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +25,8 @@ class Profile(Protocol):
     """What a problem needs of a throughput profile (`gavel_py.throughput_profiles`).
 
     One that knows of spread gangs has also `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each whole gang on more nodes
-    than it needs, NaN where that was not measured, or None if it never was.
+    than it needs, NaN where that was not measured, or None if it never was. One that knows of jobs that share GPUs has
+    `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while it shares all its GPUs with each other, likewise.
     """
 
     @property
@@ -61,9 +62,10 @@ class JobArrays:
     deadlines_seconds: Floats
     speeds: PlacementSpeeds | None
 
-    def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile) -> PairSpeeds | None:
+    def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile, min_gain: float) -> PairSpeeds | None:
         """Return the speeds of jobs that share GPUs, None where the profile knows of none."""
-        return pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None))
+        found = pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None))
+        return None if found is None else replace(found, min_gain=min_gain)
 
 
 def known_part(cluster: Cluster, profile: Profile) -> Cluster:

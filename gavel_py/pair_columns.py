@@ -191,11 +191,11 @@ class Company:
         return float(self.signs @ time_fractions[:, self.column])
 
 
-def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds, min_gain: float = 1.0) -> PairColumns | None:
-    """Return the problem with the columns of pairs that gain more than `min_gain`, None if no two of its jobs do."""
+def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds) -> PairColumns | None:
+    """Return the problem with columns for all pairs that gain enough, None if no two of its jobs do."""
     partners = _partners(pairs.sizes)
     there = _there(problem, pairs)
-    useful = pairs.useful(min_gain) & (there[:, None] > 0) & (there > 0)
+    useful = pairs.useful & (there[:, None] > 0) & (there > 0)
     own = np.arange(len(there))
     useful[own, own] &= there > 1  # nobody is its own partner
     shared = tuple(

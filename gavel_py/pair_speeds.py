@@ -26,7 +26,7 @@ ROUNDING = 1e-12
 class PairSpeeds:
     """kinds: (N,) the kind of each job, -1 for jobs that share with nobody; speeds: (Q, Q, K) steps/s of a gang of kind a on type j
     that shares each of its GPUs with one of kind b, 0 where they cannot; sizes: (Q,) GPUs of their gangs; alone: (Q, K) steps/s of
-    a gang that shares with nobody.
+    a gang that shares with nobody; min_gain: only pairs that gain more are to share.
 
     A pair that is no gain, T_ab/T_a + T_ba/T_b <= 1, never helps: the two can take turns on the same GPUs for these parts of the
     time, with which each does as much.
@@ -36,6 +36,7 @@ class PairSpeeds:
     speeds: Floats
     sizes: Indices
     alone: Floats
+    min_gain: float = 1.0
 
     @property
     def gains(self) -> Floats:
@@ -52,9 +53,10 @@ class PairSpeeds:
         possible: Mask = both & (self.sizes[:, None] == self.sizes)[:, :, None]
         return possible
 
-    def useful(self, min_gain: float = 1.0) -> Mask:
-        """(Q, Q, K) the pairs that gain more than this."""
-        useful: Mask = self.gains > min_gain + ROUNDING
+    @property
+    def useful(self) -> Mask:
+        """(Q, Q, K) the pairs that gain enough."""
+        useful: Mask = self.gains > self.min_gain + ROUNDING
         return useful
 
     def select(self, rows: Indices) -> PairSpeeds:

@@ -38,6 +38,12 @@ class Pairs:
         """P."""
         return len(self.times)
 
+    @classmethod
+    def nobody(cls) -> Pairs:
+        """Return no pairs."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls(none, none, none, np.zeros(0), np.zeros(0))
+
     def by_job(self, num_jobs: int, num_types: int) -> Floats:
         """Return (N, K) the time that each job spends in pairs."""
         times = np.zeros((num_jobs, num_types))
@@ -75,11 +81,12 @@ def deal(made: PairColumns, columns: Floats) -> Pairs:
     for a, b, j, one, other in made.sides:
         theirs = members[b], columns[members[b], other]
         rows = _of_one_kind(*theirs) if a == b else _of_two_kinds(members[a], columns[members[a], one], *theirs)
-        found += [np.array([(first, second, j, time, gains[a, b, j]) for first, second, time in rows]).reshape(-1, 5)]
+        found += [np.array([(j, min(pair), max(pair), time, gains[a, b, j]) for *pair, time in rows]).reshape(-1, 5)]
     table = np.concatenate(found)
-    table = table[np.lexsort((table[:, 1], table[:, 0], table[:, 2]))]
-    first, second, types = (table[:, n].astype(np.int64) for n in range(3))
-    return Pairs(first, second, types, table[:, 3], table[:, 4])
+    names, at, back = np.unique(table[:, :3], axis=0, return_index=True, return_inverse=True)
+    times = np.bincount(back.ravel(), table[:, 3], len(names))
+    types, first, second = names.T.astype(np.int64)
+    return Pairs(first, second, types, times, table[at, 4])
 
 
 def _of_two_kinds(some: Indices, times: Floats, others: Indices, their_times: Floats) -> Iterator[tuple[int, int, float]]:
@@ -92,8 +99,7 @@ def _of_one_kind(some: Indices, times: Floats) -> Iterator[tuple[int, int, float
     """Who stands opposite to whom on a circle: nobody to himself, as long as he takes up no more than half of it."""
     ends = np.cumsum(times)
     half = ends[-1] / 2
-    for first, second, time in _opposite(some, ends, some, ends - half, half):
-        yield min(first, second), max(first, second), time
+    yield from _opposite(some, ends, some, ends - half, half)
 
 
 def _opposite(some: Indices, ends: Floats, others: Indices, their_ends: Floats, length: float) -> Iterator[tuple[int, int, float]]:

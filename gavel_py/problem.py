@@ -276,6 +276,7 @@ class AllocationProblem:
         previous_fractions: ArrayLike | None = None,
         whole_gangs: bool = True,
         sharing: bool = False,
+        min_gain: float = 1.0,
     ) -> AllocationProblem:
         """Build the problem of these jobs on this cluster, with throughputs from the profile.
 
@@ -286,7 +287,8 @@ class AllocationProblem:
         (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
         more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
         gangs of two, and all gangs are consolidated.
-        sharing: jobs of equal gangs may share GPUs two by two where the profile knows how fast both are then (`PairSpeeds`).
+        sharing: jobs of equal gangs may share GPUs two by two where the profile knows how fast both are then (`PairSpeeds`);
+        min_gain: only pairs that do more than so many times what one of them does alone. With 1 no pair is missing that could help.
 
         Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
         """
@@ -324,7 +326,7 @@ class AllocationProblem:
                 "deadlines_seconds": arrays.deadlines_seconds,
             },
             hosts=hosts_of(job_set, cluster, speeds) if whole_gangs else None,
-            pairs=arrays.pairs(job_set, cluster.accelerator_names, profile) if sharing else None,
+            pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
         )
 
     @classmethod

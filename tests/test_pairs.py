@@ -140,7 +140,8 @@ class TestByHand:
             [[2.0], [4.0]], [1], pair_kinds=[0, 1], pair_throughputs=[[[0], [1.0]], [[2.0], [0]]]
         )
         allocation = gp.solve(problem)
-        assert allocation.pairs is None
+        assert allocation.pairs is not None
+        assert len(allocation.pairs) == 0
         assert allocation.throughputs.tolist() == pytest.approx([1.0, 2.0])
 
     def test_nobody_is_its_own_partner(self) -> None:
@@ -150,7 +151,8 @@ class TestByHand:
         assert three.throughputs.tolist() == pytest.approx([0.5] * 3)
         assert three.pairs is not None
         assert len(three.pairs) == 3
-        assert gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1], pair_kinds=[0], pair_throughputs=table)).pairs is None
+        one = gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1], pair_kinds=[0], pair_throughputs=table))
+        assert one.throughputs.tolist() == [1.0]
 
     def test_one_job_cannot_have_more_partners_than_there_is_time(self) -> None:
         """A heavy job of a kind shares for no longer than the light ones of its kind together."""
@@ -165,7 +167,17 @@ class TestByHand:
         problem = gp.AllocationProblem.from_arrays(
             [[1.0], [1.0]], [2], num_gpus=[1, 2], pair_kinds=[0, 1], pair_throughputs=[[[0], [0.9]], [[0.9], [0]]]
         )
-        assert gp.solve(problem).pairs is None
+        assert not len(gp.solve(problem).pairs or ())
+
+    def test_who_solves_may_say_whether_jobs_share(self) -> None:
+        arrays = {"throughputs": [[2.0], [4.0]], "capacities": [1]}
+        problem = gp.AllocationProblem.from_arrays(**arrays, pair_kinds=[0, 1], pair_throughputs=[[[0], [1.5]], [[3.0], [0]]])
+        assert gp.solve(problem, sharing=True).throughputs.tolist() == pytest.approx([1.5, 3.0])
+        alone = gp.solve(problem, sharing=False)
+        assert alone.throughputs.tolist() == pytest.approx([1.0, 2.0])
+        assert alone.pairs is None
+        with pytest.raises(gp.InputError, match="knows no pairs of jobs that could share GPUs"):
+            gp.solve(gp.AllocationProblem.from_arrays(**arrays), sharing=True)
 
     def test_an_allocation_with_pairs_is_read_as_it_was_written(self) -> None:
         problem = gp.AllocationProblem.from_arrays([[1.0]] * 3, [1], pair_kinds=[0, 0, 0], pair_throughputs=[[[0.75]]])

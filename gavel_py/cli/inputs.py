@@ -76,9 +76,11 @@ class Inputs:
     profile: gp.Profile
     whole_gangs: bool
 
-    def problem(self) -> gp.AllocationProblem:
-        """Return the allocation problem of all jobs together, at time 0."""
-        return gp.AllocationProblem.from_jobs(self.jobs, self.cluster, self.profile, whole_gangs=self.whole_gangs)
+    def problem(self, *, sharing: bool = False, min_gain: float = 1.0) -> gp.AllocationProblem:
+        """Return the allocation problem of all jobs together, at time 0; sharing, min_gain: as of `from_jobs`."""
+        return gp.AllocationProblem.from_jobs(
+            self.jobs, self.cluster, self.profile, whole_gangs=self.whole_gangs, sharing=sharing, min_gain=min_gain
+        )
 
 
 def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001

@@ -15,6 +15,7 @@ from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, csv_text, emit, number, table_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
+from gavel_py.cli.sharing import sharing_text
 from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
 
 __all__ = ["command", "stages_text"]
@@ -42,7 +43,16 @@ MOST_STAGES = 10
     metavar="CHANGE",
     help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
 )
-def command(request: Request, num_rounds: int, merge_tolerance: float, what_if: tuple[str, ...]) -> None:
+@click.option("--sharing", is_flag=True, help="Let jobs share GPUs two by two, where the profile knows how fast they are then.")
+@click.option(
+    "--min-gain",
+    type=click.FloatRange(1.0),
+    metavar="G",
+    help="With --sharing: only pairs that do more than G times what one of them does alone [1].",
+)
+def command(
+    request: Request, num_rounds: int, merge_tolerance: float, what_if: tuple[str, ...], sharing: bool, min_gain: float | None
+) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
     JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
@@ -56,12 +66,18 @@ def command(request: Request, num_rounds: int, merge_tolerance: float, what_if: 
     changes = changes_of(what_if)
     if changes and num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
+    if sharing and num_rounds:
+        raise click.UsageError("--rounds gives GPUs to one job each; leave it out with --sharing")
+    if min_gain is not None and not sharing:
+        raise click.UsageError("--min-gain says which pairs of jobs may share GPUs; give --sharing with it")
     with warnings_shown():
         policies = policies_of(request)
         started = time.perf_counter()
         inputs = load(request)
         read = time.perf_counter()
-        problem = inputs.problem()
+        problem = inputs.problem(sharing=sharing, min_gain=min_gain or 1.0)
+        if sharing and problem.pairs is None:
+            raise gp.InputError(f"profile {inputs.profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
         built = time.perf_counter()
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
@@ -76,7 +92,7 @@ def command(request: Request, num_rounds: int, merge_tolerance: float, what_if: 
     elif request.form == "csv":
         emit(_csv(results), request.out)
     else:
-        emit(_report(inputs, results), request.out)
+        emit(_report(inputs, results, sharing=sharing), request.out)
 
 
 @dataclass(frozen=True)
@@ -141,12 +157,15 @@ def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[obj
         yield [*first, job_id, *fractions, throughput, normalized, allocation.excluded.get(job_id, "")]
 
 
-def _report(inputs: Inputs, results: list[Result]) -> str:
+def _report(inputs: Inputs, results: list[Result], *, sharing: bool) -> str:
     parts = [_jobs_table(inputs, results[0].allocation)] if len(results) == 1 and not results[0].what_ifs else []
     for result in results:
         if result.delivery is not None:
             heading = [f"Rounds under {result.label}"] if len(results) > 1 else []
             parts += [*heading, rounds_text(inputs.jobs, result.rounds), delivery_text(result.delivery)]
+    sizes = {job.job_id: job.num_gpus for job in inputs.jobs}
+    for result in results if sharing else ():
+        parts.append(sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
     parts.append(_excluded_text(results[0].allocation))
     parts.append(_summary(results[0]) if len(results) == 1 else _comparison(results))
     parts.append(constraints_text((result.label, result.allocation) for result in results))

@@ -34,6 +34,8 @@ def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max
     """
     if not isinstance(problem, AllocationProblem):
         raise InputError(f"explain needs an AllocationProblem, found {problem!r}")
+    if problem.pairs is not None:
+        raise InputError("explain knows nothing of jobs that share GPUs yet; build the problem without sharing")
     i = _row_of(problem, job_id)
     solver = Solver(policy, **options)
     allocation = solver.solve(problem)

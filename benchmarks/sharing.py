@@ -1,0 +1,105 @@
+"""Time of an allocation in which jobs share GPUs, beside the program over all pairs of jobs.
+
+    python benchmarks/sharing.py            print the table (some minutes)
+    python benchmarks/sharing.py --write    and put it into docs/performance.md
+
+Single-GPU jobs of the 26 models of the built-in profile, drawn with a fixed seed, and half as many GPUs as jobs, in three types.
+Medians of 5 runs; the program over all pairs is written down with numpy, so that its time is that of HiGHS alone, and runs once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import numpy as np
+import tables
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, hstack, vstack
+
+import gavel_py as gp
+
+TYPES = ("v100", "p100", "k80")
+RUNS = 5
+COMPARED = (64, 128, 256)
+TARGETS = {("max_min_fairness", 2048): 0.3, ("min_makespan", 1000): 5, ("finish_time_fairness", 1000): 5}
+
+
+def problem_of(count: int) -> gp.AllocationProblem:
+    chance, profile = np.random.default_rng(count), gp.ThroughputProfile.builtin("gavel-osdi20")
+    names = [name for name in profile.job_types if profile.has(name, 1, "v100")]
+    jobs = [
+        gp.Job(f"j{i}", job_type=names[chance.integers(len(names))], total_steps=float(chance.integers(10**3, 10**6)))
+        for i in range(count)
+    ]
+    cluster = gp.Cluster.from_counts(dict.fromkeys(TYPES, count // 6))
+    return gp.AllocationProblem.from_jobs(jobs, cluster, profile, sharing=True)
+
+
+def all_pairs(problem: gp.AllocationProblem) -> float:
+    """The level of max-min fairness from the program over all pairs of jobs."""
+    pairs, (count, types) = problem.pairs, problem.throughputs.shape
+    assert pairs is not None
+    first, second = np.triu_indices(count, 1)
+    alone = [(np.arange(count), np.full(count, -1), np.full(count, j)) for j in range(types)]
+    both = [(first, second, np.full(len(first), j)) for j in range(types)]
+    one, other, kind = (np.concatenate(each) for each in zip(*alone, *both, strict=True))
+    single = other < 0
+    fast = np.where(single, problem.throughputs[one, kind], pairs.speeds[pairs.kinds[one], pairs.kinds[other], kind])
+    slow = np.where(single, 0.0, pairs.speeds[pairs.kinds[other], pairs.kinds[one], kind])
+    there = (fast > 0) & (single | (slow > 0))
+    one, other, kind, fast, slow, single = (each[there] for each in (one, other, kind, fast, slow, single))
+    columns, shares = np.arange(len(one)), np.flatnonzero(~single)
+
+    def table(rows: int, *parts: tuple[np.ndarray, np.ndarray, np.ndarray]) -> csr_array:
+        values, at, of = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return csr_array((values, (at, of)), shape=(rows, len(columns)))
+
+    throughput = table(count, (fast, one, columns), (slow[shares], other[shares], shares))
+    times = table(count, (np.ones(len(one)), one, columns), (np.ones(len(shares)), other[shares], shares))
+    gpus = table(types, (np.ones(len(one)), kind, columns))
+    need = csr_array(problem.equal_share[:, None])
+    rows = vstack([hstack([-throughput, need]), hstack([vstack([times, gpus]), csr_array((count + types, 1))])])
+    ends = np.concatenate([np.zeros(count), np.ones(count), problem.capacities])
+    found = linprog(np.append(np.zeros(len(columns)), -1.0), rows, ends, bounds=(0, None), method="highs-ipm")
+    return float(-found.fun)
+
+
+def timed(work: Callable[[], object], runs: int = RUNS) -> tuple[float, object]:
+    seconds = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        found = work()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds), found
+
+
+def rows() -> Iterator[list[object]]:
+    sizes = [*((("max_min_fairness", count), count in COMPARED) for count in (*COMPARED, 2048, 20_000))]
+    sizes += [((policy, count), False) for policy, count in (("max_total_throughput", 2048), *list(TARGETS)[1:])]
+    for (policy, count), compared in sizes:
+        problem = problem_of(count)
+        gp.solve(problem, policy)  # imports
+        seconds, found = timed(lambda problem=problem, policy=policy: gp.solve(problem, policy))  # type: ignore[misc]
+        assert isinstance(found, gp.Allocation)
+        direct, level = timed(lambda problem=problem: all_pairs(problem), 1) if compared else (None, None)  # type: ignore[misc]
+        apart = None if level is None else abs(found.objective_value - level) / level  # type: ignore[operator]
+        ratio = None if direct is None else direct / seconds
+        yield [policy, count, TARGETS.get((policy, count)), seconds, direct, ratio, apart, found.gap]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    options = parser.parse_args()
+    header = ["policy", "jobs", "target, s", "s", "all pairs of jobs, s", "times as long", "difference", "proven gap"]
+    text = tables.markdown(header, rows()) + f"\n{tables.machine()}; `python benchmarks/sharing.py --write`.\n"
+    print(text)
+    if options.write:
+        tables.write("sharing", text)
+
+
+if __name__ == "__main__":
+    main()
