@@ -2,6 +2,7 @@
 
 python benchmarks/simulator.py                      the small ones
 python benchmarks/simulator.py --philly FILE        and Philly, 82,247 jobs: minutes
+python benchmarks/simulator.py --philly FILE --events --decisions 5000    the first decisions of it without rounds, and not the rest
 python benchmarks/simulator.py --write ...          and put the table into docs/performance.md
 """
 
@@ -63,6 +64,22 @@ def of_active_jobs() -> Iterator[list[object]]:
     yield [label, None, "100 rounds/s", 100, median(rates)]
 
 
+def of_philly_by_events(path: Path, decisions: int | None) -> Iterator[list[object]]:
+    """Without rounds: as many decisions as jobs arrive and end, or the first so many of them."""
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    trace, profile = gp.assign_job_types(gp.read_trace(path), profile, seed=0, extrapolate=True)
+    cluster = gp.Cluster.from_counts({"v100": (400, 8), "p100": (400, 4), "k80": (400, 4)})
+    for policy in ("fifo", "shortest_job_first"):
+        simulation = gp.Simulation(trace, cluster, profile, policy, round_seconds=None, on_record=lambda _: None)
+        played = 0
+        while (decisions is None or played < decisions) and simulation.step():
+            played += 1
+        summary = simulation.result().summary
+        part = f"{len(trace):,} jobs" if decisions is None else f"the first {decisions:,} decisions"
+        label = f"Philly, {part}, 1,200 GPUs, `{policy}` by events"
+        yield [label, summary.wall_seconds, 60, summary.rounds, summary.rounds / summary.wall_seconds]
+
+
 def of_philly(path: Path) -> Iterator[list[object]]:
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     trace, profile = gp.assign_job_types(gp.read_trace(path), profile, seed=0, extrapolate=True)
@@ -79,11 +96,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--traces", type=Path, metavar="FOLDER")
     parser.add_argument("--philly", type=Path, metavar="FILE")
+    parser.add_argument("--events", action="store_true", help="with --philly: also without rounds, under two policies")
+    parser.add_argument("--decisions", type=int, metavar="N", help="with --events: end after so many decisions")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     options = parser.parse_args()
     rows = [*(of_small_traces(options.traces) if options.traces is not None else ()), *of_active_jobs()]
-    if options.philly is not None:
+    if options.philly is not None and options.decisions is None:
         rows += of_philly(options.philly)
+    if options.philly is not None and options.events:
+        rows += of_philly_by_events(options.philly, options.decisions)
     figures = tables.markdown(["simulation", "seconds", "target", "rounds", "rounds/s"], rows)
     text = f"{figures}\nMedians of {RUNS} runs, Philly of one; {tables.machine()}; `python benchmarks/simulator.py --write`.\n"
     print(text)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gavel_py.job_classes import JobClasses
     from gavel_py.jobs import Job, JobSet
     from gavel_py.nodes import AcceleratorType, Node
+    from gavel_py.pairing import Pairs
     from gavel_py.policies import (
         DemandPolicy,
         FormulaPolicy,
@@ -72,12 +73,14 @@ if TYPE_CHECKING:
     from gavel_py.report import check_plot, plot_rounds
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.simulator import (
+        Distribution,
         JobRecord,
         NodeFailures,
         NodeWindow,
         Outcome,
         Simulation,
         SimulationResult,
+        Summary,
         read_maintenance,
         simulate,
     )
@@ -158,16 +161,19 @@ _HOMES = {
     ),
     "problem": ("AllocationProblem",),
     "program": ("Program",),
+    "pairing": ("Pairs",),
     "proof": ("Proof",),
     "report": ("check_plot", "plot_rounds"),
     "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
     "simulator": (
+        "Distribution",
         "JobRecord",
         "NodeFailures",
         "NodeWindow",
         "Outcome",
         "Simulation",
         "SimulationResult",
+        "Summary",
         "read_maintenance",
         "simulate",
     ),
@@ -207,6 +213,7 @@ __all__ = [
     "Deadline",
     "DeliveryReport",
     "DemandPolicy",
+    "Distribution",
     "Empirical",
     "Explanation",
     "Fault",
@@ -232,6 +239,7 @@ __all__ = [
     "NodeWindow",
     "OrderedPolicy",
     "Outcome",
+    "Pairs",
     "Pin",
     "Policy",
     "PolicyContractError",
@@ -251,6 +259,7 @@ __all__ = [
     "SolverError",
     "Submission",
     "SumPolicy",
+    "Summary",
     "SwitchCost",
     "Tenant",
     "TenantTree",

@@ -47,8 +47,9 @@ class Cluster:
                 kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
         self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
         self.left_out: tuple[str, ...] = ()
+        self._largest: dict[tuple[str, str, float, float], int] = {}  # what has been asked before
 
-    @property
+    @cached_property
     def accelerator_names(self) -> tuple[str, ...]:
         """Names of the accelerator types, in column order."""
         return tuple(kind.name for kind in self.accelerator_types)
@@ -75,7 +76,43 @@ class Cluster:
 
     def nodes_of(self, accelerator: str) -> tuple[Node, ...]:
         """The nodes of one accelerator type."""
-        return tuple(node for node in self.nodes if node.accelerator == accelerator)
+        return self._by_type.get(accelerator, ())
+
+    @cached_property
+    def _by_type(self) -> dict[str, tuple[Node, ...]]:
+        groups: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            groups.setdefault(node.accelerator, []).append(node)
+        return {name: tuple(group) for name, group in groups.items()}
+
+    @cached_property
+    def node_sizes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """For each type the GPUs of each of its nodes ("node") and racks ("rack"; a node without one is one of its own)."""
+        groups = [self.nodes_of(name) for name in self.accelerator_names]
+        racks = [Counter[str]() for _ in groups]
+        for group, counts in zip(groups, racks, strict=True):
+            for node in group:
+                counts[_hole(node, "rack")] += node.num_gpus
+        by_node = tuple(tuple(node.num_gpus for node in group) for group in groups)
+        return {"node": by_node, "rack": tuple(tuple(counts.values()) for counts in racks)}
+
+    @cached_property
+    def cpus(self) -> np.ndarray:
+        """(K,) CPUs of all nodes of each type, infinite if one does not say how many it has."""
+        return self._summed([node.cpus for node in self.nodes])
+
+    @cached_property
+    def memory_gb(self) -> np.ndarray:
+        """(K,) memory, GB, of all nodes of each type, infinite if one does not say how much it has."""
+        return self._summed([node.memory_gb for node in self.nodes])
+
+    def _summed(self, values: Iterable[float | None]) -> np.ndarray:
+        sums = dict.fromkeys(self.accelerator_names, 0.0)
+        for node, value in zip(self.nodes, values, strict=True):
+            sums[node.accelerator] += np.inf if value is None else value
+        total = np.array([float(sums[name]) for name in self.accelerator_names], dtype=float)
+        total.setflags(write=False)
+        return total
 
     def largest_gang(
         self, accelerator: str, locality: str = "any", *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0
@@ -87,10 +124,13 @@ class Cluster:
         """
         if locality not in LOCALITIES:
             raise UnknownNameError(f"there is no locality {locality!r}{nearest(locality, LOCALITIES)}")
-        holes: Counter[str] = Counter()
-        for node in self.nodes_of(accelerator):
-            holes[_hole(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
-        return max(holes.values(), default=0)
+        key = accelerator, locality, cpus_per_gpu, memory_gb_per_gpu
+        if key not in self._largest:
+            holes: Counter[str] = Counter()
+            for node in self.nodes_of(accelerator):
+                holes[_hole(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
+            self._largest[key] = max(holes.values(), default=0)
+        return self._largest[key]
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
         """Return the cluster with accelerator types renamed; several may become one, whose details are the first one's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -46,18 +45,10 @@ class Hosts:
 
 def hosts_of(jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | None = None) -> Hosts:
     """Return what there is to know of the nodes of a cluster for these jobs; speeds: those of both kinds of placement."""
-    nodes = [cluster.nodes_of(name) for name in cluster.accelerator_names]
-    racks = [Counter[tuple[bool, str]]() for _ in nodes]
-    for group, counts in zip(nodes, racks, strict=True):
-        for node in group:
-            counts[node.rack is None, node.rack or node.name] += node.num_gpus
     return Hosts(
-        gpus={
-            "node": tuple(tuple(node.num_gpus for node in group) for group in nodes),
-            "rack": tuple(tuple(counts.values()) for counts in racks),
-        },
-        cpus=np.array([sum(np.inf if node.cpus is None else node.cpus for node in group) for group in nodes], dtype=float),
-        memory_gb=np.array([sum(np.inf if n.memory_gb is None else n.memory_gb for n in group) for group in nodes], dtype=float),
+        gpus=cluster.node_sizes,  # type: ignore[arg-type]
+        cpus=cluster.cpus,
+        memory_gb=cluster.memory_gb,
         localities=np.array([job.locality for job in jobs], dtype=np.str_),
         cpus_per_gpu=np.array([job.cpus_per_gpu for job in jobs], dtype=float),
         memory_gb_per_gpu=np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),

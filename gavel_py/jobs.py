@@ -108,6 +108,9 @@ class JobSet(Sequence[Job]):
     def __len__(self) -> int:
         return len(self.jobs)
 
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
     def __eq__(self, other: object) -> bool:
         return self.jobs == other.jobs if isinstance(other, JobSet) else NotImplemented
 

@@ -29,7 +29,7 @@ LIKE = attrgetter("job_type", "num_gpus", "locality", "allowed_accelerators", "c
 
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 NUMBERS = ("num_gpus", "weight", "priority", "arrival_seconds")
-MOST_UNUSED, SOME_UNUSED = 4, 1_000
+MOST_UNUSED, SOME_UNUSED = 4, 20_000
 """Rows are dropped when there are so many times more of them than jobs, and so many besides."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,10 +141,9 @@ class DeliveryLedger:
     def _looked_up(self, name: str, job_ids: Sequence[str]) -> Floats:
         """The rows of these jobs, 0 for jobs not seen yet."""
         table, found = self._tables[name], np.zeros((len(job_ids), len(self.accelerator_types)))
-        known = [(i, self._rows[job_id]) for i, job_id in enumerate(job_ids) if job_id in self._rows]
-        if known:
-            here, there = np.array(known).T
-            found[here] = table[there]
+        rows = np.fromiter(map(self._rows.get, job_ids, repeat(-1)), dtype=np.int64, count=len(job_ids))
+        known = rows >= 0
+        found[known] = table[rows[known]]
         return found
 
     def _account(self, job_id: str, row: int) -> JobDelivery:
@@ -162,9 +162,9 @@ class DeliveryLedger:
                 self._num_gpus.append(gang)
             elif gang != self._num_gpus[self._rows[job_id]]:
                 self._resize(self._rows[job_id], gang)
-        new = ((0, len(self._rows) - len(self._tables["deficits"])), (0, 0))
-        if new[0][1]:
-            self._tables = {name: np.pad(table, new) for name, table in self._tables.items()}
+        new = len(self._rows) - len(self._tables["deficits"])
+        if new:
+            self._tables = {name: np.concatenate([each, np.zeros((new, each.shape[1]))]) for name, each in self._tables.items()}
         return [self._rows[job_id] for job_id in job_ids]
 
     def _resize(self, row: int, gang: int) -> None:

@@ -87,6 +87,13 @@ class RoundScheduler(JobEvents, NodeEvents):
         now_seconds: its start, by default the one that was planned, or `round_seconds` after the previous one, the first at 0.
         When this raises, the scheduler is as before: `InputError` for a time that goes backwards, and whatever `solve` raises.
         """
+        return given_away(self.next_round_to_read(now_seconds))
+
+    def next_round_to_read(self, now_seconds: float | None = None) -> Round:
+        """Start the next round as `next_round` does, for a caller that changes nothing of it: the scheduler uses its parts too.
+
+        It saves a copy of every assignment in every round. Raises as `next_round`.
+        """
         start, state = self._start(now_seconds), self._state
         planned = state.coming is not None
         coming, in_force = self._decided(start)
@@ -95,7 +102,7 @@ class RoundScheduler(JobEvents, NodeEvents):
             assignments = self._chooser.chosen(state, in_force, assignments)
         begun = in_words(state, in_force, assignments, start, self.round_seconds)
         begin(state, in_force, begun, self.round_seconds)
-        return given_away(begun)
+        return begun
 
     def delivery(self) -> DeliveryReport:
         """Return what was promised and delivered so far, jobs that have left included."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.simulator.chance import generator_from, generator_state
 
 __all__ = ["NodeEvent", "NodeEvents", "NodeFailures", "NodeWindow"]
+
+
+Change = Literal["down", "drain", "up"]
 
 
 class NodeEvent(NamedTuple):
@@ -21,7 +24,7 @@ class NodeEvent(NamedTuple):
 
     seconds: float
     node: str
-    change: Literal["down", "drain", "up"]
+    change: Change
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,10 @@ class NodeFailures:
 
 @dataclass(frozen=True)
 class NodeWindow:
-    """Maintenance of a node: nobody runs there from one time to another. It is drained first, for a round before."""
+    """Maintenance of a node: nobody runs there from one time to another. It is drained first, for a round before.
+
+    Windows of one node may overlap; if it comes up so late that the next one is less than a round away, it comes up drained.
+    """
 
     node: str
     start_seconds: float
@@ -55,8 +61,16 @@ class NodeWindow:
             raise InputError(Fault(f"maintenance of node {self.node!r}", "end_seconds", text))
 
 
+# At one time, what takes a node away comes before what gives it back: between two windows that meet, nobody starts.
+RANKS = {"drain": 0, "down": 1, "fail": 2, "up": 3, "repaired": 4}
+
+
 class NodeEvents:
-    """All events to come. Windows come before failures at the same time; a node is up again when nothing keeps it down."""
+    """All events to come. Windows come before failures at the same time; a node is up again when nothing keeps it down.
+
+    start_seconds: when the clock starts, with all nodes up but those in a window; notice_seconds: how long before a window its
+    node is drained.
+    """
 
     def __init__(
         self,
@@ -65,11 +79,13 @@ class NodeEvents:
         windows: Iterable[NodeWindow],
         notice_seconds: float,
         chance: np.random.Generator,
+        start_seconds: float = 0.0,
     ) -> None:
         self._failures, self._chance = failures, chance
         self._reasons: dict[str, int] = {}
-        self._queue: list[tuple[float, int, str, str]] = []
-        self._count = itertools.count()
+        self._notices: dict[str, int] = {}
+        self._queue: list[tuple[float, int, int, str, str]] = []
+        self._count = 0
         for window in windows:
             if window.node not in nodes:
                 text = f"is not in the cluster{nearest(window.node, nodes)}"
@@ -78,18 +94,17 @@ class NodeEvents:
             self._push(window.start_seconds, window.node, "down")
             self._push(window.end_seconds, window.node, "up")
         for node in nodes if failures is not None else ():
-            self._push(self._next(up=True), node, "fail")
+            self._push(start_seconds + self._next(up=True), node, "fail")
 
     def until(self, seconds: float) -> Iterator[NodeEvent]:
         """Take and yield the events before this time, in order."""
         while self._queue and self._queue[0][0] < seconds:
-            at, _, node, kind = heapq.heappop(self._queue)
+            at, _, _, node, kind = heapq.heappop(self._queue)
             if kind == "fail":
                 self._push(at + self._next(up=False), node, "repaired")
             elif kind == "repaired":
                 self._push(at + self._next(up=True), node, "fail")
-            change = self._change(node, kind)
-            if change is not None:
+            for change in self._changes(node, kind):
                 yield NodeEvent(at, node, change)
 
     @property
@@ -97,15 +112,44 @@ class NodeEvents:
         """The time of the next one, infinite if there is none."""
         return self._queue[0][0] if self._queue else math.inf
 
-    def _change(self, node: str, kind: str) -> Literal["down", "drain", "up"] | None:
-        """What this does to the node, None if it is down already, or is still kept down."""
-        before = self._reasons.get(node, 0)
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is to come, and what keeps nodes from being used, as plain data."""
+        return {
+            "failures": None if self._failures is None else asdict(self._failures),
+            "reasons": dict(self._reasons),
+            "notices": dict(self._notices),
+            "queue": [list(event) for event in self._queue],
+            "count": self._count,
+            "chance": generator_state(self._chance),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> NodeEvents:
+        """Return what `to_dict` described."""
+        means = document["failures"]
+        made = cls((), None if means is None else NodeFailures(**means), (), 0.0, generator_from(document["chance"]))
+        made._reasons, made._notices = dict(document["reasons"]), dict(document["notices"])
+        made._queue = [(at, rank, count, node, kind) for at, rank, count, node, kind in document["queue"]]
+        made._count = document["count"]
+        return made
+
+    def _changes(self, node: str, kind: str) -> Iterator[Change]:
+        """What this does to the node: nothing if it is down already, or is still kept down."""
+        before, notices = self._reasons.get(node, 0), self._notices.get(node, 0)
         if kind == "drain":
-            return "drain" if not before else None
+            self._notices[node] = notices + 1
+            if not before and not notices:
+                yield "drain"
+            return
+        if kind == "down":
+            self._notices[node] = notices - 1  # the window that it told of has begun
         self._reasons[node] = after = before + (1 if kind in ("down", "fail") else -1)
         if not before and after:
-            return "down"
-        return "up" if before and not after else None
+            yield "down"
+        elif before and not after:
+            yield "up"
+            if notices:
+                yield "drain"
 
     def _next(self, *, up: bool) -> float:
         assert self._failures is not None  # noqa: S101
@@ -113,4 +157,5 @@ class NodeEvents:
         return float(self._chance.exponential(mean))
 
     def _push(self, at: float, node: str, kind: str) -> None:
-        heapq.heappush(self._queue, (at, next(self._count), node, kind))
+        heapq.heappush(self._queue, (at, RANKS[kind], self._count, node, kind))
+        self._count += 1

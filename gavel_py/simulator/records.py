@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -61,6 +62,11 @@ class JobRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data."""
         return asdict(self) | {"outcome": self.outcome.value}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> JobRecord:
+        """Return the record that `to_dict` described."""
+        return cls(**{**document, "outcome": Outcome(document["outcome"])})
 
 
 FIELDS = tuple(field.name for field in fields(JobRecord))

@@ -38,3 +38,13 @@ class SimulationResult:
             "summary": self.summary.to_dict(),
             "jobs": [record.to_dict() for record in self.jobs.values()],
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> SimulationResult:
+        """Return the result that `to_dict` described; raises `InputError` when a part is missing."""
+        try:
+            records = (JobRecord.from_dict(each) for each in document["jobs"])
+            jobs = {record.job_id: record for record in records}
+            return cls(document["policy"], Summary.from_dict(document["summary"]), jobs)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"this is not what came of a simulation: {type(error).__name__} {error}") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.policies import Policy
 
-__all__ = ["PROGRESS", "Estimates", "JobFailures", "check_settings"]
+__all__ = ["EVENT_CHECKPOINT_SECONDS", "PROGRESS", "Estimates", "JobFailures", "check_settings"]
 
 Estimates = Literal["exact", "recorded"]
 JobFailures = float | Literal["recorded"]
@@ -20,9 +21,25 @@ CLOCK = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"
 """What a scheduler counts in rounds of one length, which there are none of in event mode."""
 
 
-def check_settings(policy: Policy, round_seconds: float | None, job_failures: JobFailures, estimates: str, seed: int) -> None:
+EVENT_CHECKPOINT_SECONDS = 360.0
+"""From one checkpoint to the next where there are no rounds, unless it is said: as often as rounds of the usual length begin."""
+
+
+def check_settings(
+    policy: Policy,
+    round_seconds: float | None,
+    job_failures: JobFailures,
+    checkpoint_seconds: float | None,
+    estimates: str,
+    seed: int,
+) -> None:
     """Raise `InputError` for a setting that is wrong, or does not go with the policy."""
     faults = []
+    if checkpoint_seconds is not None and not (
+        isinstance(checkpoint_seconds, Real) and not isinstance(checkpoint_seconds, bool) and 0 < checkpoint_seconds < math.inf
+    ):
+        text = f"must be a finite number greater than 0, or None, found {checkpoint_seconds!r}"
+        faults.append(Fault("simulation", "checkpoint_seconds", text))
     if job_failures != "recorded" and not (isinstance(job_failures, Real) and 0 <= job_failures < 1):
         text = f'must be a probability of at least 0 and below 1, or "recorded", found {job_failures!r}'
         faults.append(Fault("simulation", "job_failures", text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,14 @@ class Summary:
             "undelivered_share": self.undelivered_share,
         }
 
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Summary:
+        """Return the summary that `to_dict` described."""
+        plain = {name: document[name] for name in cls.__dataclass_fields__}
+        by_gpus = {int(size): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
+        parts = {name: Distribution(**document[name]) for name in ("jct", "queueing")}
+        return cls(**plain | parts | {"queueing_by_gpus": by_gpus})
+
 
 @dataclass
 class Tally:
@@ -111,6 +120,20 @@ class Tally:
     def copy(self) -> Tally:
         """Return a tally that goes on by itself."""
         return deepcopy(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all that was counted as plain data."""
+        queueing = [[size, list(numbers)] for size, numbers in self.queueing.items()]
+        counted = {"outcomes": dict(self.outcomes), "counts": dict(self.counts), "jcts": list(self.jcts), "queueing": queueing}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | counted
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Tally:
+        """Return the tally that `to_dict` described."""
+        queueing = {size: array("d", numbers) for size, numbers in document["queueing"]}
+        made = {"outcomes": Counter(document["outcomes"]), "counts": Counter(document["counts"])}
+        numbers = {"jcts": array("d", document["jcts"]), "queueing": queueing}
+        return cls(**{name: document[name] for name in cls.__dataclass_fields__} | made | numbers)
 
     def add(self, record: JobRecord) -> None:
         """Count one job."""

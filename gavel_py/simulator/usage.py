@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gavel_py.cluster import Cluster
 from gavel_py.simulator.events import NodeEvent
 
@@ -9,9 +12,13 @@ __all__ = ["Usage"]
 
 
 class Usage:
-    """GPU-seconds by accelerator type: all there were, those that gangs held, and those of nodes that were down."""
+    """GPU-seconds by accelerator type: all there were, those that gangs held, and those of nodes that were down.
 
-    def __init__(self, cluster: Cluster) -> None:
+    start_seconds: when the clock starts; what a node was down before does not count.
+    """
+
+    def __init__(self, cluster: Cluster, start_seconds: float = 0.0) -> None:
+        self._start_seconds = start_seconds
         self.total, self.used, self.down = (dict.fromkeys(cluster.accelerator_names, 0.0) for _ in range(3))
         self._gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
         self._nodes = {node.name: (node.accelerator, node.num_gpus) for node in cluster.nodes}
@@ -20,9 +27,9 @@ class Usage:
     def change_node(self, event: NodeEvent) -> None:
         """Note that a node goes down or comes up."""
         if event.change == "down":
-            self._down_since[event.node] = event.seconds
+            self._down_since[event.node] = max(event.seconds, self._start_seconds)
         elif event.change == "up":
-            self._count_down(event.node, event.seconds)
+            self._count_down(event.node, max(event.seconds, self._start_seconds))
             self._down_since.pop(event.node, None)
 
     def passed(self, start: float, end: float) -> None:
@@ -54,6 +61,19 @@ class Usage:
             }
             for name in self.total
         }
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was counted as plain data."""
+        counted = {"total": dict(self.total), "used": dict(self.used), "down": dict(self.down)}
+        return counted | {"down_since": dict(self._down_since), "start_seconds": self._start_seconds}
+
+    @classmethod
+    def from_state(cls, cluster: Cluster, document: Mapping[str, Any]) -> Usage:
+        """Return what `state` described."""
+        made = cls(cluster, document["start_seconds"])
+        made.total, made.used, made.down = ({n: document[part][n] for n in made.total} for part in ("total", "used", "down"))
+        made._down_since = dict(document["down_since"])
+        return made
 
     def _count_down(self, node: str, until: float) -> None:
         if node in self._down_since:

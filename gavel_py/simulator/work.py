@@ -4,51 +4,41 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.problem import AllocationProblem
-from gavel_py.rounds import Assignment, JobDelivery
+from gavel_py.rounds import JobDelivery
+from gavel_py.rounds.spans import Spans
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.workloads import Submission
 
-__all__ = ["Spans", "Work", "deadline_of", "total_steps_of"]
+__all__ = ["NUMBERS", "Spans", "Work", "deadline_of", "total_steps_of"]
 
 
-class Spans:
-    """On how many nodes of a cluster a gang must be at least; on more, it is spread."""
+NUMBERS = ("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds")
+"""What time changes of a job that holds GPUs."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._nodes = {
-            name: sorted((node.num_gpus for node in cluster.nodes_of(name)), reverse=True) for name in cluster.accelerator_names
-        }
-        self._fewest: dict[tuple[str, int], int] = {}
-
-    def is_spread(self, held: Assignment) -> bool:
-        """Say whether a gang is on more nodes than it had to be."""
-        if len(held.gpus) == 1:
-            return False
-        key = held.accelerator, len(held.gpus)
-        if key not in self._fewest:
-            self._fewest[key] = self._count(*key)
-        return len({node for node, _ in held.gpus}) > self._fewest[key]
-
-    def _count(self, accelerator: str, size: int) -> int:
-        for count, gpus in enumerate(self._nodes[accelerator], 1):
-            size -= gpus
-            if size <= 0:
-                return count
-        return len(self._nodes[accelerator])
+THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there")
+COUNTS = ("starts", "preemptions", "failures")
+KEPT = (
+    *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds"),
+    *(*NUMBERS, *THERE, *COUNTS),
+)
+"""What a file must hold of a job on its way."""
 
 
 class Work:
     """One job that is in the system.
 
-    total_steps: what it really has to do; failing_at: the parts of its work at which it fails; expected_steps: what policies see;
-    starting_seconds: how long it still has to start where it is.
+    number: how many jobs of the trace stand before it; total_steps: what it really has to do; failing_at: the parts of its work at
+    which it fails; expected_steps: what policies see; starting_seconds: how long it still has to start where it is;
+    worked_seconds: how long it has worked there, at speed_there steps/s; column_there, price_there: the accelerator type, as its
+    column, and what an hour of one of its GPUs costs; spread_there: whether its gang is on more nodes than it had to be.
     """
 
     def __init__(
@@ -58,51 +48,88 @@ class Work:
         failing_at: Iterable[float],
         expected_steps: float,
         deadline_seconds: float | None,
+        number: int = 0,
     ) -> None:
         self.job: Job = submission.job
+        self.number = number
         self.total_steps, self.expected_steps = total_steps, expected_steps
         self.deadline_seconds = deadline_seconds
         self.cancelled_seconds = submission.cancelled_seconds
-        self.steps_done = self.job.steps_done
+        self.steps_done = self.steps_there = self.job.steps_done
         self.first_start_seconds: float | None = None
         self.running_seconds = self.lost_seconds = self.cost = 0.0
-        self.starting_seconds = 0.0
+        self.starting_seconds = self.worked_seconds = 0.0
+        self.column_there, self.speed_there, self.price_there, self.spread_there = -1, 0.0, 0.0, False
         self.starts = self.preemptions = self.failures = 0
-        self._failing = deque(sorted(failing_at))
+        self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool], float] = {}
 
-    def speed(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
+    @property
+    def fails_at(self) -> float:
+        """The steps at which it fails, infinite if it does not any more."""
+        return self.failing[0] * self.total_steps if self.failing else math.inf
+
+    def speed_on(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
         """Return the steps/s of its gang there; that of a consolidated one where the profile knows no other."""
         key = accelerator, spread
         if key not in self._speeds:
             self._speeds[key] = _speed(profile, self.job, accelerator, spread)
         return self._speeds[key]
 
-    def seconds_to_end(self, speed: float) -> float:
-        """Return how long it takes at this speed until it is done."""
-        return (self.total_steps - self.steps_done) / speed
+    def started(
+        self, seconds: float, starting_seconds: float, column: int, speed: float, price_per_hour: float, *, spread: bool
+    ) -> None:
+        """Note that it has got GPUs that it did not have, and how long its start takes; all that it has done is kept."""
+        self.starts += 1
+        self.starting_seconds, self.worked_seconds, self.steps_there = starting_seconds, 0.0, self.steps_done
+        self.column_there, self.speed_there, self.price_there = column, speed, price_per_hour
+        self.spread_there = spread
+        self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
 
-    def seconds_to_failure(self, speed: float) -> float | None:
-        """Return how long it takes at this speed until it fails, None if it does not before it is done."""
-        if not self._failing:
-            return None
-        return max(0.0, (self._failing[0] * self.total_steps - self.steps_done) / speed)
+    def advance(self, start: float, until: float) -> None:
+        """Credit it with its work from one time to another; what is left of its start goes on afterwards."""
+        begin = start + self.starting_seconds
+        worked = max(0.0, until - begin)
+        self._hold(until - start, min(begin, until) - start)
+        self.steps_done = min(self.total_steps, self.steps_done + worked * self.speed_there)
+        self.worked_seconds += worked
+        self.starting_seconds = max(0.0, begin - until)
+
+    def cut(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
+        """Let it lose what it has done since its last checkpoint; start: of the round, with a checkpoint if there are no others."""
+        if checkpoint_seconds is None:
+            self._hold(until - start, until - start)
+            return
+        self.advance(start, until)
+        kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
+        self.lost_seconds += self.worked_seconds - kept
+        self.steps_done = min(self.steps_done, self.steps_there + kept * self.speed_there)
 
     def finished(self) -> None:
         """Note that it is done, whatever rounding says."""
         self.steps_done = self.total_steps
 
     def failed(self) -> None:
-        """Note that it has failed; what it did since the round began is lost."""
-        self._failing.popleft()
+        """Note that it has failed."""
+        self.failing.popleft()
         self.failures += 1
 
-    def ran(self, seconds: float, steps: float, lost: float, price_per_hour: float) -> None:
-        """Note that it held its GPUs for so long, of which it lost a part, and did so many steps."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return how far it is as plain data; the job itself stands in the trace."""
+        return {name: getattr(self, name) for name in KEPT} | {"failing": list(self.failing)}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> Work:
+        """Return what `to_dict` described; submission: the job as the trace has it."""
+        made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
+        for name in KEPT:
+            setattr(made, name, document[name])
+        return made
+
+    def _hold(self, seconds: float, lost: float) -> None:
         self.running_seconds += seconds
         self.lost_seconds += lost
-        self.steps_done = min(self.total_steps, self.steps_done + steps)
-        self.cost += seconds / 3600 * self.job.num_gpus * price_per_hour
+        self.cost += seconds / 3600 * self.job.num_gpus * self.price_there
 
     def record(self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
         """Return what became of it, as of this time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import click
@@ -14,6 +14,7 @@ from gavel_py.cli.inputs import import_solver, policies_of, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate.files import Outputs, check_files
 from gavel_py.cli.simulate.interrupt import INTERRUPTED, Interrupt, interruptible
+from gavel_py.cli.simulate.keeping import Keeper, check_keeping, kept_of
 from gavel_py.cli.simulate.options import Request, simulation_options
 from gavel_py.cli.simulate.played import Played, compared, needs_jobs
 from gavel_py.cli.simulate.progress import progress
@@ -38,18 +39,23 @@ def command(context: click.Context, request: Request) -> None:
     \b
     gavel simulate jobs.csv -c v100:16,p100:8/4 -p max_min_fairness -p fifo -p isolated
     gavel simulate philly.csv -c cluster.yaml -p fifo --events --jobs-out finished.csv
+    gavel simulate philly.csv -c cluster.yaml --save-state philly.state --continue philly.state
     """
     _check(context, request)
     with warnings_shown():
         policies = policies_of(request)
         scenario = load(request)
-        runs = _runs(request, scenario, policies)
+        kept = kept_of(request, policies)
+        keeper = Keeper(request, policies)
+        all_played: list[Played] = [] if kept is None else kept.played(policies)
+        runs = _runs(request, scenario, policies)[len(all_played) :]
         import_solver(policies)
-        all_played: list[Played] = []
+        if kept is not None:
+            kept.resume(runs[0], scenario)
         failure: GavelError | None = None
         with interruptible() as interrupt:
             try:
-                _play(request, scenario, runs, interrupt, all_played)
+                _play(request, scenario, runs, interrupt, all_played, keeper, None if kept is None else kept.sizes)
             except KeyboardInterrupt:
                 pass  # a second Ctrl-C: what is complete is told
             except GavelError as error:
@@ -59,13 +65,16 @@ def command(context: click.Context, request: Request) -> None:
     if failure is not None:
         raise failure
     if interrupt.asked:
+        if keeper.saved:
+            click.echo(f"The state is in {keeper.path}; go on with --continue {keeper.path}.", err=True)
         context.exit(INTERRUPTED)
 
 
 def _check(context: click.Context, request: Request) -> None:
     if request.events and context.get_parameter_source("round_seconds") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--events does without rounds, so leave out --round-seconds")
-    check_files(request.out, request.jobs_out, request.timeline_out)
+    check_files(request.out, request.jobs_out, request.timeline_out, request.save_state)
+    check_keeping(request)
 
 
 def _runs(request: Request, scenario: Scenario, policies: Sequence[gp.Policy]) -> list[Run]:
@@ -74,17 +83,25 @@ def _runs(request: Request, scenario: Scenario, policies: Sequence[gp.Policy]) -
         return [attempt(partial(Run, request, scenario, policy)) for policy in policies]
 
 
-def _play(request: Request, scenario: Scenario, runs: list[Run], interrupt: Interrupt, all_played: list[Played]) -> None:
+def _play(
+    request: Request,
+    scenario: Scenario,
+    runs: list[Run],
+    interrupt: Interrupt,
+    all_played: list[Played],
+    keeper: Keeper,
+    sizes: Mapping[str, int] | None,
+) -> None:
     """Play one after the other, each forgotten when it has ended."""
-    keep = needs_jobs([run.policy for run in runs])
-    total, until = len(runs), math.inf if request.until_seconds is None else request.until_seconds
-    with Outputs(request.jobs_out, request.timeline_out, runs[0].simulation.cluster.accelerator_names) as outputs:
+    total, until = len(all_played) + len(runs), math.inf if request.until_seconds is None else request.until_seconds
+    keep = needs_jobs([*(played.policy for played in all_played), *(run.policy for run in runs)])
+    with Outputs(request.jobs_out, request.timeline_out, runs[0].simulation.cluster.accelerator_names, sizes) as outputs:
         while runs and not interrupt.asked:
             run = runs.pop(0)
-            run.outputs = outputs
+            run.outputs, keeper.played = outputs, tuple(all_played)
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
             with progress(run.policy.label + place, len(scenario.trace), until, request.with_progress) as show:
-                result = run.play(show, interrupt, keep=keep)
+                result = run.play(show, interrupt, keeper, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
             all_played.append(Played(run.policy, result, now, in_rounds=in_rounds, complete=run.complete))
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import click
 
 import gavel_py as gp
-from gavel_py.errors import Fault, InputError
+from gavel_py.cli.simulate.tables import Column, CsvFile, TableFile, table_file
 
 __all__ = ["Outputs", "check_files"]
 
-PER_ROUND = ("policy", "round", "time_seconds", "running", "waiting")
+PER_ROUND: dict[str, Column] = {
+    "policy": "text",
+    "round": "whole",
+    "time_seconds": "number",
+    "running": "whole",
+    "waiting": "whole",
+}
+POLICY: dict[str, Column] = {"policy": "text"}
+KINDS: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole"}
 
 
 def check_files(*paths: Path | None) -> None:
@@ -31,63 +37,50 @@ def check_files(*paths: Path | None) -> None:
             raise click.UsageError(f"{given[index]} is named for two outputs; they would overwrite each other")
 
 
-class CsvFile:
-    """A CSV file that is written line by line, so that it is complete up to the last one whenever it ends."""
-
-    def __init__(self, path: Path, header: Sequence[str]) -> None:
-        self.path = path
-        try:
-            self._file = open(path, "w", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115 - closed by __exit__
-        except OSError as error:
-            raise self._fault(error) from None
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self.write(header)
-
-    def write(self, row: Iterable[object]) -> None:
-        """Write a line. Raises `InputError` where that is not possible."""
-        try:
-            self._writer.writerow(row)
-        except OSError as error:
-            raise self._fault(error) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
-
-    def _fault(self, error: OSError) -> InputError:
-        return InputError(Fault(str(self.path), "", f"cannot be written: {error.strerror or error}"))
-
-
 class Outputs:
-    """The files of --jobs-out and --timeline-out, those of them that are asked for."""
+    """The files of --jobs-out and --timeline-out, those of them that are asked for.
 
-    def __init__(self, jobs: Path | None, timeline: Path | None, accelerators: Sequence[str]) -> None:
+    sizes: of files that are to be gone on with, their bytes by "jobs" and "timeline" when the state was saved.
+    """
+
+    def __init__(
+        self, jobs: Path | None, timeline: Path | None, accelerators: Sequence[str], sizes: Mapping[str, int] | None = None
+    ) -> None:
         self._accelerators = accelerators
-        self._names = [field.name for field in fields(gp.JobRecord)]
+        # What is no text and no whole number is a number, or none.
+        per_job: dict[str, Column] = {field.name: KINDS.get(str(field.type), "number") for field in fields(gp.JobRecord)}
+        self._names = list(per_job)
+        used: dict[str, Column] = {f"{name}_gpus": "whole" for name in accelerators}
+        per_round = PER_ROUND | used | {"starts": "whole", "preemptions": "whole"}
+        self._files: dict[str, TableFile] = {}
         with ExitStack() as opened:
-            self._jobs = None if jobs is None else opened.enter_context(CsvFile(jobs, ["policy", *self._names]))
-            used = [f"{name}_gpus" for name in accelerators]
-            header = [*PER_ROUND, *used, "starts", "preemptions"]
-            self._timeline = None if timeline is None else opened.enter_context(CsvFile(timeline, header))
+            for name, path, columns in (("jobs", jobs, POLICY | per_job), ("timeline", timeline, per_round)):
+                if path is not None:
+                    size = None if sizes is None else sizes[name]
+                    self._files[name] = opened.enter_context(table_file(path, columns, size))
             self._opened = opened.pop_all()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of the CSV files up to now."""
+        return {name: file.size for name, file in self._files.items() if isinstance(file, CsvFile)}
 
     def job(self, policy: str, record: gp.JobRecord) -> None:
         """Write the line of a job, if jobs are written."""
-        if self._jobs is not None:
-            self._jobs.write([policy, *(getattr(record, name) for name in self._names)])
+        if "jobs" in self._files:
+            self._files["jobs"].write([policy, *(getattr(record, name) for name in self._names)])
 
     def round(self, policy: str, begun: gp.Round, active: int) -> None:
         """Write the line of a round, if rounds are written; active: jobs that are in the system."""
-        if self._timeline is None:
+        if "timeline" not in self._files:
             return
         used = Counter[str]()
         for held in begun.assignments.values():
             used[held.accelerator] += len(held.gpus)
         running = len(begun.assignments)
         first = [policy, begun.index, begun.start_seconds, running, active - running]
-        self._timeline.write([*first, *(used[name] for name in self._accelerators), len(begun.started), len(begun.preempted)])
+        last = [*(used[name] for name in self._accelerators), len(begun.started), len(begun.preempted)]
+        self._files["timeline"].write(first + last)
 
     def __enter__(self) -> Self:
         return self

@@ -37,11 +37,15 @@ class Request(Common):
     node_repair: float | None
     maintenance: tuple[str, ...]
     job_failures: float | Literal["recorded"]
+    checkpoint_seconds: float | None
     estimates: Literal["exact", "recorded"]
     until_seconds: float | None
     seed: int
     jobs_out: Path | None
     timeline_out: Path | None
+    save_state: Path | None
+    state_every: str | None
+    continue_from: Path | None
     with_progress: bool
 
 
@@ -84,6 +88,12 @@ OPTIONS: tuple[Option, ...] = (
         "--job-failures", type=_job_failures, default="0", metavar="P|recorded", help="How likely an attempt of a job fails [0]."
     ),
     click.option(
+        "--checkpoint-seconds",
+        type=click.FloatRange(0, min_open=True),
+        metavar="S",
+        help="Work between two checkpoints of a job [as rounds begin; with --events 360].",
+    ),
+    click.option(
         "--estimates",
         type=click.Choice(["exact", RECORDED]),
         default="exact",
@@ -96,8 +106,11 @@ OPTIONS: tuple[Option, ...] = (
     format_option,
     strict_option,
     *output_options,
-    click.option("--jobs-out", type=OUT, metavar="FILE", help="Write a line for each job there, as CSV, when it leaves."),
-    click.option("--timeline-out", type=OUT, metavar="FILE", help="Write a line for each round there, as CSV."),
+    click.option("--jobs-out", type=OUT, metavar="FILE", help="Write a line for each job there when it leaves: .csv or .parquet."),
+    click.option("--timeline-out", type=OUT, metavar="FILE", help="Write a line for each round there: .csv or .parquet."),
+    click.option("--save-state", type=OUT, metavar="FILE", help="Write the state there now and then, and on Ctrl-C."),
+    click.option("--state-every", metavar="TIME|Nrounds", help="How often: 90s, 10min, 500rounds [10min]."),
+    click.option("--continue", "continue_from", type=OUT, metavar="FILE", help="Go on from the state that --save-state wrote."),
     click.option("--progress/--no-progress", "with_progress", default=True, help="Show on a terminal how far it is [yes]."),
 )
 

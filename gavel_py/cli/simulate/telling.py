@@ -16,7 +16,7 @@ from gavel_py.cli.simulate.scenario import Scenario
 from gavel_py.cli.simulate.times import time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 
-__all__ = ["csv_of", "json_of", "text_of"]
+__all__ = ["csv_of", "json_of", "settings_of", "text_of"]
 
 MOST_SHOWN = 5
 """Jobs listed of those that got no GPUs; the JSON has them all."""
@@ -83,14 +83,15 @@ def json_of(request: Request, scenario: Scenario, all_played: Sequence[Played], 
     document: dict[str, Any] = {
         "trace": scenario.trace.report.to_dict(),
         "profile": scenario.profile.name,
-        "settings": _settings(request),
+        "settings": settings_of(request),
         "complete": not not_played and all(played.complete for played in all_played),
         "policies": [played.to_dict() for played in all_played],
     }
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _settings(request: Request) -> dict[str, Any]:
+def settings_of(request: Request) -> dict[str, Any]:
+    """Return what was set, as plain data."""
     return {
         "round_seconds": None if request.events else request.round_seconds,
         "restart_seconds": request.restart_seconds,
@@ -100,6 +101,7 @@ def _settings(request: Request) -> dict[str, Any]:
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
         "job_failures": request.job_failures,
+        "checkpoint_seconds": request.checkpoint_seconds,
         "estimates": request.estimates,
         "until_seconds": request.until_seconds,
         "extrapolate": request.extrapolate,

@@ -1,0 +1,105 @@
+"""What a simulation is made of, and what can be asked of it at any time."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from gavel_py.cluster import Cluster
+from gavel_py.job_arrays import Profile, known_part
+from gavel_py.jobs import Job
+from gavel_py.policies import Policy
+from gavel_py.rounds import Round, RoundScheduler
+from gavel_py.simulator.admission import Admission
+from gavel_py.simulator.arrivals import Arrivals
+from gavel_py.simulator.course import Course
+from gavel_py.simulator.events import NodeEvents, NodeFailures, NodeWindow
+from gavel_py.simulator.holds import Holds
+from gavel_py.simulator.records import JobRecord, Outcome
+from gavel_py.simulator.settings import EVENT_CHECKPOINT_SECONDS, PROGRESS, Estimates, JobFailures, check_settings
+from gavel_py.simulator.state import SimulationState
+from gavel_py.simulator.usage import Usage
+from gavel_py.workloads import Submission
+
+__all__ = ["SimulationCore"]
+
+
+class SimulationCore:
+    """The settings and the state of a `Simulation`, whose arguments it takes."""
+
+    def __init__(
+        self,
+        trace: Iterable[Submission | Job],
+        cluster: Cluster,
+        profile: Profile,
+        policy: str | Policy = "max_min_fairness",
+        *,
+        round_seconds: float | None = 360.0,
+        node_failures: NodeFailures | None = None,
+        maintenance: Iterable[NodeWindow] = (),
+        job_failures: JobFailures = 0.0,
+        checkpoint_seconds: float | None = None,
+        estimates: Estimates = "exact",
+        seed: int = 0,
+        on_record: Callable[[JobRecord], None] | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        **scheduling: Any,
+    ) -> None:
+        cluster = known_part(cluster, profile)
+        scheduler = RoundScheduler(cluster, profile, policy, 1.0 if round_seconds is None else round_seconds, **scheduling)
+        check_settings(scheduler.policy, round_seconds, job_failures, checkpoint_seconds, estimates, seed)
+        arrivals = Arrivals(trace)
+        start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
+        notice = 0.0 if round_seconds is None else round_seconds
+        names = [node.name for node in cluster.nodes]
+        events = NodeEvents(names, node_failures, maintenance, notice, np.random.default_rng([seed, 1]), start)
+        state = SimulationState(start, arrivals, events, Usage(cluster, start), Holds(len(cluster.accelerator_names)))
+        admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
+        self._assemble(scheduler, state, admission, round_seconds, checkpoint_seconds, on_record, on_round)
+
+    def _assemble(
+        self,
+        scheduler: RoundScheduler,
+        state: SimulationState,
+        admission: Admission,
+        round_seconds: float | None,
+        checkpoint_seconds: float | None,
+        on_record: Callable[[JobRecord], None] | None,
+        on_round: Callable[[Round], None] | None,
+    ) -> None:
+        self.scheduler, self.profile, self.cluster = scheduler, scheduler.profile, scheduler.cluster
+        self.round_seconds, self.checkpoint_seconds = round_seconds, checkpoint_seconds
+        self._state, self._admission = state, admission
+        self._on_record, self._on_round = on_record, on_round
+        self._whole = True
+        every = EVENT_CHECKPOINT_SECONDS if round_seconds is None and checkpoint_seconds is None else checkpoint_seconds
+        reads_progress = bool(PROGRESS.intersection(self.policy.reads) or self.policy.constraints)
+        self._course = Course(state, scheduler, self.profile, round_seconds, every, reads_progress, self._leave)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides."""
+        return self.scheduler.policy
+
+    @property
+    def now(self) -> float:
+        """The time, in seconds on the clock of the trace."""
+        return self._state.now
+
+    @property
+    def active(self) -> int:
+        """How many jobs are in the system."""
+        return len(self._state.active)
+
+    @property
+    def records(self) -> dict[str, JobRecord]:
+        """{job_id: JobRecord} of the jobs that have left, none where `on_record` takes them; what is taken out is forgotten."""
+        return self._state.records
+
+    @abstractmethod
+    def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
+        """Let a job go."""

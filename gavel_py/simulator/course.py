@@ -1,0 +1,193 @@
+"""The course of one round: who stops when, what time does to the gangs that run, and what nodes do to them meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from gavel_py.job_arrays import Profile
+from gavel_py.rounds import Round, RoundScheduler
+from gavel_py.simulator.records import Outcome
+from gavel_py.simulator.state import SimulationState
+from gavel_py.simulator.work import Spans, Work
+
+__all__ = ["Course"]
+
+DIGITS = 1e-12
+"""A part of the time: what ends this little after a round ends with it."""
+
+MORE = 1.1
+"""A job that has done all that was expected of it is expected to do so much in all."""
+
+Leave = Callable[[str, Outcome, float], None]
+
+
+class Stop(NamedTuple):
+    """When and how a job stops within a round, if nothing happens to its GPUs before."""
+
+    seconds: float
+    job_id: str
+    how: str
+
+
+class Course:
+    """Plays rounds on the state of a simulation. round_seconds, checkpoint_seconds: see `Simulation`; reads_progress: whether the
+    policy is to be told how far jobs are; leave: what is done with a job that leaves.
+    """
+
+    def __init__(
+        self,
+        state: SimulationState,
+        scheduler: RoundScheduler,
+        profile: Profile,
+        round_seconds: float | None,
+        checkpoint_seconds: float | None,
+        reads_progress: bool,
+        leave: Leave,
+    ) -> None:
+        self._state, self._scheduler, self._profile = state, scheduler, profile
+        self._round_seconds, self._checkpoint_seconds = round_seconds, checkpoint_seconds
+        self._reads_progress, self._leave = reads_progress, leave
+        cluster = scheduler.cluster
+        self._spans = Spans(cluster)
+        self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
+        self._prices = cluster.prices_per_hour.tolist()
+
+    def play(self, begun: Round) -> None:
+        """Let the gangs of a round run, in the order in which things happen."""
+        state = self._state
+        self._take_up(begun)
+        end, stops = self._stops()
+        while True:
+            self.change_nodes(min(end, stops[0].seconds if stops else end), running=True)
+            if not stops or stops[0].seconds > end + DIGITS * abs(end):
+                break
+            stop = heappop(stops)
+            self._stopped(stop)
+            if not state.holds:
+                end = stop.seconds  # nobody is left who would have to wait for its end
+        for stop in stops:  # those whose time has not come
+            if stop.how == "cancelled":
+                heappush(state.cancellations, (stop.seconds, stop.job_id))
+        for name, gpus in zip(self._columns, state.holds.gpus, strict=True):
+            state.usage.used[name] += (end - state.now) * gpus
+        state.holds.advance(state.now, end)
+        self.pass_time(end)
+        if self._reads_progress:
+            self._report(begun)
+
+    def pass_time(self, until: float) -> None:
+        """Let the clock go on."""
+        self._state.usage.passed(self._state.now, until)
+        self._state.now = until
+
+    def change_nodes(self, until: float, *, running: bool = False) -> None:
+        """Let nodes change before this time; running: a round is on, and the gangs on those that go down are cut."""
+        state = self._state
+        for event in state.events.until(until):
+            state.usage.change_node(event)
+            if event.change == "down":
+                for job_id in self._scheduler.node_down(event.node):
+                    if running and job_id in state.holds:
+                        self._cut(job_id, event.seconds).preemptions += 1
+            elif event.change == "drain":
+                self._scheduler.drain(event.node)
+            else:
+                self._scheduler.node_up(event.node)
+
+    def _take_up(self, begun: Round) -> None:
+        """Let gangs give up their GPUs and get others, as the round says."""
+        state, holds = self._state, self._state.holds
+        for job_id in [job_id for job_id in holds if job_id not in begun.assignments]:
+            holds.release(job_id)
+        for job_id in begun.started:
+            if job_id in holds:
+                holds.release(job_id)
+            work, held = state.active[job_id], begun.assignments[job_id]
+            spread = self._spans.is_spread(held)
+            speed = work.speed_on(self._profile, held.accelerator, spread=spread)
+            own, column = work.job.restart_seconds, self._columns[held.accelerator]
+            restart = self._scheduler.restart_seconds if own is None else own
+            work.started(state.now, restart, column, speed, self._prices[column], spread=spread)
+            holds.take(work)
+        state.tally.spread_job_rounds += holds.spread
+
+    def _stops(self) -> tuple[float, list[Stop]]:
+        """When the round is over if nobody stops it, and who stops until then."""
+        state, holds = self._state, self._state.holds
+        seconds = holds.stops(state.now)
+        first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
+        end = self._end(first)
+        latest = end + DIGITS * abs(end)
+        at = np.flatnonzero(seconds <= latest).tolist()
+        stops = [_stop(holds.at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
+        while state.next_cancellation <= latest and state.cancellations:
+            when, job_id = heappop(state.cancellations)
+            stops.append(Stop(max(state.now, when), job_id, "cancelled"))
+        heapify(stops)
+        return end, stops
+
+    def _end(self, first_stop: float) -> float:
+        """When the round ends: after its length; in event mode, when anything happens."""
+        state = self._state
+        if self._round_seconds is not None:
+            return state.now + self._round_seconds
+        event = float(np.nextafter(state.events.next_seconds, math.inf))  # it is over when that has happened
+        return max(state.now, min(first_stop, state.arrivals.next_seconds, event))
+
+    def _stopped(self, stop: Stop) -> None:
+        """A job ends, fails or is cancelled, unless it has left or lost its GPUs before."""
+        state, running = self._state, stop.job_id in self._state.holds
+        work = state.active.get(stop.job_id)
+        if work is None or not (running or stop.how == "cancelled"):
+            return
+        if stop.how == "failed":
+            self._cut(stop.job_id, stop.seconds)
+            work.failed()
+            if not self._scheduler.job_failed(stop.job_id):
+                self._leave(stop.job_id, Outcome.FAILED, stop.seconds)
+            return
+        if running:
+            self._freed(stop.job_id, stop.seconds).advance(state.now, stop.seconds)
+        if stop.how == "finished":
+            work.finished()
+            self._scheduler.complete(stop.job_id)
+            self._leave(stop.job_id, Outcome.FINISHED, stop.seconds)
+        else:
+            self._scheduler.cancel(stop.job_id)
+            self._leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
+
+    def _freed(self, job_id: str, seconds: float) -> Work:
+        """Take a gang off its GPUs, and count them as used until now."""
+        work = self._state.holds.release(job_id)
+        name = self._scheduler.cluster.accelerator_names[work.column_there]
+        self._state.usage.used[name] += (seconds - self._state.now) * work.job.num_gpus
+        return work
+
+    def _cut(self, job_id: str, seconds: float) -> Work:
+        """Take a gang off its GPUs without warning."""
+        work, state = self._freed(job_id, seconds), self._state
+        work.cut(state.now, seconds, self._checkpoint_seconds)
+        if self._reads_progress and self._checkpoint_seconds is not None:
+            self._scheduler.report(job_id, steps_done=work.steps_done)  # it may have gone back
+        return work
+
+    def _report(self, begun: Round) -> None:
+        """Tell the scheduler how far jobs are; one that has done all that was expected of it is expected to need more."""
+        holds, active = self._state.holds, self._state.active
+        job_ids = [job_id for job_id in begun.assignments if job_id in holds]
+        for job_id, steps in zip(job_ids, holds.steps_done(job_ids), strict=True):
+            work = active[job_id]
+            if steps >= work.expected_steps:
+                work.expected_steps = steps * MORE
+                expected = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+                self._scheduler.update(job_id, **expected)
+            self._scheduler.report(job_id, steps_done=steps)
+
+
+def _stop(work: Work, seconds: float) -> Stop:
+    return Stop(seconds, work.job.job_id, "failed" if work.failing else "finished")

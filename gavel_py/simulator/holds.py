@@ -1,0 +1,117 @@
+"""The gangs that hold GPUs, all at once: when each would stop, and what time does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.simulator.work import NUMBERS, Work
+
+__all__ = ["Holds"]
+
+Floats = NDArray[np.float64]
+
+FIRST_PLACES = 64
+PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "price_per_hour")
+ROWS = {name: row for row, name in enumerate((*NUMBERS, *PER_GANG))}
+
+
+class Holds:
+    """One column of numbers for each gang on its GPUs, so that an hour of a thousand gangs is a few sums of arrays.
+
+    While a gang holds GPUs, the numbers that change with time (`NUMBERS`) are kept here; `release` and `write_back` bring them to
+    its `Work`.
+    """
+
+    def __init__(self, num_types: int) -> None:
+        self._table: Floats = np.zeros((len(ROWS), FIRST_PLACES))
+        self._works: list[Work] = []
+        self._places: dict[str, int] = {}
+        self._gpus: list[int] = [0] * num_types
+        self.spread = 0
+
+    def __len__(self) -> int:
+        return len(self._works)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        """The jobs that hold GPUs."""
+        return iter(self._places)
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """(K,) the GPUs held of each type."""
+        return tuple(self._gpus)
+
+    def take(self, work: Work) -> None:
+        """Let a gang hold the GPUs on which it has started."""
+        place = len(self._works)
+        if place == self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        numbers = [getattr(work, name) for name in NUMBERS]
+        there = [work.total_steps, work.fails_at, work.speed_there, work.job.num_gpus, work.price_there]
+        self._table[:, place] = numbers + there
+        self._works.append(work)
+        self._places[work.job.job_id] = place
+        self._gpus[work.column_there] += work.job.num_gpus
+        self.spread += work.spread_there
+
+    def release(self, job_id: str) -> Work:
+        """Let a gang give up its GPUs; return the job, which knows all that has happened to it."""
+        place, last = self._places.pop(job_id), len(self._works) - 1
+        work = self._works[place]
+        self._write_back(place)
+        self._gpus[work.column_there] -= work.job.num_gpus
+        self.spread -= work.spread_there
+        if place < last:  # the last one takes its place
+            self._table[:, place] = self._table[:, last]
+            self._works[place] = moved = self._works[last]
+            self._places[moved.job.job_id] = place
+        self._works.pop()
+        return work
+
+    def write_back(self) -> None:
+        """Bring all numbers to the jobs."""
+        for place in range(len(self._works)):
+            self._write_back(place)
+
+    def steps_done(self, job_ids: Iterable[str]) -> list[float]:
+        """Return the steps that these jobs have done."""
+        steps: list[float] = self._row("steps_done").tolist()
+        return [steps[self._places[job_id]] for job_id in job_ids]
+
+    def stops(self, start: float) -> Floats:
+        """Return (G,) when each gang would be done or fail, if nothing else happened from `start` on; in the order of `at`."""
+        target = np.minimum(self._row("total_steps"), self._row("fails_at"))
+        needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
+        return start + self._row("starting_seconds") + needed
+
+    def at(self, place: int) -> Work:
+        """Return the job in this place."""
+        return self._works[place]
+
+    def advance(self, start: float, until: float) -> None:
+        """Credit all gangs with their work from `start` to `until`; what is left of a start goes on."""
+        held = until - start
+        begin = start + self._row("starting_seconds")
+        worked = np.maximum(0.0, until - begin)
+        self._row("running_seconds")[:] += held
+        self._row("lost_seconds")[:] += np.minimum(begin, until) - start
+        steps = self._row("steps_done")
+        np.minimum(self._row("total_steps"), steps + worked * self._row("speed"), out=steps)
+        self._row("cost")[:] += held / 3600 * self._row("gpus") * self._row("price_per_hour")
+        self._row("worked_seconds")[:] += worked
+        self._row("starting_seconds")[:] = np.maximum(0.0, begin - until)
+
+    def _row(self, name: str) -> Floats:
+        row: Floats = self._table[ROWS[name], : len(self._works)]
+        return row
+
+    def _write_back(self, place: int) -> None:
+        work = self._works[place]
+        for name, value in zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True):
+            setattr(work, name, value)

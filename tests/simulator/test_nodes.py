@@ -1,0 +1,154 @@
+"""What happens to nodes: windows that overlap or follow one another closely, and failures in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.simulator.events import NodeEvents
+from tests.fakes import refusal
+
+Windows = list[tuple[int, int]]
+
+
+def changes(windows: Windows, notice: float, failures: gp.NodeFailures | None = None, seed: int = 0) -> list[tuple[float, str]]:
+    made = [gp.NodeWindow("n", start, end) for start, end in windows]
+    events = NodeEvents(["n"], failures, made, notice, np.random.default_rng(seed))
+    return [(event.seconds, event.change) for event in events.until(20_000)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([(720, 1440)], [(360, "drain"), (720, "down"), (1440, "up")]),
+        # The second window is announced while the first one lasts.
+        ([(720, 1440), (1500, 2000)], [(360, "drain"), (720, "down"), (1440, "up"), (1440, "drain"), (1500, "down"), (2000, "up")]),
+        ([(720, 1440), (1000, 2000)], [(360, "drain"), (720, "down"), (2000, "up")]),
+        ([(720, 2000), (1000, 1440)], [(360, "drain"), (720, "down"), (2000, "up")]),
+        ([(720, 1440), (1440, 2000)], [(360, "drain"), (720, "down"), (2000, "up")]),
+        ([(720, 1440), (800, 1440)], [(360, "drain"), (720, "down"), (1440, "up")]),
+        ([(720, 730), (740, 750)], [(360, "drain"), (720, "down"), (730, "up"), (730, "drain"), (740, "down"), (750, "up")]),
+    ],
+)
+def test_windows_of_one_node(windows: Windows, expected: list[tuple[float, str]]) -> None:
+    assert changes(windows, 360) == expected
+    assert changes(windows[::-1], 360) == expected
+
+
+@given(
+    windows=st.lists(
+        st.tuples(st.integers(0, 60), st.integers(1, 30)).map(lambda w: (w[0] * 100, (w[0] + w[1]) * 100)), max_size=6
+    ),
+    notice=st.sampled_from([0, 50, 360]),
+    failures=st.sampled_from([None, gp.NodeFailures(1500, 300)]),
+)
+def test_a_node_is_up_when_nothing_holds_it_down_and_drained_before_each_window(
+    windows: Windows, notice: int, failures: gp.NodeFailures | None
+) -> None:
+    told = changes(windows, notice, failures)
+    failed = changes([], 0, failures)
+    state, at = "up", 0.0
+    for seconds, change in [*told, (20_000.0, "end")]:
+        if seconds > at:  # the state between two changes
+            middle = (at + seconds) / 2
+            down = any(start <= middle < end for start, end in windows) or _is_down(failed, middle)
+            noticed = any(start - notice <= middle < start for start, _ in windows)
+            assert state == ("down" if down else "drain" if noticed else "up")
+        assert change != state
+        state, at = change, seconds
+
+
+def _is_down(told: list[tuple[float, str]], seconds: float) -> bool:
+    before = [change for at, change in told if at <= seconds]
+    return bool(before) and before[-1] == "down"
+
+
+def play(jobs: list[gp.Job | gp.Submission], gpus: str = "v100:1", **options: Any) -> gp.SimulationResult:
+    """Jobs that do a step a second."""
+    ids = [(each.job if isinstance(each, gp.Submission) else each).job_id for each in jobs]
+    profile = gp.ThroughputProfile.from_matrix([[1.0]] * len(ids), job_ids=ids, accelerators=["v100"])
+    return gp.simulate(jobs, gp.Cluster.from_inline(gpus), profile, "fifo", **options)
+
+
+def test_nobody_starts_between_two_windows_that_are_closer_than_a_round() -> None:
+    windows = [gp.NodeWindow("v100-0", 720, 1440), gp.NodeWindow("v100-0", 1500, 2000)]
+    job = play([gp.Job("a", total_steps=1000)], maintenance=windows).jobs["a"]
+    assert (job.starts, job.lost_gpu_seconds, job.jct_seconds) == (2, 0, 2160 + 1000 - 360)  # a round begins at 2,160 s
+
+
+def test_what_a_node_was_down_before_the_clock_starts_does_not_count() -> None:
+    windows = [gp.NodeWindow("v100-0", 0, 3600)]
+    usage = play([gp.Job("a", total_steps=100, arrival_seconds=1000)], maintenance=windows).summary.usage["v100"]
+    assert usage == {
+        "gpu_seconds": 2980, "used": 100, "idle": 280, "down": 2600, "utilization": 100 / 380
+    }  # fmt: skip
+
+
+def test_failures_start_with_the_clock() -> None:
+    late = play([gp.Job("a", total_steps=5000, arrival_seconds=1e9)], node_failures=gp.NodeFailures(1000, 50), seed=3)
+    soon = play([gp.Job("a", total_steps=5000)], node_failures=gp.NodeFailures(1000, 50), seed=3)
+    assert late.jobs["a"].starts == soon.jobs["a"].starts
+    assert late.jobs["a"].jct_seconds == pytest.approx(soon.jobs["a"].jct_seconds, abs=1e-3)
+
+
+class TestCheckpoints:
+    """A node that goes down for 10 s at 1,000 s, under a job of 5,000 s that runs from 0 s on."""
+
+    DOWN = (gp.NodeWindow("v100-0", 1000, 1010),)
+
+    def lost(self, restart: float = 0.0, **options: Any) -> float:
+        result = play([gp.Job("a", total_steps=5000)], maintenance=self.DOWN, restart_seconds=restart, **options)
+        job = result.jobs["a"]
+        assert job.steps_done == 5000
+        assert job.running_seconds == pytest.approx(5000 + job.lost_gpu_seconds)
+        return job.lost_gpu_seconds
+
+    def test_in_event_mode_there_is_one_every_six_minutes(self) -> None:
+        assert self.lost(round_seconds=None) == 1000 - 2 * 360
+        assert self.lost(round_seconds=None, checkpoint_seconds=300) == 100
+        assert self.lost(round_seconds=None, checkpoint_seconds=3600) == 1000
+        assert self.lost(round_seconds=None, checkpoint_seconds=1000) == 0
+
+    def test_other_events_make_none(self) -> None:
+        jobs = [gp.Job("a", total_steps=5000), *(gp.Job(f"b{i}", total_steps=1, arrival_seconds=100 * i) for i in range(1, 10))]
+        assert play(jobs, "v100:2/1", round_seconds=None, maintenance=self.DOWN).jobs["a"].lost_gpu_seconds in (0, 1000 - 2 * 360)
+
+    def test_they_are_counted_in_work_and_not_in_starts(self) -> None:
+        # It works from 150 s on, and again from 1,160 s on; what the two starts took is lost as well.
+        assert self.lost(150, round_seconds=None, checkpoint_seconds=400) == pytest.approx(2 * 150 + 50)
+
+    def test_a_failure_of_the_job_loses_no_more(self) -> None:
+        failing = [gp.Submission(gp.Job("a", total_steps=1e5), failed_attempts=3)]
+        for options in ({"round_seconds": None}, {"round_seconds": 360.0, "checkpoint_seconds": 360.0}):
+            job = play(failing, job_failures="recorded", **options).jobs["a"]
+            assert (job.failures, job.steps_done) == (3, 1e5)
+            assert 0 < job.lost_gpu_seconds <= 3 * 360
+
+    def test_with_rounds_a_node_fails_within_the_round(self) -> None:
+        failures = gp.NodeFailures(20_000, 50)
+        job = gp.Job("a", total_steps=40_000)
+        by_round, hourly, often = (
+            play([job], node_failures=failures, seed=1, checkpoint_seconds=every).jobs["a"] for every in (None, 3600.0, 10.0)
+        )
+        assert often.lost_gpu_seconds < by_round.lost_gpu_seconds < hourly.lost_gpu_seconds
+        assert hourly.running_seconds == pytest.approx(40_000 + hourly.lost_gpu_seconds)
+
+    @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), "often", True])
+    def test_what_is_no_time_is_refused(self, value: object) -> None:
+        said = refusal(play, [gp.Job("a", total_steps=1)], checkpoint_seconds=value)
+        assert "field checkpoint_seconds: must be a finite number greater than 0, or None, found" in said
+
+
+def test_a_gang_that_loses_its_node_is_preempted_once() -> None:
+    job = play([gp.Job("a", total_steps=5000)], node_failures=gp.NodeFailures(4000, 1000), seed=5).jobs["a"]
+    assert job.preemptions == job.starts - 1 > 0
+
+
+def test_a_gang_that_fails_is_not_preempted() -> None:
+    jobs = [gp.Submission(gp.Job("a", total_steps=1000), failed_attempts=2), gp.Job("b", total_steps=9000, arrival_seconds=10)]
+    assert play(jobs, job_failures="recorded").jobs["a"].preemptions == 0
