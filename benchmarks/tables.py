@@ -1,4 +1,4 @@
-"""What all benchmarks share: Markdown tables, where they were measured, and their place in docs/performance.md."""
+"""What all benchmarks share: Markdown tables, where they were measured, and their place in a page of docs/."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
-def write(name: str, text: str) -> None:
-    """Put a text between the marks `name: begin` and `name: end` of docs/performance.md."""
+def write(name: str, text: str, page: Path = PERFORMANCE) -> None:
+    """Put a text between the marks `name: begin` and `name: end` of a page."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, rest = PERFORMANCE.read_text().split(begin)
-    PERFORMANCE.write_text(before + begin + "\n" + text + end + rest.split(end)[1])
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + "\n" + text + end + rest.split(end)[1])

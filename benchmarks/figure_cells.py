@@ -1,0 +1,105 @@
+"""One point of one curve under one seed, played."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from figure_curves import FIGURES, Curve, Figure, Window
+from figure_traces import PROFILE
+
+import gavel_py as gp
+
+__all__ = ["Cell", "Played", "Scale", "play"]
+
+TYPES = ("v100", "p100", "k80")
+
+LONGER = 2
+"""A trace so many times as long as it takes to reach the end of the window goes on until the last measured job has left."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """gpus: of each type."""
+
+    gpus: int = 36
+    round_seconds: float = 360.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation: x jobs per hour, or x jobs; scale: on what they are played."""
+
+    figure: str
+    curve: str
+    x: float
+    seed: int
+    window: Window
+    scale: Scale
+
+    @property
+    def parts(self) -> tuple[Figure, Curve]:
+        """The figure and the curve that it is of."""
+        figure = next(each for each in FIGURES if each.key == self.figure)
+        return figure, next(each for each in (*figure.curves, *figure.variants) if each.key == self.curve)
+
+    @property
+    def cluster(self) -> gp.Cluster:
+        """One node for each type: the published simulator knows no nodes, and slows no gang that is spread over several."""
+        gpus = self.scale.gpus
+        return gp.Cluster.from_counts(dict.fromkeys(TYPES, (gpus, gpus)))
+
+
+@dataclass(frozen=True)
+class Played:
+    """hours: the mean completion time of the measured jobs, or the makespan; median_hours: of the completion times.
+
+    alone_hours: the mean of what the measured jobs would take alone on V100; undelivered: the part of what allocations promised
+    that rounds did not deliver; seconds: what it took to play.
+    """
+
+    hours: float
+    median_hours: float
+    alone_hours: float
+    undelivered: float
+    rounds: int
+    seconds: float
+
+
+def play(cell: Cell) -> Played:
+    """Play one cell until its last measured job has left."""
+    figure, curve = cell.parts
+    started = time.perf_counter()
+    trace = _trace(figure, curve, cell)
+    measured = trace if figure.is_static else trace[cell.window.first : cell.window.end]
+    wanted, jcts = {each.job.job_id for each in measured}, []
+    simulation = gp.Simulation(
+        trace,
+        cell.cluster,
+        gp.ThroughputProfile.builtin(PROFILE),
+        curve.policy(),
+        round_seconds=cell.scale.round_seconds,
+        on_record=lambda record: jcts.append(record.jct_seconds or 0.0) if record.job_id in wanted else None,
+        mechanism=curve.mechanism(),
+        **curve.settings,
+    )
+    while len(jcts) < len(wanted) and simulation.step():
+        pass
+    if len(jcts) < len(wanted):
+        raise RuntimeError(f"{cell}: {len(wanted) - len(jcts)} measured jobs can never run")
+    summary = simulation.result().summary
+    return Played(
+        hours=(summary.makespan_seconds if figure.is_static else fmean(jcts)) / 3600,
+        median_hours=median(jcts) / 3600,
+        alone_hours=fmean(each.run_seconds or 0.0 for each in measured) / 3600,
+        undelivered=summary.undelivered_share or 0.0,
+        rounds=summary.rounds,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _trace(figure: Figure, curve: Curve, cell: Cell) -> Sequence[gp.Submission]:
+    count = int(cell.x) if figure.is_static else LONGER * cell.window.end
+    return curve.jobs(count, None if figure.is_static else cell.x, figure.has_gangs, cell.seed)

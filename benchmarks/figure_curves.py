@@ -1,0 +1,180 @@
+"""The figures: what is on their axes, their curves, and the variants that tell where a difference comes from. All of it is data.
+
+A further curve is one more `Curve`, drawn and tabled beside the published one of the same key; `gandiva` and `sharing` are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import figure_published as published
+from figure_policies import InteriorFairness, RandomTypeFifo, ShuffledPriority, SpreadFairness, all_on_v100
+from figure_traces import generated_jobs, published_jobs
+
+import gavel_py as gp
+
+__all__ = ["FIGURES", "LABELS", "Curve", "Figure", "Window"]
+
+LABELS = {"gandiva": "Gandiva's sharing", "sharing": "aware, with sharing"}
+"""Published curves that have none of ours beside them yet."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A policy and how it is simulated.
+
+    mechanism: makes what says who runs in a round; settings: others of `gp.Simulation`; jobs: makes the jobs that arrive.
+    """
+
+    key: str
+    label: str
+    policy: Callable[[], gp.Policy]
+    mechanism: Callable[[], Any] = lambda: "deficit"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    jobs: Callable[[int, float | None, bool, int], Sequence[gp.Submission]] = published_jobs
+
+
+@dataclass(frozen=True)
+class Window:
+    """The jobs that are measured, by order of arrival: first to end - 1. Jobs go on arriving until the last of them has left."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """xs: jobs per hour, or the number of jobs of a static trace; at: the x that is compared.
+
+    seeds, window: at this x. Elsewhere there is one seed and a smaller window; but where the queue grows without end, it counts how
+    long that has gone on.
+    """
+
+    key: str
+    title: str
+    is_static: bool
+    has_gangs: bool
+    xs: tuple[float, ...]
+    at: float
+    curves: tuple[Curve, ...]
+    variants: tuple[Curve, ...]
+    published: published.Published
+    seeds: int = 1
+    window: Window = Window(1000, 2000)
+
+    def window_of(self, x: float) -> Window:
+        """The jobs that are measured at x; after 1,000 jobs the cluster is as full as it will be, if it is not overloaded."""
+        return self.window if x == self.at else min(self.window, Window(1000, 2000), key=lambda each: each.end)
+
+    def scaled(self, factor: float, few: Window) -> Figure:
+        """Return its first point and the one that is compared, for a cluster so many times as large; few: the jobs to measure.
+
+        Static traces shrink to a fifth of that besides.
+        """
+        fitting = {x: float(round(x * factor / 5)) if self.is_static else x * factor for x in (self.xs[0], self.at)}
+        fewer = {fitting[x]: hours for x, hours in self.published.items() if x in fitting}
+        return replace(self, xs=tuple(fitting.values()), at=fitting[self.at], published=fewer, seeds=1, window=few)
+
+    @property
+    def x_label(self) -> str:
+        return "jobs, all there at the start" if self.is_static else "jobs per hour"
+
+    @property
+    def y_label(self) -> str:
+        return "makespan, hours" if self.is_static else "mean completion time, hours"
+
+
+def _named(name: str, **options: Any) -> Callable[[], gp.Policy]:
+    return lambda: gp.resolve_policy(name, **options)
+
+
+def _priority() -> str:
+    return "priority"
+
+
+FAIR, MAKESPAN, AGNOSTIC_FIFO = _named("max_min_fairness"), _named("min_makespan"), _named("fifo", agnostic=True)
+PUBLISHED_ROWS = {"whole_gangs": False}
+
+FAIRNESS = (
+    Curve("aware", "aware", FAIR),
+    Curve("agnostic", "agnostic", SpreadFairness, settings=PUBLISHED_ROWS),
+)
+FAIRNESS_VARIANTS = (
+    Curve("aware-interior", "aware, any optimum", InteriorFairness, settings=PUBLISHED_ROWS),
+    Curve("aware-both", "aware, any optimum and the published rule", InteriorFairness, _priority, PUBLISHED_ROWS),
+    Curve("agnostic-priority", "agnostic, the published rule, types shuffled", SpreadFairness, ShuffledPriority, PUBLISHED_ROWS),
+)
+FIFO_BUG = Curve("fifo-bug", "fifo, all jobs on V100", AGNOSTIC_FIFO, lambda: all_on_v100)
+
+FIGURES = (
+    Figure(
+        "single",
+        "Max-min fairness, single-GPU jobs",
+        is_static=False,
+        has_gangs=False,
+        xs=(4.0, 4.8, 5.6),
+        at=5.6,
+        curves=FAIRNESS,
+        variants=(
+            *FAIRNESS_VARIANTS,
+            Curve("corner", "agnostic, as the option `agnostic` decides", _named("max_min_fairness", agnostic=True)),
+            Curve("aware-others", "aware, other jobs of the same mix", FAIR, jobs=generated_jobs),
+            Curve("agnostic-others", "agnostic, other jobs of the same mix", SpreadFairness, jobs=generated_jobs),
+        ),
+        published=published.SINGLE,
+        seeds=3,
+        window=Window(4000, 5000),
+    ),
+    Figure(
+        "gangs",
+        "Max-min fairness, gangs of 1, 2, 4 and 8",
+        is_static=False,
+        has_gangs=True,
+        xs=(1.8, 2.2, 2.6),
+        at=2.6,
+        curves=FAIRNESS,
+        variants=(
+            *FAIRNESS_VARIANTS,
+            Curve("aware-rows", "aware, without the rows of whole gangs", FAIR, settings=PUBLISHED_ROWS),
+            Curve("aware-restarts", "aware, 60 s for each start", FAIR, settings={"restart_seconds": 60.0}),
+        ),
+        published=published.GANGS,
+        window=Window(4000, 5000),
+    ),
+    Figure(
+        "fifo",
+        "FIFO, gangs of 1, 2, 4 and 8",
+        is_static=False,
+        has_gangs=True,
+        xs=(1.0, 1.8, 2.0),
+        at=2.0,
+        curves=(
+            Curve("aware", "aware", _named("fifo")),
+            Curve("agnostic", "agnostic", RandomTypeFifo),
+        ),
+        variants=(Curve("fifo-order", "agnostic, as the option `agnostic` decides", AGNOSTIC_FIFO), FIFO_BUG),
+        published=published.FIFO,
+    ),
+    Figure(
+        "makespan",
+        "Makespan, gangs of 1, 2, 4 and 8",
+        is_static=True,
+        has_gangs=True,
+        xs=(100, 400, 700),
+        at=700,
+        curves=(
+            Curve("aware", "min_makespan", MAKESPAN),
+            FIFO_BUG,
+            Curve("fifo", "fifo, agnostic", AGNOSTIC_FIFO),
+            Curve("fairness", "max_min_fairness", FAIR),
+        ),
+        variants=(
+            Curve("fifo-random", "fifo, agnostic, on a type at random", RandomTypeFifo),
+            Curve("aware-both", "min_makespan, rounds and rows as published", MAKESPAN, _priority, PUBLISHED_ROWS),
+        ),
+        published=published.MAKESPAN,
+        seeds=3,
+    ),
+)
