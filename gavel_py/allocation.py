@@ -108,7 +108,7 @@ class Allocation:
             raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
         fractions = self.by_column.time_fractions
         proof = self.evidence.proof(fractions)
-        if self.pairs is not None:
+        if self.pairs is not None and self.evidence.columns is not None:
             alone = fractions[:, : len(self.accelerator_types)]
             apart = np.abs(alone + self.pairs.by_job(*alone.shape) - self.time_fractions).max(initial=0.0)
             proof = replace(proof, violation=max(proof.violation, float(apart)))

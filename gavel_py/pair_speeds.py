@@ -26,7 +26,8 @@ ROUNDING = 1e-12
 class PairSpeeds:
     """kinds: (N,) the kind of each job, -1 for jobs that share with nobody; speeds: (Q, Q, K) steps/s of a gang of kind a on type j
     that shares each of its GPUs with one of kind b, 0 where they cannot; sizes: (Q,) GPUs of their gangs; alone: (Q, K) steps/s of
-    a gang that shares with nobody; min_gain: only pairs that gain more are to share.
+    a gang that shares with nobody, than which nobody is faster in company, whatever was measured; min_gain: only pairs that gain
+    more are to share.
 
     A pair that is no gain, T_ab/T_a + T_ba/T_b <= 1, never helps: the two can take turns on the same GPUs for these parts of the
     time, with which each does as much.
@@ -75,7 +76,7 @@ def pair_speeds(
     if found is None or not np.nan_to_num(found).any():
         return None
     sizes = np.array([size for _, size in numbers], dtype=np.int64)
-    return PairSpeeds(kinds, np.nan_to_num(found), sizes, _alone(kinds, throughputs, len(sizes)))
+    return _limited(kinds, np.nan_to_num(found), sizes, throughputs)
 
 
 def given_pairs(kinds: ArrayLike, speeds: ArrayLike, num_gpus: Indices, throughputs: Floats) -> PairSpeeds:
@@ -101,12 +102,12 @@ def given_pairs(kinds: ArrayLike, speeds: ArrayLike, num_gpus: Indices, throughp
             raise InputError(Fault("", "pair_kinds", text))
         sizes[kind] = found[0]
     numbers = numbers.astype(np.int64)
-    return PairSpeeds(numbers, table, sizes, _alone(numbers, throughputs, len(sizes)))
+    return _limited(numbers, table, sizes, throughputs)
 
 
-def _alone(kinds: Indices, throughputs: Floats, count: int) -> Floats:
-    """(Q, K) the throughputs of jobs of each kind; where one of them may not run, those of the others count."""
-    alone = np.zeros((count, throughputs.shape[1]))
+def _limited(kinds: Indices, speeds: Floats, sizes: Indices, throughputs: Floats) -> PairSpeeds:
+    """The pairs, nobody faster than alone; alone, the fastest of the jobs of a kind counts, since some may not run everywhere."""
+    alone = np.zeros((len(sizes), throughputs.shape[1]))
     shares = kinds >= 0
     np.maximum.at(alone, kinds[shares], throughputs[shares])
-    return alone
+    return PairSpeeds(kinds, np.minimum(speeds, alone[:, None]), sizes, alone)

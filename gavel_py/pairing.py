@@ -84,7 +84,7 @@ def deal(made: PairColumns, columns: Floats) -> Pairs:
         found += [np.array([(j, min(pair), max(pair), time, gains[a, b, j]) for *pair, time in rows]).reshape(-1, 5)]
     table = np.concatenate(found)
     names, at, back = np.unique(table[:, :3], axis=0, return_index=True, return_inverse=True)
-    times = np.bincount(back.ravel(), table[:, 3], len(names))
+    times: Floats = np.bincount(back.ravel(), table[:, 3], len(names)).astype(float)
     types, first, second = names.T.astype(np.int64)
     return Pairs(first, second, types, times, table[at, 4])
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 import gavel_py as gp
 from gavel_py.cli.output import counted, number, table_text
 
@@ -21,20 +19,14 @@ def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, i
     heading = f" under {label}" if label else ""
     if pairs is None or not len(pairs):
         return f"No two jobs share GPUs{heading}.\n"
-    ids = allocation.job_ids
-    gpus = np.array([num_gpus[ids[i]] for i in pairs.first.tolist()]) * pairs.times
-    rows = [
-        [
-            ids[int(pairs.first[p])],
-            ids[int(pairs.second[p])],
-            allocation.accelerator_types[int(pairs.types[p])],
-            f"{pairs.times[p]:.1%}",
-            f"{pairs.gains[p]:.2f}",
-        ]
-        for p in np.argsort(-gpus, kind="stable")[:MOST_PAIRS].tolist()
+    found = [
+        (num_gpus[each["jobs"][0]] * each["time_fraction"], each)
+        for each in pairs.to_list(allocation.job_ids, allocation.accelerator_types)
     ]
+    most = sorted(found, key=lambda pair: -pair[0])[:MOST_PAIRS]
+    rows = [[*each["jobs"], each["accelerator"], f"{each['time_fraction']:.1%}", f"{each['gain']:.2f}"] for _, each in most]
     table = table_text(f"Jobs that share GPUs{heading}", ["job", "with", "on", "time", "gain"], rows, text_columns=3)
     more = f", the first {MOST_PAIRS} of them are shown" if len(pairs) > MOST_PAIRS else ""
-    told = f"{counted(len(pairs), 'pair')} on {number(float(gpus.sum()))} GPUs on average{more}\n"
+    told = f"{counted(len(pairs), 'pair')} on {number(sum(gpus for gpus, _ in found))} GPUs on average{more}\n"
     told += "gain: what both do together, in parts of what one of them does alone\n"
     return table + told
