@@ -8,29 +8,23 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gavel_py.allocation import Allocation, AllocationStatus, Route
-from gavel_py.constraints import constrained, outcomes_of
+from gavel_py.allocation import Allocation, Route
+from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
-from gavel_py.limit_prices import limit_prices
 from gavel_py.merging import merged
+from gavel_py.missing_rows import missing_rows
 from gavel_py.node_rows import node_rows
-from gavel_py.pair_columns import PairColumns, lonely_rows, pair_columns
-from gavel_py.pairing import Pairs, deal
-from gavel_py.policies import Decision, Policy, resolve_policy
+from gavel_py.pair_columns import PairColumns, pair_columns
+from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import GAP_TOLERANCE, Evidence, Proof
-from gavel_py.rules import Load, Rules
+from gavel_py.proof import GAP_TOLERANCE, Evidence
+from gavel_py.rules import Rules
 from gavel_py.solver import Algorithm, LinearSolver
-from gavel_py.two_kinds import TwoKinds, spread_part, two_kinds
-from gavel_py.whole_gangs import gang_rows, kind_rows
+from gavel_py.stating import Answer, nothing, stated
+from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Solver", "solve"]
-
-Floats = NDArray[np.float64]
 
 MOST_GANG_ROUNDS = 30
 """So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
@@ -113,37 +107,25 @@ class Solver:
         problem, rules = constrained(problem, self.policy.constraints)
         rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
-            return _nothing(problem, self.policy, rules, started)
+            return nothing(problem, self.policy, rules, started)
+        columns: TwoKinds | PairColumns | None = None
         if problem.pairs is not None:
             _check_sharing(self.policy)
-            pairs = pair_columns(problem, rules, problem.pairs)
-            if pairs is not None:
-                return self._solve_pairs(pairs, started)
+            columns = pair_columns(problem, rules, problem.pairs)
+        if columns is not None:
+            problem, rules = columns.problem, columns.rules
         answer, route = self._answer(problem, rules)
-        kinds = None
         for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
-            rows, kinds = _missing_rows(problem, rules, answer.time_fractions, kinds)
+            rows, wider = missing_rows(problem, rules, answer.time_fractions, columns)
             if not rows:
                 break
-            if kinds is not None and problem is kinds.base:
-                problem, rules = kinds.problem, kinds.rules
+            if wider is not columns:
+                assert wider is not None  # noqa: S101
+                columns, problem, rules = wider, wider.problem, wider.rules
             rules = rules.also(Rules(rows=tuple(rows)))
             answer, again = self._answer(problem, rules)
             route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
-        return _stated(problem, self.policy, answer, route, started, kinds=kinds)
-
-    def _solve_pairs(self, pairs: PairColumns, started: float) -> Allocation:
-        """Solve with a column for each kind of partner."""
-        problem, rules = pairs.problem, pairs.rules
-        answer, route = self._answer(problem, rules)
-        for _ in range(MOST_GANG_ROUNDS):
-            rows = lonely_rows(pairs, answer.time_fractions) or gang_rows(problem, answer.time_fractions, pairs.columns_of)
-            if not rows:
-                break
-            rules = rules.also(Rules(rows=tuple(rows)))
-            answer, again = self._answer(problem, rules)
-            route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
-        return _stated(problem, self.policy, answer, route, started, kinds=pairs)
+        return stated(problem, self.policy, answer, route, started, columns=columns)
 
     def _answer(self, problem: AllocationProblem, rules: Rules) -> tuple[Answer, Route]:
         """Return the first proven answer under these rules, and how it was found."""
@@ -185,17 +167,6 @@ class Attempt:
     tolerance: float = 0.0
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A decision, (N, K) time fractions over all jobs, and their proof."""
-
-    decision: Decision
-    time_fractions: np.ndarray
-    classes: int
-    evidence: Evidence
-    proof: Proof
-
-
 def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules: Rules) -> Answer | None:
     """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails."""
     jobs = attempt.jobs()
@@ -227,16 +198,6 @@ def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: li
     return Route(attempt.reduction, answer.classes, algorithm, programs, iterations, tuple(failed))
 
 
-def _nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: float) -> Allocation:
-    """The allocation of a problem in which no job can run."""
-    value = policy.empty_objective
-    prices = None if value is None else np.zeros(len(problem.capacities))
-    fractions = np.zeros(problem.throughputs.shape)
-    proof = Proof(0.0, value, value, None if value is None else 0.0)
-    answer = Answer(Decision(fractions, None, prices), fractions, 0, Evidence(problem, None, rules=rules), proof)
-    return _stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
-
-
 def _check_sharing(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot decide who shares GPUs."""
     if policy.empty_objective is None:
@@ -246,73 +207,3 @@ def _check_sharing(policy: Policy) -> None:
         raise InputError(
             Fault(f"policy {policy.name}", "option agnostic", "sees no throughputs, so it cannot tell what sharing costs")
         )
-
-
-def _missing_rows(
-    problem: AllocationProblem, rules: Rules, fractions: Floats, kinds: TwoKinds | None
-) -> tuple[list[Load], TwoKinds | None]:
-    """Rows that keep the program from promising what whole gangs cannot use, and the columns that they are about.
-
-    Only where the faster placement of gangs is promised more than nodes have room for, types get a second column.
-    """
-    second = kinds.second if kinds else {}
-    rows = gang_rows(problem, fractions, kinds.columns_of if kinds else {})
-    if rows:
-        return rows, kinds
-    rows = kind_rows(problem, fractions, second)
-    if rows and kinds is None:
-        kinds = two_kinds(problem, rules)
-        rows = kind_rows(kinds.problem, kinds.unfolded(fractions), kinds.second)
-    return rows, kinds
-
-
-def _stated(
-    problem: AllocationProblem,
-    policy: Policy,
-    answer: Answer,
-    route: Route,
-    started: float,
-    status: AllocationStatus | None = None,
-    kinds: TwoKinds | PairColumns | None = None,
-) -> Allocation:
-    """Put the answer into words of the problem: all jobs, all types, real throughputs."""
-    columns, rules = answer.time_fractions, answer.evidence.rules
-    worths = limit_prices(answer.decision.certificate, rules)
-    throughputs = np.einsum("ij,ij->i", problem.throughputs, columns)
-    outcomes = outcomes_of(problem, rules, columns, worths)
-    fractions, prices, evidence = columns, answer.decision.shadow_prices, answer.evidence
-    used, spread = problem.num_gpus.astype(float) @ columns, spread_part(problem, columns) if kinds is None else None
-    pairs = None if problem.pairs is None else Pairs.nobody()
-    if kinds is not None:
-        problem, fractions, spread = kinds.base, kinds.folded(columns), kinds.spread(columns)
-        prices = None if prices is None else kinds.folded_prices(prices, worths)
-        used, evidence = kinds.gpus(columns), replace(evidence, kinds=kinds)
-        if isinstance(kinds, PairColumns):
-            pairs, evidence = deal(kinds, columns), replace(evidence, columns=columns)
-    capacities, share = problem.capacities, problem.equal_share
-    if problem.excluded:
-        share = np.where(problem.runnable.any(axis=1), share, 0.0)
-    return Allocation(
-        policy=policy.name,
-        options=policy.changed_options,
-        status=status or policy.status,
-        job_ids=problem.job_ids,
-        accelerator_types=problem.accelerator_types,
-        time_fractions=fractions,
-        spread_fractions=spread,
-        pairs=pairs,
-        throughputs=throughputs,
-        normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
-        utilization=np.divide(used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
-        objective_value=answer.proof.value,
-        objective_bound=answer.proof.bound,
-        shadow_prices=prices,
-        excluded=dict(problem.excluded),
-        seconds={"solve": time.perf_counter() - started},
-        gap=answer.proof.gap,
-        stages=answer.proof.stages,
-        notes=answer.decision.notes,
-        constraints=outcomes,
-        route=route,
-        evidence=evidence,
-    )

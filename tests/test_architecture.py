@@ -38,6 +38,7 @@ FLOORS = [
     {"allocation"},
     {"policies"},
     {"limit_prices"},
+    {"missing_rows", "stating"},
     {"allocator"},
     {"workloads"},
     {"rounds", "explanation"},

@@ -31,7 +31,7 @@ class NaturalOrder:
         if len(self._known) < len(there):
             for name in [name for name in there if name not in self._known]:
                 self._add(name)
-        return self._names
+        return list(self._names)
 
     def _add(self, name: str) -> None:
         key = natural_key(name)

