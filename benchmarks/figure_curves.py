@@ -124,7 +124,7 @@ FIGURES = (
             Curve("agnostic-others", "agnostic, other jobs of the same mix", SpreadFairness, jobs=generated_jobs),
         ),
         published=published.SINGLE,
-        seeds=3,
+        seeds=2,
         window=Window(4000, 5000),
     ),
     Figure(
@@ -152,9 +152,13 @@ FIGURES = (
         at=2.0,
         curves=(
             Curve("aware", "aware", _named("fifo")),
-            Curve("agnostic", "agnostic", RandomTypeFifo),
+            Curve("agnostic", "agnostic", _named("fifo", agnostic=True, preemptive=False)),
         ),
-        variants=(Curve("fifo-order", "agnostic, as the option `agnostic` decides", AGNOSTIC_FIFO), FIFO_BUG),
+        variants=(
+            Curve("fifo-order", "agnostic, jobs move up to V100", AGNOSTIC_FIFO),
+            Curve("fifo-random", "agnostic, on a type at random", RandomTypeFifo),
+            FIFO_BUG,
+        ),
         published=published.FIFO,
     ),
     Figure(

@@ -29,13 +29,12 @@ QUICK_WINDOW = Window(3, 9)
 def cells_of(figure: Figure, scale: Scale) -> Iterator[Cell]:
     """The cells of a figure, those of the published point first: a run that is interrupted has the most of it."""
     at = figure.at
-    for curve in (*figure.curves, *figure.variants):
+    for x in sorted(figure.xs, key=lambda each: each != at):
+        yield from (Cell(figure.key, curve.key, x, 0, figure.window_of(x), scale) for curve in figure.curves)
+    for curve in figure.variants:
         yield Cell(figure.key, curve.key, at, 0, figure.window_of(at), scale)
     for seed in range(1, figure.seeds):
         yield from (Cell(figure.key, curve.key, at, seed, figure.window_of(at), scale) for curve in figure.curves)
-    for x in figure.xs:
-        if x != at:
-            yield from (Cell(figure.key, curve.key, x, 0, figure.window_of(x), scale) for curve in figure.curves)
 
 
 def text_of(figure: Figure, results: Results) -> str:
