@@ -19,7 +19,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     store = tmp_path / "cells.jsonl"
     whole = run("--only", "fifo", "--store", store)
     lines = store.read_text().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     store.write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # the last line was cut off
     assert "1/1" in run("--only", "fifo", "--store", store)
     shown = run("--only", "fifo", "--store", store, "--workers", "0")
