@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.numbering import Numbering, number_equal, refined
 from gavel_py.ordering import NumberedNames
-from gavel_py.problem import JOB_ATTRIBUTES, AllocationProblem, isolated_throughputs
+from gavel_py.problem import AllocationProblem
+from gavel_py.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs
 from gavel_py.rules import NO_RULES, Floor, Rules, entries_of, scale_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ PACKAGE = Path(gp.__file__).parent
 FLOORS = [
     {"errors", "ordering", "numbering", "service"},
     {"validation", "reading", "screening", "writing", "picture_files"},
-    {"array_checks", "bases"},
+    {"array_checks", "bases", "problem_arrays"},
     {"nodes", "jobs", "tenants"},
     {"cluster_files"},
     {"cluster"},

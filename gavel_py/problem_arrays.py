@@ -1,0 +1,102 @@
+"""The arrays that a problem is made of: their names, defaults and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gavel_py.errors import Fault, InputError
+
+__all__ = [
+    "JOB_ATTRIBUTES",
+    "JOB_COLUMNS",
+    "UNKNOWN_WORK",
+    "OptionalArrays",
+    "RunningOn",
+    "isolated_throughputs",
+    "table_shape",
+    "whole_numbers",
+]
+
+Floats = NDArray[np.float64]
+RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
+
+# Each (N,) array: its default, and the rule that its numbers obey.
+JOB_COLUMNS: dict[str, tuple[float, str]] = {
+    "num_gpus": (1, "whole"),
+    "weights": (1, "greater than 0"),
+    "priorities": (0, "finite"),
+    "steps_remaining": (np.nan, "at least 0"),
+    "total_steps": (np.nan, "greater than 0"),
+    "arrival_seconds": (0, "finite"),
+    "elapsed_seconds": (0, "at least 0"),
+    "waiting_seconds": (0, "at least 0"),
+    "isolated_seconds": (0, "at least 0"),
+    "attained_gpu_seconds": (0, "at least 0"),
+    "deadlines_seconds": (np.nan, "finite or NaN"),
+}
+JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
+"""What is known of a job beside its throughputs and where it may run: one entry or row per job."""
+
+# Jobs may leave out how long they are; a caller of from_arrays who hands in NaN has made a mistake.
+UNKNOWN_WORK = {"steps_remaining": (np.nan, "at least 0 or NaN"), "total_steps": (np.nan, "at least 0 or NaN")}
+
+
+class OptionalArrays(TypedDict, total=False):
+    """What `from_arrays` and `from_types` take beside throughputs and capacities."""
+
+    accelerator_types: Sequence[str] | None
+    prices_per_hour: ArrayLike | None
+    job_ids: Sequence[object] | None
+    tenants: Sequence[str] | None
+    num_gpus: ArrayLike | None
+    weights: ArrayLike | None
+    priorities: ArrayLike | None
+    steps_remaining: ArrayLike | None
+    total_steps: ArrayLike | None
+    arrival_seconds: ArrayLike | None
+    elapsed_seconds: ArrayLike | None
+    waiting_seconds: ArrayLike | None
+    isolated_seconds: ArrayLike | None
+    attained_gpu_seconds: ArrayLike | None
+    deadlines_seconds: ArrayLike | None
+    running_on: RunningOn
+    previous_fractions: ArrayLike | None
+    pair_kinds: ArrayLike | None
+    pair_throughputs: ArrayLike | None
+
+
+def isolated_throughputs(throughputs: Floats, num_gpus: NDArray[np.int64], capacities: Floats, num_jobs: int) -> Floats:
+    """Return Σ_j T_ij x_ij in the isolated share x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij): an N-th of each type.
+
+    The yardstick of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
+    """
+    times = capacities / max(1, num_jobs) / num_gpus[:, None]
+    times /= np.maximum(1.0, times.sum(axis=1))[:, None]
+    speeds: Floats = (throughputs * times) @ np.ones(len(capacities))
+    return speeds
+
+
+def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:
+    """(rows, K) as the table says; an empty one takes K from the capacities."""
+    try:
+        shape, columns = np.shape(table), np.shape(capacities)
+    except ValueError:
+        raise InputError(Fault("", field, "must be a table: as many numbers in each row as there are capacities")) from None
+    if len(columns) != 1:
+        raise InputError(Fault("", "capacities", f"must be a list with one number per accelerator type, found shape {columns}"))
+    if 0 in shape:
+        return shape[0], columns[0]
+    if len(shape) != 2 or shape[1] != columns[0]:
+        raise InputError(Fault("", field, f"must have the shape ({rows}, {columns[0]}) to fit the capacities, found {shape}"))
+    return shape[0], shape[1]
+
+
+def whole_numbers(values: Floats) -> NDArray[np.int64]:
+    """Floats that have been checked to be whole as integers; a default stays one number in memory."""
+    if values.strides == (0,):
+        return np.broadcast_to(values[:1].astype(np.int64), values.shape)
+    return values.astype(np.int64)
