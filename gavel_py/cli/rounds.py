@@ -147,6 +147,9 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
         f"{owed:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
         f"which later rounds serve first, as far as whole gangs fit. Beyond the promise: {beyond:.4g} GPU-hours to waiting jobs.\n"
     )
+    misplaced = delivery.misplaced_gpu_seconds / 3600
+    if misplaced:
+        summary += f"In a slower placement than promised, spread or not: {misplaced:.4g} of the delivered GPU-hours.\n"
     summary += _reasons(delivery)
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:
