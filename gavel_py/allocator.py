@@ -174,6 +174,8 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules:
         policy.check_rules(jobs, attempt.solver)
     jobs = policy.view(jobs)
     decision = policy.decide(jobs, attempt.solver)
+    if rules.mend is not None:
+        decision = replace(decision, time_fractions=rules.mend(jobs, decision.time_fractions))
     fractions = jobs.spread(decision.time_fractions)
     if not attempt.tolerance:
         evidence = Evidence(problem, decision.certificate, rules=rules)
@@ -203,6 +205,9 @@ def _check_sharing(policy: Policy) -> None:
     if policy.empty_objective is None:
         text = "solves no program, so it cannot decide who shares GPUs; take a policy with an objective, or leave sharing out"
         raise InputError(Fault(f"policy {policy.name}", "", text))
+    if getattr(policy, "strategy_proof", False):
+        text = "takes time from every job, and so from its partners, who would have to agree; leave out sharing"
+        raise InputError(Fault(f"policy {policy.name}", "option strategy_proof", text))
     if policy.agnostic:
         raise InputError(
             Fault(f"policy {policy.name}", "option agnostic", "sees no throughputs, so it cannot tell what sharing costs")

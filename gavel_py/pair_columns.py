@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.job_classes import JobClasses
 from gavel_py.pair_speeds import PairSpeeds
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Limit, Load, Row, Rules
@@ -79,6 +80,24 @@ class PairColumns:
     def folded(self, columns: Floats) -> Floats:
         """Return (N, K) the time of jobs on each type, alone or not."""
         return columns @ (self._of_type > 0).T
+
+    def mended(self, jobs: JobClasses, columns: Floats) -> Floats:
+        """Return (G, K') time of each class's jobs in which partners have just the same time, and types no more than their GPUs.
+
+        What is too much by a solver's tolerance is taken away.
+        """
+        columns = columns.copy()
+        counts, kinds = jobs.counts.astype(float), self.pairs.kinds[jobs.rows]
+        for a, b, _, one, other in self.sides:
+            first, second = kinds == a, kinds == b
+            time, their_time = counts[first] @ columns[first, one], counts[second] @ columns[second, other]
+            if a != b and time != their_time:
+                columns[first, one] *= min(1.0, their_time / time) if time else 1.0
+                columns[second, other] *= min(1.0, time / their_time) if their_time else 1.0
+        used = (counts * jobs.num_gpus) @ columns @ self._of_type.T
+        room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
+        mended: Floats = columns * (room @ (self._of_type > 0))
+        return mended
 
     def gpus(self, columns: Floats) -> Floats:
         """Return (K,) the GPUs in use, Σ_i s_i (X_ij + ½ Σ_b X_i(b,j))."""
@@ -224,7 +243,7 @@ def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds) ->
         for each in rules.asked
     )
     unplaced = None if rules.unplaced is None else _with_columns(rules.unplaced, shared, source, speeds)
-    return replace(made, rules=replace(rules, rows=tuple(rows), asked=asked, unplaced=unplaced))
+    return replace(made, rules=replace(rules, rows=tuple(rows), asked=asked, unplaced=unplaced, mend=made.mended))
 
 
 def lonely_rows(made: PairColumns, columns: Floats) -> list[Company]:

@@ -235,7 +235,8 @@ class Rules:
     """All rules of one problem. switch_cost: what the objective loses per GPU that changes hands, Σ_ij s_i |X_ij − previous_ij|.
 
     asked: the constraints behind them, in the user's order; unplaced: the problem before jobs were kept off types;
-    kept: from a `Program` to a constraint of cvxpy, for an objective with kinks that must stay what it is, which is no row.
+    kept: from a `Program` to a constraint of cvxpy, for an objective with kinks that must stay what it is, which is no row;
+    mend: takes what a solver's tolerance leaves out of (G, K) fractions of classes, in rules that nothing else would.
     """
 
     rows: tuple[Row, ...] = ()
@@ -244,6 +245,7 @@ class Rules:
     asked: tuple[Asked, ...] = ()
     unplaced: AllocationProblem | None = None
     kept: tuple[Callable[[Any], Any], ...] = ()
+    mend: Callable[[Any, Floats], Floats] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.floors or self.switch_cost or self.kept)

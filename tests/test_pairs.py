@@ -213,3 +213,20 @@ def test_wrong_pairs_are_refused(arrays: dict[str, Any], message: str) -> None:
     given = {"pair_kinds": [0, 1], "pair_throughputs": np.ones((2, 2, 1))} | arrays
     with pytest.raises(gp.InputError, match=message):
         gp.AllocationProblem.from_arrays([[1.0], [1.0]], [2], **given)
+
+
+@pytest.mark.parametrize("policy", ["nash_welfare", "min_cost", "max_progress_rate", "water_filling", "finish_time_fairness"])
+def test_measured_jobs_share_under_every_policy(policy: str) -> None:
+    """What a solver's tolerance leaves is taken out, so that partners agree to the last digit."""
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    jobs = [each.job for each in gp.generate_trace(100, profile, jobs_per_hour=None, seed=4)]
+    kinds = [gp.AcceleratorType(name=name, price_per_hour=price) for name, price in (("v100", 2.5), ("p100", 1.4), ("k80", 0.5))]
+    nodes = [gp.Node(name=f"{kind.name}-{i}", accelerator=kind.name, num_gpus=8) for kind in kinds for i in range(2)]
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes, kinds), profile, sharing=True)
+    assert_valid(problem, gp.solve(problem, policy))
+
+
+def test_a_policy_that_takes_time_from_single_jobs_does_not_share() -> None:
+    problem = gp.AllocationProblem.from_arrays([[1.0]] * 2, [1], pair_kinds=[0, 0], pair_throughputs=[[[0.75]]])
+    with pytest.raises(gp.InputError, match="takes time from every job, and so from its partners"):
+        gp.solve(problem, "nash_welfare", strategy_proof=True)
