@@ -117,14 +117,17 @@ class Allocation:
 
     @property
     def by_column(self) -> Allocation:
-        """The same with the columns that its evidence is about: two for a type on which gangs are promised both placements."""
+        """The same with the columns that its evidence is about: several for a type on which gangs are promised both placements, or
+        jobs share GPUs.
+        """
         kinds = None if self.evidence is None else self.evidence.kinds
         if self.evidence is None or kinds is None:
             return self
-        if self.evidence.columns is not None:
-            fractions = self.evidence.columns
-        elif isinstance(kinds, TwoKinds):
+        if isinstance(kinds, TwoKinds):
             fractions = kinds.unfolded(self.time_fractions, self.spread_fractions)
+        else:  # who shares with whom is not told by the time on types
+            assert self.evidence.columns is not None  # noqa: S101
+            fractions = self.evidence.columns
         return replace(self, accelerator_types=kinds.problem.accelerator_types, time_fractions=fractions)
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 X_i(b,j) is the time for which job i shares GPUs of type j with some job of kind b. That says all that there is to say of pairs:
 time that jobs of kind a spend with partners of kind b can be dealt out to pairs of them if and only if it is as much as these
 spend with partners of kind a (a table with given sums of rows and columns), and within one kind if no job has more of it than all
-others of its kind together (`dealing`). A pair has its GPUs once, so each of the two counts for half of them:
+others of its kind together (`pairing`). A pair has its GPUs once, so each of the two counts for half of them:
 
     Σ_j X_ij + Σ_b,j X_i(b,j) <= 1,     Σ_i s_i (X_ij + ½ Σ_b X_i(b,j)) <= c_j,
     Σ_{i of kind a} X_i(b,j) = Σ_{k of kind b} X_k(a,j).
@@ -13,7 +13,7 @@ These are columns and rows as any other, so every policy that solves programs sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,10 +22,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.further_columns import FurtherColumns, with_columns, with_rules
 from gavel_py.job_classes import JobClasses
 from gavel_py.pair_speeds import PairSpeeds
 from gavel_py.problem import AllocationProblem
-from gavel_py.rules import Limit, Load, Row, Rules
+from gavel_py.rules import Rules
 from gavel_py.two_kinds import spread_part
 
 __all__ = ["PairColumns", "Shared", "lonely_rows", "pair_columns"]
@@ -45,21 +46,15 @@ class Shared(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PairColumns:
-    """base: the problem in which nobody shares; problem, rules: the one with further columns, K' in all; shared: what these are.
-
-    partners: (Q, ranks) the kind at each rank for jobs of each kind, -1 for none; useful: (Q, Q, K) the pairs that are there;
-    joint: {type: the place in the rules of the row for its GPUs}.
+class PairColumns(FurtherColumns):
+    """In the first column of a type nobody shares; shared: what the others are; useful: (Q, Q, K) the pairs that are there;
+    partners: (Q, ranks) the kind at each rank for jobs of each kind, -1 for none.
     """
 
-    base: AllocationProblem
-    problem: AllocationProblem
-    rules: Rules
     pairs: PairSpeeds
     shared: tuple[Shared, ...]
     partners: Indices
     useful: Mask
-    joint: Mapping[int, int]
 
     @cached_property
     def sides(self) -> tuple[tuple[int, int, int, int, int], ...]:
@@ -68,18 +63,6 @@ class PairColumns:
         ranks = {(a, b): rank for a, row in enumerate(self.partners.tolist()) for rank, b in enumerate(row) if b >= 0}
         there = np.argwhere(self.useful).tolist()
         return tuple((a, b, j, places[Shared(ranks[a, b], j)], places[Shared(ranks[b, a], j)]) for a, b, j in there if a <= b)
-
-    @property
-    def columns_of(self) -> dict[int, dict[int, float]]:
-        """{type: {column: part}} all columns of each type, with the part of a GPU that a job has there."""
-        found = {j: {j: 1.0} for j in range(len(self.base.capacities))}
-        for n, each in enumerate(self.shared):
-            found[each.type][len(self.base.capacities) + n] = 0.5
-        return found
-
-    def folded(self, columns: Floats) -> Floats:
-        """Return (N, K) the time of jobs on each type, alone or not."""
-        return columns @ (self._of_type > 0).T
 
     def mended(self, jobs: JobClasses, columns: Floats) -> Floats:
         """Return (G, K') time of each class's jobs in which partners have just the same time, and types no more than their GPUs.
@@ -94,36 +77,14 @@ class PairColumns:
             if a != b and time != their_time:
                 columns[first, one] *= min(1.0, their_time / time) if time else 1.0
                 columns[second, other] *= min(1.0, time / their_time) if their_time else 1.0
-        used = (counts * jobs.num_gpus) @ columns @ self._of_type.T
+        used = np.bincount(self.source, (counts * jobs.num_gpus) @ columns * self.parts, len(self.base.capacities))
         room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
-        mended: Floats = columns * (room @ (self._of_type > 0))
+        mended: Floats = columns * room[self.source]
         return mended
-
-    def gpus(self, columns: Floats) -> Floats:
-        """Return (K,) the GPUs in use, Σ_i s_i (X_ij + ½ Σ_b X_i(b,j))."""
-        used: Floats = self.base.num_gpus.astype(float) @ columns @ self._of_type.T
-        return used
 
     def spread(self, columns: Floats) -> Floats | None:
         """Return (N, K) the part of it for which gangs are to be on more nodes than they need, None where nobody knows."""
         return spread_part(self.base, columns[:, : len(self.base.capacities)])
-
-    def folded_prices(self, prices: Floats, limits: Floats | None) -> Floats:
-        """Return (K,) what a GPU of each type is worth: in all columns, and in the row for all of them."""
-        worth: Floats = (self._of_type > 0) @ (prices * np.where(np.arange(len(prices)) < len(self.base.capacities), 1.0, 2.0))
-        if limits is not None:
-            for j, row in self.joint.items():
-                worth[j] += limits[row]
-        return worth
-
-    @cached_property
-    def _of_type(self) -> Floats:
-        """(K, K') the part of a GPU of each type that a job has in each column."""
-        table = np.zeros((len(self.base.capacities), self.problem.throughputs.shape[1]))
-        for j, columns in self.columns_of.items():
-            for column, part in columns.items():
-                table[j, column] = part
-        return table
 
 
 class Members:
@@ -227,23 +188,15 @@ def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds) ->
         return None
     speeds = _speeds(problem, pairs, useful, partners, shared)
     source = np.concatenate([np.arange(len(problem.capacities)), [each.type for each in shared]]).astype(np.int64)
-    wider = _wider(rules.rows, source)
-    hard = sum(row.penalty is None for row in wider)
-    joint = {j: hard + n for n, j in enumerate(sorted({each.type for each in shared}))}
-    wide = _with_columns(problem, shared, source, speeds)
-    made = PairColumns(problem, wide, rules, pairs, shared, partners, useful, joint)
-    rows = [*wider, *_joint(problem, source), *_balances(made)]
-    places = {id(old): new for old, new in zip(rules.rows, rows, strict=False)}
-    asked = tuple(
-        replace(
-            each,
-            rows=tuple(places[id(row)] for row in each.rows),
-            places=tuple(replace(place, allowed=place.allowed[:, source]) for place in each.places),
-        )
-        for each in rules.asked
-    )
-    unplaced = None if rules.unplaced is None else _with_columns(rules.unplaced, shared, source, speeds)
-    return replace(made, rules=replace(rules, rows=tuple(rows), asked=asked, unplaced=unplaced, mend=made.mended))
+    parts = np.repeat([1.0, 0.5], [len(problem.capacities), len(shared)])
+
+    def widened(narrow: AllocationProblem) -> AllocationProblem:
+        names = (f"{problem.accelerator_types[each.type]} shared {each.rank}" for each in shared)
+        return with_columns(narrow, source, parts, names, speeds, speeds > 0)
+
+    wider, joint = with_rules(problem, rules, source, parts, None if rules.unplaced is None else widened(rules.unplaced))
+    made = PairColumns(problem, widened(problem), wider, source, parts, joint, pairs, shared, partners, useful)
+    return replace(made, rules=replace(wider, rows=(*wider.rows, *_balances(made)), mend=made.mended))
 
 
 def lonely_rows(made: PairColumns, columns: Floats) -> list[Company]:
@@ -288,56 +241,6 @@ def _speeds(problem: AllocationProblem, pairs: PairSpeeds, useful: Mask, partner
         by_kind[some] = np.where(useful[some, there, each.type], pairs.speeds[some, there, each.type], 0.0)
         speeds[able, n] = by_kind[pairs.kinds[able]]
     return speeds
-
-
-def _with_columns(problem: AllocationProblem, shared: Sequence[Shared], source: Indices, speeds: Floats) -> AllocationProblem:
-    """The problem with these columns in addition. They are left out of the normalisers, which stay what they are."""
-    types = source[len(problem.capacities) :]
-    names = (f"{problem.accelerator_types[each.type]} shared {each.rank}" for each in shared)
-    return replace(
-        problem,
-        accelerator_types=(*problem.accelerator_types, *names),
-        throughputs=np.column_stack([problem.throughputs, speeds]),
-        type_index=None,
-        # Two jobs on each GPU; how many GPUs there are is said by a row for all columns of a type.
-        capacities=np.concatenate([problem.capacities, 2 * problem.capacities[types]]),
-        share_capacities=np.concatenate([problem.share_capacities, np.zeros(len(types))]),
-        runnable=np.column_stack([problem.runnable, problem.runnable[:, types] & (speeds > 0)]),
-        prices_per_hour=problem.prices_per_hour[source],
-        gpu_parts=_parts(source),
-        previous_fractions=np.column_stack([problem.previous_fractions, np.zeros((problem.num_jobs, len(types)))]),
-    )
-
-
-def _parts(source: Indices) -> Floats:
-    """(K',) the part of its GPUs that a job has: all in the first columns, one of each type, and half in the others."""
-    return np.where(np.arange(len(source)) < len(np.unique(source)), 1.0, 0.5)
-
-
-def _wider(rows: Sequence[Row], source: Indices) -> list[Row]:
-    """Rows over all columns: half of the GPUs in those that are shared, and all that the jobs themselves need."""
-    part = _parts(source)
-    wider: list[Row] = []
-    for row in rows:
-        if isinstance(row, Limit):
-            wider.append(replace(row, per_gpu=row.per_gpu[source] * part))
-        elif isinstance(row, Load):
-            loads = {n: row.loads[j] for n, j in enumerate(source.tolist()) if j in row.loads}
-            wider.append(replace(row, loads=loads, num_types=len(source)))
-        else:
-            raise TypeError(f"no form over shared columns is known of {row!r}")
-    return wider
-
-
-def _joint(problem: AllocationProblem, source: Indices) -> list[Limit]:
-    """The GPUs of each type on which some share, for all of its columns together."""
-    count, everybody, part = len(problem.capacities), np.ones(problem.num_jobs, dtype=bool), _parts(source)
-    return [
-        Limit(
-            f"the GPUs of {problem.accelerator_types[j]}", everybody, np.where(source == j, part, 0.0), float(problem.capacities[j])
-        )
-        for j in np.unique(source[count:]).tolist()
-    ]
 
 
 def _balances(made: PairColumns) -> list[Balance]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,9 +80,12 @@ def pair_speeds(
     return _limited(kinds, np.nan_to_num(found), sizes, throughputs)
 
 
-def given_pairs(kinds: ArrayLike, speeds: ArrayLike, num_gpus: Indices, throughputs: Floats) -> PairSpeeds:
+def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Indices, throughputs: Floats) -> PairSpeeds:
     """Return the speeds of pairs that a caller gives as arrays (`AllocationProblem.from_arrays`); raises `InputError`."""
-    table, numbers = np.asarray(speeds, dtype=float), np.asarray(kinds)
+    for name, given, other in (("pair_kinds", kinds, "pair_throughputs"), ("pair_throughputs", speeds, "pair_kinds")):
+        if given is None:
+            raise InputError(Fault("", name, f"is needed with {other}"))
+    table, numbers = _array("pair_throughputs", speeds).astype(float), _array("pair_kinds", kinds)
     jobs, types = throughputs.shape
     if table.ndim != 3 or table.shape[0] != table.shape[1] or table.shape[2] != types:
         text = f"must have the shape (kinds, kinds, {types}), found {table.shape}"
@@ -103,6 +107,16 @@ def given_pairs(kinds: ArrayLike, speeds: ArrayLike, num_gpus: Indices, throughp
         sizes[kind] = found[0]
     numbers = numbers.astype(np.int64)
     return _limited(numbers, table, sizes, throughputs)
+
+
+def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf":
+        raise InputError(Fault("", field, "must be an array of numbers"))
+    return array
 
 
 def _limited(kinds: Indices, speeds: Floats, sizes: Indices, throughputs: Floats) -> PairSpeeds:

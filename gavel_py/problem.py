@@ -221,7 +221,7 @@ class AllocationProblem:
             by_job={name: arrays.get(name) for name in JOB_COLUMNS},  # type: ignore[misc]
         )
         kinds, speeds = arrays.get("pair_kinds"), arrays.get("pair_throughputs")
-        if kinds is None or speeds is None:
+        if kinds is None and speeds is None:
             return made
         return replace(made, pairs=given_pairs(kinds, speeds, made.num_gpus, made.throughputs))
 
@@ -258,6 +258,8 @@ class AllocationProblem:
         """
         if not (isinstance(now_seconds, Real) and math.isfinite(now_seconds)):
             raise InputError(Fault("", "now_seconds", f"must be a finite number, found {now_seconds!r}"))
+        if not (isinstance(min_gain, Real) and 1 <= min_gain < math.inf):
+            raise InputError(Fault("", "min_gain", f"must be a finite number of at least 1, found {min_gain!r}"))
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
         cluster = known_part(cluster, profile)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)

@@ -206,6 +206,11 @@ def test_pairs_of_two_kinds_are_no_more_than_their_jobs() -> None:
         ({"pair_throughputs": [[[1.0]]]}, "pair_kinds: must be 2 whole numbers from 0 to 0"),
         ({"pair_throughputs": [[1.0]]}, r"pair_throughputs: must have the shape \(kinds, kinds, 1\), found \(1, 1\)"),
         ({"pair_throughputs": np.full((2, 2, 1), -1.0)}, "pair_throughputs: must be finite numbers of at least 0"),
+        ({"pair_kinds": None}, "pair_kinds: is needed with pair_throughputs"),
+        ({"pair_throughputs": None}, "pair_throughputs: is needed with pair_kinds"),
+        ({"pair_throughputs": "fast"}, "pair_throughputs: must be an array of numbers"),
+        ({"pair_throughputs": [[[1.0], [1.0, 2.0]], [[1.0], [1.0]]]}, "pair_throughputs: must be an array of numbers"),
+        ({"pair_kinds": ["a", "b"]}, "pair_kinds: must be an array of numbers"),
         ({"pair_kinds": [0, 0], "num_gpus": [1, 2]}, "kind 0 has gangs of 1 and 2 GPUs, and only equal gangs share"),
     ],
 )
@@ -224,6 +229,15 @@ def test_measured_jobs_share_under_every_policy(policy: str) -> None:
     nodes = [gp.Node(name=f"{kind.name}-{i}", accelerator=kind.name, num_gpus=8) for kind in kinds for i in range(2)]
     problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes, kinds), profile, sharing=True)
     assert_valid(problem, gp.solve(problem, policy))
+
+
+@pytest.mark.parametrize("least", [0.5, float("nan"), "much"])
+def test_a_wrong_gain_is_refused(least: Any) -> None:
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    with pytest.raises(gp.InputError, match="min_gain: must be a finite number of at least 1"):
+        gp.AllocationProblem.from_jobs(
+            [gp.Job("a", job_type="A3C")], gp.Cluster.from_counts({"v100": 1}), profile, sharing=True, min_gain=least
+        )
 
 
 def test_a_policy_that_takes_time_from_single_jobs_does_not_share() -> None:

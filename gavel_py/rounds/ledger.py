@@ -109,13 +109,19 @@ class DeliveryLedger:
         wrong = (other_kind & (self._received(columns) > 0)).any(axis=1)
         self._tables["misplaced"][rows, 0] += wrong * round_seconds
 
-    def take_back(self, job_id: str, accelerator: str, round_seconds: float) -> None:
-        """Enter that a job lost its GPUs of this type in the round entered last: it did not receive it after all."""
+    def take_back(self, job_id: str, accelerator: str, round_seconds: float, *, is_apart: bool = False) -> None:
+        """Enter that a job lost its GPUs of this type in the round entered last: it did not receive it after all.
+
+        is_apart: whether it was on more nodes than it needed.
+        """
         tables, at = self._tables, (self._rows[job_id], self.accelerator_types.index(accelerator))
         tables["delivered"][at] -= round_seconds
         tables["waits"][at[0], WAITS.index(Wait.NODE)] += 1
         tables["received"][at] = max(0.0, tables["received"][at] - 1.0)
         tables["deficits"][at] = min(tables["deficits"][at] + 1.0, MOST_OWED_ROUNDS)
+        if is_apart and tables["apart"][at]:  # 0 where it is promised no such rounds
+            tables["apart"][at] = min(tables["apart"][at] + 1.0, MOST_OWED_ROUNDS)
+        tables["misplaced"][at[0], 0] = min(tables["misplaced"][at[0], 0], tables["delivered"][at[0]].sum())
 
     def forget(self, job_ids: Set[str]) -> None:
         """Drop the accounts of jobs."""

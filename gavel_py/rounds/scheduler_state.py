@@ -97,5 +97,5 @@ class SchedulerState:
         """Stop a gang, if it runs, as if the round in progress had not been: it has had nothing of it."""
         held = self.stop(job_id)
         if held is not None:
-            self.ledger.take_back(job_id, held.accelerator, round_seconds)
+            self.ledger.take_back(job_id, held.accelerator, round_seconds, is_apart=self.spans.is_spread(held))
             self.book.standings[job_id].attained_gpu_seconds -= round_seconds * len(held.gpus)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,35 @@ def test_the_account_of_placements() -> None:
     ledger.record_placement(["a", "b"], fractions, apart, columns, is_apart, 100.0)
     assert ledger.apart(["b", "a", "new"]).tolist() == [[0.0], [-0.75], [0.0]]
     assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 100.0]  # a is promised both placements
+
+
+def test_a_round_that_is_lost_was_in_no_placement() -> None:
+    ledger = DeliveryLedger(["v100"])
+    fractions, apart, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
+    ledger.record(["a", "b"], np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns, 100.0)
+    ledger.record_placement(["a", "b"], fractions, apart, columns, np.array([True, True]), 100.0)
+    for job_id in ("a", "b"):
+        ledger.take_back(job_id, "v100", 100.0, is_apart=True)
+    assert ledger.apart(["a", "b"]).tolist() == [[0.25], [0.0]]
+    assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 7])
+def test_a_saved_scheduler_goes_on_with_the_same_placements(after: int, tmp_path: Path) -> None:
+    profile = measured(("t", 2, 1.0, 0.5))
+    scheduler = gp.RoundScheduler(nodes_of(3, 3), profile)
+    for job in gangs(2, 2, 2):
+        scheduler.submit(job)
+    for _ in range(after):
+        scheduler.next_round()
+    scheduler.save(tmp_path / "state.json")
+    loaded = gp.RoundScheduler.load(tmp_path / "state.json", profile)
+    for number in range(12):
+        if number == 5:  # a new allocation, from the same past
+            scheduler.report("j0", steps_done=1.0)
+            loaded.report("j0", steps_done=1.0)
+        assert loaded.next_round() == scheduler.next_round()
+    assert loaded.delivery() == scheduler.delivery()
 
 
 def test_the_fewest_nodes_of_a_gang() -> None:
