@@ -11,32 +11,13 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
+from tests.deaths import DEATHS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # One round after the other, each saved; the process ends in the way that it is told, when it saves for the third time.
-PROGRAM = """
-import os, resource, signal, sys
-from pathlib import Path
+PROGRAM = f"""{DEATHS}
 from tests.rounds.test_killed import begin, go_on
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def while_writing():
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-
-def before_it_is_on_the_disk():
-    os.fsync = die
-
-def before_it_is_in_place():
-    Path.replace = die
-
-def after_it_is_in_place():
-    sync, calls = os.fsync, []
-    os.fsync = lambda file: die() if calls else (calls.append(file), sync(file))
 
 def between_rounds():
     die()

@@ -21,6 +21,7 @@ import gavel_py as gp
 from gavel_py.policies.fifo import Fifo
 from gavel_py.rounds.state_file import read_state, write_state
 from gavel_py.simulator.saved import SIMULATION
+from tests.deaths import DEATHS
 from tests.fakes import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,23 +230,8 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
             assert str(path) in refusal(gp.Simulation.load, path, few(), speeds()), f"was loaded without {way} {name}"
 
 
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
+PROGRAM = f"""{DEATHS}
 from tests.simulator.test_saving import begin, few
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def before_it_is_on_the_disk():
-    os.fsync = die
-
-def before_it_is_in_place():
-    Path.replace = die
-
-def after_it_is_in_place():
-    sync, calls = os.fsync, []
-    os.fsync = lambda file: die() if calls else (calls.append(file), sync(file))
 
 path, way = sys.argv[1:]
 simulation = begin(few(40), policy="max_min_fairness", job_failures="recorded")
