@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from gavel_py.proof import Proof
     from gavel_py.report import check_plot, plot_rounds
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
+    from gavel_py.runs import OverTime, Run, Stay
     from gavel_py.simulator import (
         Distribution,
         JobRecord,
@@ -165,6 +166,7 @@ _HOMES = {
     "proof": ("Proof",),
     "report": ("check_plot", "plot_rounds"),
     "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
+    "runs": ("OverTime", "Run", "Stay"),
     "simulator": (
         "Distribution",
         "JobRecord",
