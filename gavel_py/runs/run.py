@@ -67,8 +67,8 @@ class Stay:
 class Run:
     """One run.
 
-    labels: what was asked ("policy", "trace", "load" in jobs per hour, "cluster", "seed", "round_seconds", ...), None where it does not
-    apply; metrics: numbers by name (`METRICS`), None where there is none; jct_seconds: of each finished job, ascending;
+    labels: what was asked ("policy", "trace", "load" in jobs per hour, "cluster", "seed", "round_seconds", ...), None where it
+    does not apply; metrics: numbers by name (`METRICS`), None where there is none; jct_seconds: of each finished job, ascending;
     fairness: ρ of each job, ascending, empty where it is not known; over_time: None for a static solve; stays: for one run, where
     each gang was, empty where that was not kept; shares: {job type: {accelerator type: mean share of the time of its jobs}}.
     """
