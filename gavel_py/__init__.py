@@ -173,7 +173,6 @@ _HOMES = {
         "NodeFailures",
         "NodeWindow",
         "Outcome",
-        "OverTime",
         "Simulation",
         "SimulationResult",
         "Summary",
