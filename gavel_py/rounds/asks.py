@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,3 +37,17 @@ class Asks:
         if len(self.needs) == 1:
             return [NOTHING] * len(rows)
         return [self.needs[code] for code in self.need_of[rows].tolist()]
+
+    def joined(self, leaders: NDArray[np.int64], followers: NDArray[np.int64]) -> Asks:
+        """Return the same with the rows of leaders asking for what they and their followers ask for together."""
+        made = copy(self)
+        made.scopes = self.scopes.copy()
+        made.scopes[leaders] = np.minimum(self.scopes[leaders], self.scopes[followers])
+        if len(self.needs) > 1:
+            codes, made.need_of = {needs: code for code, needs in enumerate(self.needs)}, self.need_of.copy()
+            for a, b in zip(leaders.tolist(), followers.tolist(), strict=True):
+                one, other = self.needs[self.need_of[a]], self.needs[self.need_of[b]]
+                both = Needs(one.cpus + other.cpus, one.memory_gb + other.memory_gb)
+                made.need_of[a] = codes.setdefault(both, len(codes))
+            made.needs = list(codes)
+        return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,24 +14,35 @@ __all__ = ["Assignment", "Round"]
 
 @dataclass(frozen=True)
 class Assignment:
-    """GPUs of one accelerator type for one job; gpus: (node, index) pairs, as many as its gang."""
+    """GPUs of one accelerator type for one job; gpus: (node, index) pairs, as many as its gang.
+
+    shared_with: the jobs that run on the same GPUs; it is the same assignment whoever they are, and nobody restarts for them.
+    """
 
     accelerator: str
     gpus: list[Gpu]
+    shared_with: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def num_nodes(self) -> int:
         """On how many nodes the GPUs are."""
         return len({node for node, _ in self.gpus})
 
+    @property
+    def gpu_share(self) -> float:
+        """The GPUs that count as this job's: all of them if it is alone, and else an equal part for each who runs there."""
+        return len(self.gpus) / (1 + len(self.shared_with))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the assignment as plain data."""
-        return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus]}
+        company = {"shared_with": list(self.shared_with)} if self.shared_with else {}
+        return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus], **company}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Assignment:
         """Return the assignment that `to_dict` described."""
-        return cls(document["accelerator"], [(node, index) for node, index in document["gpus"]])
+        gpus = [(node, index) for node, index in document["gpus"]]
+        return cls(document["accelerator"], gpus, tuple(document.get("shared_with", ())))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.companies import Companies, CompanyKey
 from gavel_py.rounds.in_force import InForce, columns_of
 from gavel_py.rounds.scheduler_state import SchedulerState
 from gavel_py.rounds.waits import waits_of
@@ -23,12 +25,13 @@ def in_words(
 ) -> Round:
     """Return the round that follows the last one, with these assignments."""
     before = state.last.assignments if state.last is not None else {}
+    assignments = _with_present_company(assignments)
     running, stopped = state.running, before.keys() - assignments.keys()
     kept = {job_id for job_id, held in assignments.items() if (had := running.get(job_id)) is held or had == held}
     return Round(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
-        assignments=dict(assignments),
+        assignments=assignments,
         kept=tuple(job_id for job_id in assignments if job_id in kept),
         started=tuple(job_id for job_id in assignments if job_id not in kept),
         preempted=tuple(i for i in in_force.unfinished(state.book) if i in stopped) if stopped else (),
@@ -36,6 +39,16 @@ def in_words(
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
     )
+
+
+def _with_present_company(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
+    """Return them without partners that have left since they were decided."""
+    return {
+        job_id: replace(held, shared_with=tuple(other for other in held.shared_with if other in assignments))
+        if not assignments.keys() >= set(held.shared_with)
+        else held
+        for job_id, held in assignments.items()
+    }
 
 
 def begin(state: SchedulerState, in_force: InForce, begun: Round, round_seconds: float) -> None:
@@ -47,7 +60,7 @@ def begin(state: SchedulerState, in_force: InForce, begun: Round, round_seconds:
 
 def copied(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """Return copies: what a caller does with the lists must not change what runs."""
-    return {job_id: Assignment(held.accelerator, list(held.gpus)) for job_id, held in assignments.items()}
+    return {job_id: replace(held, gpus=list(held.gpus)) for job_id, held in assignments.items()}
 
 
 def given_away(told: Round) -> Round:
@@ -61,28 +74,52 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
     present = in_force.present(state.book)[:, None]
     fractions = in_force.allocation.time_fractions * present
     columns = columns_of(problem, begun.assignments)
-    waits = _waits(state, in_force, fractions, columns, present)
+    waits = _waits(state, in_force, fractions, columns, present, _shares(problem, begun.assignments))
     state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds, waits)
     if in_force.apart is not None:
         runs_apart = {job_id for job_id, held in begun.assignments.items() if state.spans.is_spread(held)}
         is_apart = np.array([job_id in runs_apart for job_id in problem.job_ids], dtype=bool)
         state.ledger.record_placement(problem.job_ids, fractions, in_force.apart, columns, is_apart, round_seconds)
+    if in_force.companies is not None:
+        state.company.record(in_force.companies.keys, *_in_company(in_force, in_force.companies, begun, present))
     for job_id in state.running.keys() - begun.assignments.keys():
         pasts[job_id].running_since_seconds = None
     for job_id, held in begun.assignments.items():
         past = pasts[job_id]
-        past.attained_gpu_seconds += round_seconds * len(held.gpus)
+        past.attained_gpu_seconds += round_seconds * held.gpu_share
         past.waiting_since_seconds = begun.end_seconds
     for job_id in begun.started:
         pasts[job_id].running_since_seconds = begun.start_seconds
 
 
 def _waits(
-    state: SchedulerState, in_force: InForce, fractions: Floats, columns: NDArray[np.int64], present: NDArray[np.bool_]
+    state: SchedulerState,
+    in_force: InForce,
+    fractions: Floats,
+    columns: NDArray[np.int64],
+    present: NDArray[np.bool_],
+    shares: Floats,
 ) -> NDArray[np.int64]:
-    """(N,) why jobs that are owed time do not run in the round that begins; present: (N, 1) those that are still there."""
+    """(N,) why jobs that are owed time do not run in the round that begins.
+
+    present: (N, 1) those that are still there; shares: (N,) the GPUs that count as each job's.
+    """
     problem, ids = in_force.problem, in_force.problem.job_ids
     ran = columns >= 0
-    used = np.bincount(columns[ran], weights=problem.num_gpus[ran], minlength=len(problem.capacities))
+    used = np.bincount(columns[ran], weights=shares[ran], minlength=len(problem.capacities))
     claims = np.where(present & in_force.lasting, state.ledger.deficits(ids) + fractions, 0.0)
     return waits_of(claims, ran, problem.runnable, problem.capacities - used, problem.num_gpus, ~state.ledger.knows(ids))
+
+
+def _shares(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -> Floats:
+    """(N,) the GPUs that count as each job's, 0 for who does not run."""
+    return np.array([assignments[i].gpu_share if i in assignments else 0.0 for i in problem.job_ids], dtype=float)
+
+
+def _in_company(in_force: InForce, companies: Companies, begun: Round, present: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """(E,) what is promised of this round with partners of each kind, and (E,) what is had of it."""
+    types, had = {job.job_id: job.job_type for job in in_force.jobs}, set()
+    for job_id, held in begun.assignments.items():
+        had |= {CompanyKey(job_id, types[other], held.accelerator) for other in held.shared_with}
+    received = np.array([key in had for key in companies.keys], dtype=float)
+    return companies.fractions * present[companies.rows, 0], received

@@ -12,11 +12,14 @@ from gavel_py.allocator import Solver
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.crews import Crews, crews_of
 from gavel_py.rounds.demand import Mechanism, RoundDemand
+from gavel_py.rounds.ground import Ground
 from gavel_py.rounds.in_force import InForce, columns_of, question_of, solved
 from gavel_py.rounds.kinds import kinds_of
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
 from gavel_py.rounds.planning import plan_round
+from gavel_py.rounds.planning_crews import Held, plan_in_crews
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
 from gavel_py.rounds.settled import settled
 
@@ -36,12 +39,15 @@ class Chooser:
     restart_seconds: float
     min_run_seconds: float
     whole_gangs: bool
+    sharing: bool
+    min_gain: float
 
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
         in_force = state.in_force
         if state.changed or in_force is None:
-            question = question_of(state.book, start, state.lasting, state.in_force, self.whole_gangs)
+            options = {"whole_gangs": self.whole_gangs, "sharing": self.sharing, "min_gain": self.min_gain}
+            question = question_of(state.book, start, state.lasting, state.in_force, **options)
             in_force = solved(question, state.nodes, self.profile, self.solver, state.rows)
         # A mechanism of the user's own may have reasons that nobody else knows.
         assignments = settled(state, in_force, backfill=self._backfills) if isinstance(self.mechanism, str) else None
@@ -54,17 +60,17 @@ class Chooser:
     def chosen(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> dict[str, Assignment]:
         """Return who runs where, beside those whose places are fixed."""
         types, nodes = in_force.problem.accelerator_types, state.nodes
-        return plan_round(
-            self._demand(state, in_force, fixed),
-            in_force.jobs,
-            types,
-            nodes.up,
-            state.lasting,
-            resolve_mechanism(self.mechanism, types),
-            fixed=fixed,
-            lost=nodes.lost,
-            ground=state.grounds.of(in_force.jobs, nodes.up, state.spans),
-        )
+        mechanism, ground = resolve_mechanism(self.mechanism, types), state.grounds.of(in_force.jobs, nodes.up, state.spans)
+
+        def plan(demand: RoundDemand, ground: Ground, previous: Held, fixed: Held) -> dict[str, Assignment]:
+            jobs = in_force.jobs
+            return plan_round(demand, jobs, types, nodes.up, previous, mechanism, fixed=fixed, lost=nodes.lost, ground=ground)
+
+        demand = self._demand(state, in_force, fixed)
+        if not self.sharing:
+            return plan(demand, ground, state.lasting, fixed)
+        crews = _crews(state, in_force, demand)
+        return plan_in_crews(plan, demand, crews, ground, state.lasting, fixed)
 
     def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
         problem = in_force.problem
@@ -102,11 +108,25 @@ class Chooser:
         problem, lasting = in_force.problem, state.lasting
         since = {job_id: state.book.standings[job_id].running_since_seconds for job_id in lasting}
         new = {job_id for job_id, begun in since.items() if begun is not None and start - begun < self.min_run_seconds}
+        new |= {other for job_id in new for other in lasting[job_id].shared_with}  # who would have to make room for whom?
         if not new:
             return {}
         columns = columns_of(problem, lasting)
         may_stay = problem.runnable[np.arange(len(columns)), columns].tolist()
         return {job_id: lasting[job_id] for job_id, may in zip(problem.job_ids, may_stay, strict=True) if may and job_id in new}
+
+
+def _crews(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> Crews:
+    """Who goes with whom."""
+    companies = in_force.companies
+    if companies is None:
+        return Crews.nobody(demand)
+    numbers = {job_id: row for row, job_id in enumerate(in_force.problem.job_ids)}
+    partners = np.full(len(numbers), -1, dtype=np.int64)
+    for job_id, held in state.lasting.items():
+        if job_id in numbers and held.shared_with:
+            partners[numbers[job_id]] = numbers.get(held.shared_with[0], -1)
+    return crews_of(demand, companies, state.company.owed(companies.keys), partners)
 
 
 def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_rounds: Floats) -> NDArray[np.int8]:

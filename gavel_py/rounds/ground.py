@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 from gavel_py.cluster import Cluster, Node
@@ -31,3 +32,9 @@ class Ground:
     def holds_for(self, jobs: Sequence[Job], nodes: Sequence[Node]) -> bool:
         """Say whether it is that of these jobs, the very same sequence, and of these nodes."""
         return jobs is self.jobs and nodes == self.nodes
+
+    def asking(self, asks: Asks) -> Ground:
+        """Return the same ground for jobs that ask for something else."""
+        made = copy(self)
+        made.asks = asks
+        return made

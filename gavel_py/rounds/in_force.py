@@ -17,6 +17,7 @@ from gavel_py.job_arrays import Profile, largest_gangs
 from gavel_py.jobs import Job
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.companies import Companies, companies_of
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.job_rows import JobRows
 from gavel_py.rounds.node_states import NodeStates
@@ -41,6 +42,8 @@ class Question:
     running_on: tuple[str | None, ...]
     previous_fractions: Floats | None
     whole_gangs: bool
+    sharing: bool = False
+    min_gain: float = 1.0
 
     def problem(self, nodes: NodeStates, profile: Profile, rows: JobRows | None = None) -> AllocationProblem:
         """Return the problem on the nodes as they are, with the normalisers of the whole cluster; rows: what is known of jobs."""
@@ -68,6 +71,8 @@ class Question:
             running_on=self.running_on,
             previous_fractions=self.previous_fractions,
             whole_gangs=self.whole_gangs,
+            sharing=self.sharing,
+            min_gain=self.min_gain,
         )
 
 
@@ -94,6 +99,14 @@ class InForce:
         speeds, spread = self.problem.speeds, self.allocation.spread_fractions
         return None if speeds is None or spread is None else np.where(speeds.differ, spread, np.nan)
 
+    @cached_property
+    def companies(self) -> Companies | None:
+        """What is promised of time in company, None if it is nothing."""
+        pairs, shares = self.allocation.pairs, self.problem.pairs
+        if pairs is None or shares is None or not len(pairs):
+            return None
+        return companies_of(pairs, shares.kinds, self.jobs, self.problem.accelerator_types)
+
     def present(self, book: JobBook) -> NDArray[np.bool_]:
         """(N,) the jobs that are still in the system with the same gang, and have steps left."""
         now = list(map(book.jobs.get, self.problem.job_ids))
@@ -111,9 +124,12 @@ class InForce:
 
 
 def question_of(
-    book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, whole_gangs: bool
+    book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
 ) -> Question:
-    """Return what the policy is to be asked now. running: who may go on where it runs; before: the allocation in force so far."""
+    """Return what the policy is to be asked now.
+
+    running: who may go on where it runs; before: the allocation in force so far; options: whole_gangs, sharing and min_gain.
+    """
     jobs = book.in_order
     pasts = [book.standings[job.job_id] for job in jobs]
     speeds: dict[str, float] = {}
@@ -132,7 +148,7 @@ def question_of(
         attained_gpu_seconds=tuple(past.attained_gpu_seconds for past in pasts),
         running_on=tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs),
         previous_fractions=None if before is None else _fractions_of(before.allocation, jobs),
-        whole_gangs=whole_gangs,
+        **options,
     )
 
 

@@ -100,6 +100,7 @@ class JobEvents(SchedulerCore):
         for job_id in set(job_ids):
             del state.book.standings[job_id]
         state.ledger.forget(set(job_ids))
+        state.company.forget(set(job_ids))
 
     def _check(self, job: Job) -> None:
         """Better refused here than to stop every round from now on."""

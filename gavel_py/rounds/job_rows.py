@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
@@ -12,8 +13,10 @@ from gavel_py.cluster import Cluster
 from gavel_py.hosts import Hosts
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job, Locality
+from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.problem import AllocationProblem
+from gavel_py.rounds.pair_table import PairTable
 from gavel_py.rounds.progress import PROGRESS, with_steps
 from gavel_py.throughput_profiles import ThroughputProfile
 
@@ -44,6 +47,7 @@ class JobRows:
         self._profile: Profile | None = None
         self._reasons: dict[str, str] = {}
         self._like: dict[tuple[object, ...], tuple[Floats, str | None]] = {}
+        self._pair_table: PairTable | None = None
 
     def problem(self, question: Question, cluster: Cluster, profile: Profile) -> AllocationProblem | None:
         """Return the problem as `AllocationProblem.from_jobs` would, None where that must be asked: a job has no steps left."""
@@ -59,6 +63,7 @@ class JobRows:
         self._cluster, self._profile, self._whole_gangs = cluster, profile, whole_gangs
         self._jobs, self._reasons = {}, {}
         self._like = {} if not keep_like else self._like
+        self._pair_table = self._pair_table if keep_like else None
         self._table = np.zeros((0, 4 * len(cluster.accelerator_names) + len(NUMBERS) + 5))
 
     def _row(self, job: Job) -> int:
@@ -145,4 +150,15 @@ class JobRows:
             running_on=np.array([columns[name] for name in question.running_on], dtype=np.int64),  # type: ignore[index]
             previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else np.array(previous, dtype=float),
             hosts=hosts,
+            pairs=self._pairs(question, types, np.where(np.isnan(consolidated), throughputs, consolidated)),
         )
+
+    def _pairs(self, question: Question, types: tuple[str, ...], alone: Floats) -> PairSpeeds | None:
+        """What is known of these jobs as pairs, None where nobody is to share."""
+        assert self._profile is not None  # noqa: S101
+        if not question.sharing:
+            return None
+        if self._pair_table is None:
+            self._pair_table = PairTable(self._profile)
+        found = pair_speeds(question.jobs, types, alone, self._pair_table)
+        return None if found is None else replace(found, min_gain=question.min_gain)

@@ -14,6 +14,7 @@ from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.rounds.arrays_as_data import as_data, from_data
 from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.company_ledger import CompanyLedger
 from gavel_py.rounds.in_force import InForce, Question
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.ledger import DeliveryLedger
@@ -38,6 +39,7 @@ def state_document(state: SchedulerState) -> dict[str, Any]:
         "coming": None if state.coming is None else _coming_document(state.coming),
         "last": None if state.last is None else state.last.to_dict(),
         "newly_failed": dict(state.newly_failed),
+        "company": state.company.to_list(),
     }
 
 
@@ -55,6 +57,7 @@ def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
         coming=None if coming is None else Coming(coming["start_seconds"], _assignments_from(coming["assignments"])),
         last=None if last is None else Round.from_dict(last),
         newly_failed=dict(document["newly_failed"]),
+        company=CompanyLedger.from_list(document["company"]),
     )
 
 

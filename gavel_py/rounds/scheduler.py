@@ -35,8 +35,8 @@ class RoundScheduler(JobEvents, NodeEvents):
     cluster: types that the profile does not know are left out, with a `GavelWarning`; policy: a name or a `Policy` object;
     round_seconds: length of a round; mechanism: who runs, a name (`resolve_mechanism`) or a function of what is owed;
     restart_seconds: what a restart costs a job that does not say it itself; min_run_seconds: a gang that has started is not
-    preempted before it has run so long, unless it loses its GPUs or may no longer run there; whole_gangs: see
-    `AllocationProblem.from_jobs`.
+    preempted before it has run so long, unless it loses its GPUs or may no longer run there; whole_gangs, sharing,
+    min_gain: see `AllocationProblem.from_jobs`.
     When a job or node came, went or changed, or a job reported progress, the allocation is solved anew for the next round; else
     it is kept. A job's account (`delivery`) is kept after it has left, until it is told to `forget` it.
     Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts; for a gang that

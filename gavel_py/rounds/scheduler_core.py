@@ -40,6 +40,8 @@ class SchedulerCore:
         restart_seconds: float = 0.0,
         min_run_seconds: float = 0.0,
         whole_gangs: bool = True,
+        sharing: bool = False,
+        min_gain: float = 1.0,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
@@ -52,7 +54,10 @@ class SchedulerCore:
         self.round_seconds = float(round_seconds)
         self.restart_seconds = float(restart_seconds)
         self.min_run_seconds = float(min_run_seconds)
-        self.whole_gangs = bool(whole_gangs)
+        self.whole_gangs, self.sharing = bool(whole_gangs), bool(sharing)
+        if not (is_finite(min_gain) and min_gain >= 1):
+            raise InputError(fault("min_gain", f"must be a finite number of at least 1, found {min_gain!r}"))
+        self.min_gain = float(min_gain)
         self.mechanism: MechanismName | Mechanism = mechanism
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # an unknown name is found here, not in a round
         self._state = SchedulerState(JobBook(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.companies import CompanyKey
+from gavel_py.rounds.company_ledger import CompanyLedger
 from gavel_py.rounds.grounds import Grounds
 from gavel_py.rounds.in_force import InForce
 from gavel_py.rounds.job_book import JobBook
@@ -30,7 +32,7 @@ class SchedulerState:
     """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; in_force: the allocation;
     changed: whether it must be solved anew; running: who holds GPUs now; coming: the next round, where it has been planned; last:
     the round begun last; newly_failed: {job_id: reason} of the jobs that failed for good since then; grounds, rows: what need not
-    be found anew, and stands in no file.
+    be found anew, and stands in no file; company: what of the ledger is time with partners.
     """
 
     book: JobBook
@@ -44,6 +46,7 @@ class SchedulerState:
     newly_failed: dict[str, str] = field(default_factory=dict)
     grounds: Grounds = field(default_factory=Grounds)
     rows: JobRows = field(default_factory=JobRows)
+    company: CompanyLedger = field(default_factory=CompanyLedger)
 
     @cached_property
     def spans(self) -> Spans:
@@ -79,12 +82,18 @@ class SchedulerState:
             past = self.book.standings[job.job_id]
             past.isolated_seconds, past.steps_counted = seconds, job.steps_done
         self.ledger.begin_allocation()
+        self.company.keep(() if in_force.companies is None else in_force.companies.keys)
         self.in_force, self.changed = in_force, False
 
     def stop(self, job_id: str) -> Assignment | None:
         """Let a gang hold its GPUs no more; return what it held."""
         self.book.standings[job_id].running_since_seconds = None
-        return self.running.pop(job_id, None)
+        held = self.running.pop(job_id, None)
+        for other in held.shared_with if held is not None else ():
+            if other in self.running:
+                rest = tuple(each for each in self.running[other].shared_with if each != job_id)
+                self.running[other] = replace(self.running[other], shared_with=rest)
+        return held
 
     def stop_lost(self, round_seconds: float) -> tuple[str, ...]:
         """Stop the gangs whose GPUs are gone, take back what the round in progress was counted for, and return their jobs."""
@@ -97,5 +106,9 @@ class SchedulerState:
         """Stop a gang, if it runs, as if the round in progress had not been: it has had nothing of it."""
         held = self.stop(job_id)
         if held is not None:
+            counted = held if self.last is None else self.last.assignments.get(job_id, held)
             self.ledger.take_back(job_id, held.accelerator, round_seconds, is_apart=self.spans.is_spread(held))
-            self.book.standings[job_id].attained_gpu_seconds -= round_seconds * len(held.gpus)
+            self.book.standings[job_id].attained_gpu_seconds -= round_seconds * counted.gpu_share
+            for partner in map(self.book.jobs.get, counted.shared_with):
+                if partner is not None:
+                    self.company.take_back(CompanyKey(job_id, partner.job_type, held.accelerator))
