@@ -11,6 +11,7 @@ import numpy as np
 
 from gavel_py.job_arrays import Profile
 from gavel_py.rounds import Round, RoundScheduler
+from gavel_py.simulator.company import CompanySpeeds
 from gavel_py.simulator.records import Outcome
 from gavel_py.simulator.state import SimulationState
 from gavel_py.simulator.work import Spans, Work
@@ -54,6 +55,7 @@ class Course:
         self._reads_progress, self._leave = reads_progress, leave
         cluster = scheduler.cluster
         self._spans = Spans(cluster)
+        self._company = CompanySpeeds(profile)
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour.tolist()
 
@@ -67,7 +69,8 @@ class Course:
             if not stops or stops[0].seconds > end + DIGITS * abs(end):
                 break
             stop = heappop(stops)
-            self._stopped(stop)
+            for other in self._stopped(stop):
+                self._goes_on(other, stop, end, stops)
             if not state.holds:
                 end = stop.seconds  # nobody is left who would have to wait for its end
         for stop in stops:  # those whose time has not come
@@ -114,6 +117,10 @@ class Course:
             restart = self._scheduler.restart_seconds if own is None else own
             work.started(state.now, restart, column, speed, self._prices[column], spread=spread)
             holds.take(work)
+        if self._scheduler.sharing:
+            for job_id, held in begun.assignments.items():
+                if held.shared_with != state.active[job_id].with_there:
+                    self._join(job_id, held.shared_with, state.now)
         state.tally.spread_job_rounds += holds.spread
 
     def _stops(self) -> tuple[float, list[Stop]]:
@@ -139,18 +146,50 @@ class Course:
         event = float(np.nextafter(state.events.next_seconds, math.inf))  # it is over when that has happened
         return max(state.now, min(first_stop, state.arrivals.next_seconds, event))
 
-    def _stopped(self, stop: Stop) -> None:
-        """A job ends, fails or is cancelled, unless it has left or lost its GPUs before."""
+    def _join(self, job_id: str, others: tuple[str, ...], seconds: float) -> Work:
+        """Let a gang have its GPUs with these jobs from now on, and with no others."""
+        state = self._state
+        work = state.holds.release(job_id)
+        if seconds > state.now and work.since_seconds <= state.now and self._checkpoint_seconds is None:
+            work.kept_steps = work.steps_done  # its checkpoint is that of the round's beginning
+        work.advance(state.now, seconds)
+        name = self._scheduler.cluster.accelerator_names[work.column_there]
+        speed, gpus = self._speed_with(work, others, name), work.job.num_gpus / (1 + len(others))
+        state.usage.used[name] += (seconds - state.now) * (work.gpus_there - gpus)  # it counts for the whole round as at its end
+        work.joined(others, speed, gpus, seconds, self._checkpoint_seconds)
+        state.holds.take(work)
+        return work
+
+    def _speed_with(self, work: Work, others: tuple[str, ...], accelerator: str) -> float:
+        """Steps/s of a gang on its GPUs in this company."""
+        speed = work.speed_on(self._profile, accelerator, spread=work.spread_there)
+        alone = work.speed_on(self._profile, accelerator, spread=False)
+        for other in others:
+            speed *= self._company.part(work.job, self._state.active[other].job, accelerator, alone)
+        return speed
+
+    def _goes_on(self, job_id: str, stop: Stop, end: float, stops: list[Stop]) -> None:
+        """Let a gang go on without the one that has stopped."""
+        if job_id in self._state.holds:
+            others = tuple(other for other in self._state.active[job_id].with_there if other != stop.job_id)
+            work = self._join(job_id, others, stop.seconds)
+            when = work.stops_at
+            if when <= end + DIGITS * abs(end):
+                heappush(stops, _stop(work, when))
+
+    def _stopped(self, stop: Stop) -> tuple[str, ...]:
+        """A job ends, fails or is cancelled, unless it has left or lost its GPUs before; return those that shared them."""
         state, running = self._state, stop.job_id in self._state.holds
         work = state.active.get(stop.job_id)
         if work is None or not (running or stop.how == "cancelled"):
-            return
+            return ()
+        others = work.with_there if running else ()
         if stop.how == "failed":
             self._cut(stop.job_id, stop.seconds)
             work.failed()
             if not self._scheduler.job_failed(stop.job_id):
                 self._leave(stop.job_id, Outcome.FAILED, stop.seconds)
-            return
+            return others
         if running:
             self._freed(stop.job_id, stop.seconds).advance(state.now, stop.seconds)
         if stop.how == "finished":
@@ -160,12 +199,13 @@ class Course:
         else:
             self._scheduler.cancel(stop.job_id)
             self._leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
+        return others
 
     def _freed(self, job_id: str, seconds: float) -> Work:
         """Take a gang off its GPUs, and count them as used until now."""
         work = self._state.holds.release(job_id)
         name = self._scheduler.cluster.accelerator_names[work.column_there]
-        self._state.usage.used[name] += (seconds - self._state.now) * work.job.num_gpus
+        self._state.usage.used[name] += (seconds - self._state.now) * work.gpus_there
         return work
 
     def _cut(self, job_id: str, seconds: float) -> Work:

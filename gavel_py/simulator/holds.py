@@ -14,7 +14,7 @@ __all__ = ["Holds"]
 Floats = NDArray[np.float64]
 
 FIRST_PLACES = 64
-PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "price_per_hour")
+PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per_hour", "since_seconds")
 ROWS = {name: row for row, name in enumerate((*NUMBERS, *PER_GANG))}
 
 
@@ -29,7 +29,8 @@ class Holds:
         self._table: Floats = np.zeros((len(ROWS), FIRST_PLACES))
         self._works: list[Work] = []
         self._places: dict[str, int] = {}
-        self._gpus: list[int] = [0] * num_types
+        self._gpus: list[float] = [0] * num_types
+        self._sharing = 0
         self.spread = 0
 
     def __len__(self) -> int:
@@ -43,8 +44,8 @@ class Holds:
         return iter(self._places)
 
     @property
-    def gpus(self) -> tuple[int, ...]:
-        """(K,) the GPUs held of each type."""
+    def gpus(self) -> tuple[float, ...]:
+        """(K,) the GPUs held of each type, those of several gangs once."""
         return tuple(self._gpus)
 
     def take(self, work: Work) -> None:
@@ -53,11 +54,13 @@ class Holds:
         if place == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
         numbers = [getattr(work, name) for name in NUMBERS]
-        there = [work.total_steps, work.fails_at, work.speed_there, work.job.num_gpus, work.price_there]
+        gpus, saved = work.gpus_there, work.job.num_gpus - work.gpus_there
+        there = [work.total_steps, work.fails_at, work.speed_there, gpus, saved, work.price_there, work.since_seconds]
         self._table[:, place] = numbers + there
         self._works.append(work)
         self._places[work.job.job_id] = place
-        self._gpus[work.column_there] += work.job.num_gpus
+        self._gpus[work.column_there] += gpus
+        self._sharing += bool(work.with_there)
         self.spread += work.spread_there
 
     def release(self, job_id: str) -> Work:
@@ -65,7 +68,8 @@ class Holds:
         place, last = self._places.pop(job_id), len(self._works) - 1
         work = self._works[place]
         self._write_back(place)
-        self._gpus[work.column_there] -= work.job.num_gpus
+        self._gpus[work.column_there] -= work.gpus_there
+        self._sharing -= bool(work.with_there)
         self.spread -= work.spread_there
         if place < last:  # the last one takes its place
             self._table[:, place] = self._table[:, last]
@@ -88,7 +92,7 @@ class Holds:
         """Return (G,) when each gang would be done or fail, if nothing else happened from `start` on; in the order of `at`."""
         target = np.minimum(self._row("total_steps"), self._row("fails_at"))
         needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
-        return start + self._row("starting_seconds") + needed
+        return np.maximum(start, self._row("since_seconds")) + self._row("starting_seconds") + needed
 
     def at(self, place: int) -> Work:
         """Return the job in this place."""
@@ -96,11 +100,15 @@ class Holds:
 
     def advance(self, start: float, until: float) -> None:
         """Credit all gangs with their work from `start` to `until`; what is left of a start goes on."""
-        held = until - start
-        begin = start + self._row("starting_seconds")
-        worked = np.maximum(0.0, until - begin)
+        starts = np.maximum(start, self._row("since_seconds"))
+        held = until - starts
+        begin = starts + self._row("starting_seconds")
+        worked, lost = np.maximum(0.0, until - begin), np.minimum(begin, until) - starts
         self._row("running_seconds")[:] += held
-        self._row("lost_seconds")[:] += np.minimum(begin, until) - start
+        self._row("lost_seconds")[:] += lost
+        if self._sharing:
+            self._row("saved_gpu_seconds")[:] += held * self._row("saved_gpus")
+            self._row("saved_lost_gpu_seconds")[:] += lost * self._row("saved_gpus")
         steps = self._row("steps_done")
         np.minimum(self._row("total_steps"), steps + worked * self._row("speed"), out=steps)
         self._row("cost")[:] += held / 3600 * self._row("gpus") * self._row("price_per_hour")

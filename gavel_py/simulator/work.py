@@ -20,10 +20,13 @@ from gavel_py.workloads import Submission
 __all__ = ["NUMBERS", "Spans", "Work", "deadline_of", "total_steps_of"]
 
 
-NUMBERS = ("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds")
+NUMBERS = (
+    *("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds"),
+    *("saved_gpu_seconds", "saved_lost_gpu_seconds"),
+)
 """What time changes of a job that holds GPUs."""
 
-THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there")
+THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there", "gpus_there", "since_seconds", "kept_steps")
 COUNTS = ("starts", "preemptions", "failures")
 KEPT = (
     *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds"),
@@ -38,7 +41,9 @@ class Work:
     number: how many jobs of the trace stand before it; total_steps: what it really has to do; failing_at: the parts of its work at
     which it fails; expected_steps: what policies see; starting_seconds: how long it still has to start where it is;
     worked_seconds: how long it has worked there, at speed_there steps/s; column_there, price_there: the accelerator type, as its
-    column, and what an hour of one of its GPUs costs; spread_there: whether its gang is on more nodes than it had to be.
+    column, and what an hour of one of its GPUs costs; spread_there: whether its gang is on more nodes than it had to be;
+    with_there: the jobs that have the same GPUs, since since_seconds; gpus_there: the GPUs that count as its own, of which others
+    save it saved_gpu_seconds; kept_steps: what it had done at its last checkpoint before its company changed.
     """
 
     def __init__(
@@ -60,6 +65,9 @@ class Work:
         self.running_seconds = self.lost_seconds = self.cost = 0.0
         self.starting_seconds = self.worked_seconds = 0.0
         self.column_there, self.speed_there, self.price_there, self.spread_there = -1, 0.0, 0.0, False
+        self.with_there: tuple[str, ...] = ()
+        self.gpus_there, self.since_seconds, self.kept_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
+        self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
         self.starts = self.preemptions = self.failures = 0
         self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool], float] = {}
@@ -68,6 +76,12 @@ class Work:
     def fails_at(self) -> float:
         """The steps at which it fails, infinite if it does not any more."""
         return self.failing[0] * self.total_steps if self.failing else math.inf
+
+    @property
+    def stops_at(self) -> float:
+        """When it will be done or fail, if nothing else happens after `since_seconds`, until which it has its credit."""
+        needed = max(0.0, (min(self.total_steps, self.fails_at) - self.steps_done) / self.speed_there)
+        return self.since_seconds + self.starting_seconds + needed
 
     def speed_on(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
         """Return the steps/s of its gang there; that of a consolidated one where the profile knows no other."""
@@ -82,12 +96,28 @@ class Work:
         """Note that it has got GPUs that it did not have, and how long its start takes; all that it has done is kept."""
         self.starts += 1
         self.starting_seconds, self.worked_seconds, self.steps_there = starting_seconds, 0.0, self.steps_done
+        self.kept_steps, self.since_seconds = self.steps_done, seconds
+        self.with_there, self.gpus_there = (), float(self.job.num_gpus)
         self.column_there, self.speed_there, self.price_there = column, speed, price_per_hour
         self.spread_there = spread
         self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
 
+    def joined(self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, checkpoint_seconds: float | None) -> None:
+        """Note with whom it has its GPUs from this time on, how fast it is then, and how many of them count as its own.
+
+        It has been credited with its work until then. What it has done since its last checkpoint it has done at another speed.
+        """
+        if checkpoint_seconds is not None:
+            kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
+            if kept:
+                self.kept_steps = min(self.steps_done, self.steps_there + kept * self.speed_there)
+            self.worked_seconds -= kept
+            self.steps_there = self.steps_done - self.worked_seconds * speed
+        self.with_there, self.speed_there, self.gpus_there, self.since_seconds = others, speed, gpus, seconds
+
     def advance(self, start: float, until: float) -> None:
         """Credit it with its work from one time to another; what is left of its start goes on afterwards."""
+        start = max(start, self.since_seconds)
         begin = start + self.starting_seconds
         worked = max(0.0, until - begin)
         self._hold(until - start, min(begin, until) - start)
@@ -98,12 +128,17 @@ class Work:
     def cut(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
         """Let it lose what it has done since its last checkpoint; start: of the round, with a checkpoint if there are no others."""
         if checkpoint_seconds is None:
-            self._hold(until - start, until - start)
+            since = max(start, self.since_seconds)
+            self._hold(until - since, until - since)
+            if since > start:  # its company has changed in this round, and it has been credited with what was before
+                self._lose(since - start)
+                self.steps_done = self.kept_steps
             return
         self.advance(start, until)
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
-        self.lost_seconds += self.worked_seconds - kept
-        self.steps_done = min(self.steps_done, self.steps_there + kept * self.speed_there)
+        self._lose(self.worked_seconds - kept)
+        kept_steps = self.steps_there + kept * self.speed_there if kept else self.kept_steps
+        self.steps_done = min(self.steps_done, kept_steps)
 
     def finished(self) -> None:
         """Note that it is done, whatever rounding says."""
@@ -116,7 +151,8 @@ class Work:
 
     def to_dict(self) -> dict[str, Any]:
         """Return how far it is as plain data; the job itself stands in the trace."""
-        return {name: getattr(self, name) for name in KEPT} | {"failing": list(self.failing)}
+        lists = {"failing": list(self.failing), "with_there": list(self.with_there)}
+        return {name: getattr(self, name) for name in KEPT} | lists
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> Work:
@@ -124,12 +160,18 @@ class Work:
         made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
         for name in KEPT:
             setattr(made, name, document[name])
+        made.with_there = tuple(document["with_there"])
         return made
 
     def _hold(self, seconds: float, lost: float) -> None:
         self.running_seconds += seconds
-        self.lost_seconds += lost
-        self.cost += seconds / 3600 * self.job.num_gpus * self.price_there
+        self._lose(lost)
+        self.cost += seconds / 3600 * self.gpus_there * self.price_there
+        self.saved_gpu_seconds += seconds * (self.job.num_gpus - self.gpus_there)
+
+    def _lose(self, seconds: float) -> None:
+        self.lost_seconds += seconds
+        self.saved_lost_gpu_seconds += seconds * (self.job.num_gpus - self.gpus_there)
 
     def record(self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
         """Return what became of it, as of this time."""
@@ -147,8 +189,8 @@ class Work:
             jct_seconds=seconds - job.arrival_seconds if outcome is Outcome.FINISHED else None,
             queueing_seconds=max(0.0, seconds - job.arrival_seconds - self.running_seconds),
             running_seconds=self.running_seconds,
-            gpu_seconds=self.running_seconds * job.num_gpus,
-            lost_gpu_seconds=self.lost_seconds * job.num_gpus,
+            gpu_seconds=self.running_seconds * job.num_gpus - self.saved_gpu_seconds,
+            lost_gpu_seconds=self.lost_seconds * job.num_gpus - self.saved_lost_gpu_seconds,
             starts=self.starts,
             preemptions=self.preemptions,
             failures=self.failures,
