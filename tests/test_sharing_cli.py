@@ -52,7 +52,6 @@ def test_pairs_that_gain_too_little_are_left_out(gavel: Gavel, jobs: list[str]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sharing", "--rounds", "2"], "--rounds gives GPUs to one job each; leave it out with --sharing"),
         (["--min-gain", "1.2"], "--min-gain says which pairs of jobs may share GPUs; give --sharing with it"),
         (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide who shares GPUs"),
         (["--sharing", "-p", "max_min_fairness,agnostic=true"], "sees no throughputs, so it cannot tell what sharing costs"),

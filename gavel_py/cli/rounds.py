@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -13,9 +14,11 @@ import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import csv_text, emit, table_text, width
+from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option
 
-__all__ = ["command", "delivery_text", "play", "rounds_text"]
+__all__ = ["Played", "command", "delivery_text", "play", "rounds_text"]
 
+SAME = "= stays where it was"
 MOST_SHOWN = 5
 """Jobs listed of those that are owed time; the JSON has them all."""
 
@@ -24,11 +27,14 @@ MOST_SHOWN = 5
 @problem_options
 @click.option("--rounds", "-n", "num_rounds", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the rounds too, as .svg or .png.")
-def command(request: Request, num_rounds: int, plot: Path | None) -> None:
+@sharing_option
+@min_gain_option
+def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None) -> None:
     """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
 
     The job set stays as it is: no job makes progress, arrives or leaves.
     """
+    least = min_gain_of(sharing, min_gain)
     if plot is not None:
         gp.check_plot(plot)  # a wrong name is told before the rounds are played
     with warnings_shown():
@@ -36,7 +42,9 @@ def command(request: Request, num_rounds: int, plot: Path | None) -> None:
         if others:
             raise click.UsageError("rounds are shown for one --policy at a time")
         inputs = load(request)
-        scheduler, rounds = play(inputs, policy, num_rounds, request.round_seconds)
+        if sharing:
+            check_known(inputs.profile, inputs.problem(sharing=True).pairs)
+        scheduler, rounds = play(inputs, policy, Played(num_rounds, request.round_seconds, sharing, least))
     delivery, allocation = scheduler.delivery(), scheduler.allocation
     assert allocation is not None  # noqa: S101
     if plot is not None:
@@ -60,14 +68,29 @@ def command(request: Request, num_rounds: int, plot: Path | None) -> None:
         emit("\n".join(part for part in (rounds_text(inputs.jobs, rounds), delivery_text(delivery), told) if part), request.out)
 
 
-def play(inputs: Inputs, policy: gp.Policy, num_rounds: int, round_seconds: float) -> tuple[gp.RoundScheduler, list[gp.Round]]:
-    """Return a scheduler of these jobs after `num_rounds` rounds, and the rounds."""
+class Played(NamedTuple):
+    """Rounds that are to be played: how many, how long, and whether jobs share GPUs in them, with what gain at least."""
+
+    number: int
+    round_seconds: float
+    sharing: bool = False
+    min_gain: float = 1.0
+
+
+def play(inputs: Inputs, policy: gp.Policy, rounds: Played) -> tuple[gp.RoundScheduler, list[gp.Round]]:
+    """Return a scheduler of these jobs after these rounds, and the rounds."""
     scheduler = gp.RoundScheduler(
-        inputs.cluster, inputs.profile, policy=policy, round_seconds=round_seconds, whole_gangs=inputs.whole_gangs
+        inputs.cluster,
+        inputs.profile,
+        policy=policy,
+        round_seconds=rounds.round_seconds,
+        whole_gangs=inputs.whole_gangs,
+        sharing=rounds.sharing,
+        min_gain=rounds.min_gain,
     )
     for job in inputs.jobs:
         scheduler.submit(job)
-    return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
+    return scheduler, [scheduler.next_round() for _ in range(rounds.number)]
 
 
 def _csv_rows(rounds: Iterable[gp.Round]) -> Iterable[list[object]]:
@@ -107,14 +130,15 @@ def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
         rows = []
         for job, row in zip(jobs, cells, strict=True):
             # The GPUs stand in the table's first round and wherever they change.
-            stays = [k != group[0] and job.job_id in rounds[k].kept for k in group]
+            stays = [k != group[0] and row[k] == row[k - 1] and job.job_id in rounds[k].kept for k in group]
             rows.append([job.job_id, str(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
-        tables.append(table_text("GPUs of each job (node:GPU; = stays where it was)", columns, rows, text_columns=len(columns)))
+        tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", columns, rows, text_columns=len(columns)))
     return "\n".join(tables)
 
 
 def _cell(round_: gp.Round, job_id: str) -> str:
-    return gpus_text(round_.assignments[job_id].gpus) if job_id in round_.assignments else "."
+    held = round_.assignments.get(job_id)
+    return "." if held is None else " with ".join([gpus_text(held.gpus), *held.shared_with])
 
 
 def _groups(widths: list[int], room: int) -> Iterable[list[int]]:

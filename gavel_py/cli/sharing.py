@@ -1,16 +1,41 @@
-"""Which jobs share GPUs, as text."""
+"""The options by which jobs share GPUs, and which of them do, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import click
+
 import gavel_py as gp
 from gavel_py.cli.output import counted, number, table_text
 
-__all__ = ["sharing_text"]
+__all__ = ["check_known", "min_gain_of", "min_gain_option", "sharing_option", "sharing_text"]
+
+sharing_option = click.option(
+    "--sharing", is_flag=True, help="Let jobs share GPUs two by two, where the profile knows how fast they are then."
+)
+min_gain_option = click.option(
+    "--min-gain",
+    type=click.FloatRange(1.0),
+    metavar="G",
+    help="With --sharing: only pairs that do more than G times what one of them does alone [1].",
+)
 
 MOST_PAIRS = 10
 """Pairs that are listed, those with the most GPUs; the JSON has them all."""
+
+
+def min_gain_of(sharing: bool, min_gain: float | None) -> float:
+    """Return the least gain of pairs; raises `UsageError` where nobody is to share."""
+    if min_gain is not None and not sharing:
+        raise click.UsageError("--min-gain says which pairs of jobs may share GPUs; give --sharing with it")
+    return min_gain or 1.0
+
+
+def check_known(profile: gp.Profile, pairs: object) -> None:
+    """Raise unless something is known of pairs: what came of asking the profile."""
+    if pairs is None:
+        raise gp.InputError(f"profile {profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
 
 
 def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, int]) -> str:

@@ -14,8 +14,8 @@ import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, csv_text, emit, number, table_text
-from gavel_py.cli.rounds import delivery_text, play, rounds_text
-from gavel_py.cli.sharing import sharing_text
+from gavel_py.cli.rounds import Played, delivery_text, play, rounds_text
+from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option, sharing_text
 from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
 
 __all__ = ["command", "stages_text"]
@@ -43,13 +43,8 @@ MOST_STAGES = 10
     metavar="CHANGE",
     help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
 )
-@click.option("--sharing", is_flag=True, help="Let jobs share GPUs two by two, where the profile knows how fast they are then.")
-@click.option(
-    "--min-gain",
-    type=click.FloatRange(1.0),
-    metavar="G",
-    help="With --sharing: only pairs that do more than G times what one of them does alone [1].",
-)
+@sharing_option
+@min_gain_option
 def command(
     request: Request, num_rounds: int, merge_tolerance: float, what_if: tuple[str, ...], sharing: bool, min_gain: float | None
 ) -> None:
@@ -66,26 +61,21 @@ def command(
     changes = changes_of(what_if)
     if changes and num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
-    if sharing and num_rounds:
-        raise click.UsageError("--rounds gives GPUs to one job each; leave it out with --sharing")
-    if min_gain is not None and not sharing:
-        raise click.UsageError("--min-gain says which pairs of jobs may share GPUs; give --sharing with it")
+    least = min_gain_of(sharing, min_gain)
     with warnings_shown():
         policies = policies_of(request)
         started = time.perf_counter()
         inputs = load(request)
         read = time.perf_counter()
-        problem = inputs.problem(sharing=sharing, min_gain=min_gain or 1.0)
-        if sharing and problem.pairs is None:
-            raise gp.InputError(f"profile {inputs.profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
+        problem = inputs.problem(sharing=sharing, min_gain=least)
+        if sharing:
+            check_known(inputs.profile, problem.pairs)
         built = time.perf_counter()
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = [(change, change.applied(problem)) for change in changes]
-        results = [
-            _result(inputs, problem, policy, num_rounds, request.round_seconds, seconds, merge_tolerance, others)
-            for policy in policies
-        ]
+        rounds = Played(num_rounds, request.round_seconds, sharing, least)
+        results = [_result(inputs, problem, policy, rounds, seconds, merge_tolerance, others) for policy in policies]
     if request.form == "json":
         documents = [result.document for result in results]
         emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
@@ -111,8 +101,7 @@ def _result(
     inputs: Inputs,
     problem: gp.AllocationProblem,
     policy: gp.Policy,
-    num_rounds: int,
-    round_seconds: float,
+    rounds_to_play: Played,
     seconds: dict[str, float],
     merge_tolerance: float,
     others: list[tuple[Change, gp.AllocationProblem]],
@@ -121,11 +110,11 @@ def _result(
     allocation = solver.solve(problem)
     document = allocation.to_dict()
     document["seconds"] |= seconds
-    if not num_rounds:
+    if not rounds_to_play.number:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others)
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
         return Result(policy.label, allocation, [], None, document, what_ifs)
-    scheduler, rounds = play(inputs, policy, num_rounds, round_seconds)
+    scheduler, rounds = play(inputs, policy, rounds_to_play)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     return Result(policy.label, allocation, rounds, delivery, document)

@@ -156,7 +156,7 @@ class Course:
         name = self._scheduler.cluster.accelerator_names[work.column_there]
         speed, gpus = self._speed_with(work, others, name), work.job.num_gpus / (1 + len(others))
         state.usage.used[name] += (seconds - state.now) * (work.gpus_there - gpus)  # it counts for the whole round as at its end
-        work.joined(others, speed, gpus, seconds, self._checkpoint_seconds)
+        work.joined(others, speed, gpus, seconds, state.now, self._checkpoint_seconds)
         state.holds.take(work)
         return work
 

@@ -26,11 +26,12 @@ NUMBERS = (
 )
 """What time changes of a job that holds GPUs."""
 
-THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there", "gpus_there", "since_seconds", "kept_steps")
+THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there", "gpus_there", "since_seconds")
+OPEN = ("kept_steps", "open_seconds", "open_saved")
 COUNTS = ("starts", "preemptions", "failures")
 KEPT = (
     *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds"),
-    *(*NUMBERS, *THERE, *COUNTS),
+    *(*NUMBERS, *THERE, *OPEN, *COUNTS),
 )
 """What a file must hold of a job on its way."""
 
@@ -43,7 +44,8 @@ class Work:
     worked_seconds: how long it has worked there, at speed_there steps/s; column_there, price_there: the accelerator type, as its
     column, and what an hour of one of its GPUs costs; spread_there: whether its gang is on more nodes than it had to be;
     with_there: the jobs that have the same GPUs, since since_seconds; gpus_there: the GPUs that count as its own, of which others
-    save it saved_gpu_seconds; kept_steps: what it had done at its last checkpoint before its company changed.
+    save it saved_gpu_seconds; kept_steps: what it had done at its last checkpoint before its company changed; open_seconds: how
+    long it had worked since then when it changed, in which others saved it open_saved GPU-seconds.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Work:
         self.with_there: tuple[str, ...] = ()
         self.gpus_there, self.since_seconds, self.kept_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
         self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
+        self.open_seconds = self.open_saved = 0.0
         self.starts = self.preemptions = self.failures = 0
         self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool], float] = {}
@@ -97,21 +100,32 @@ class Work:
         self.starts += 1
         self.starting_seconds, self.worked_seconds, self.steps_there = starting_seconds, 0.0, self.steps_done
         self.kept_steps, self.since_seconds = self.steps_done, seconds
+        self.open_seconds = self.open_saved = 0.0
         self.with_there, self.gpus_there = (), float(self.job.num_gpus)
         self.column_there, self.speed_there, self.price_there = column, speed, price_per_hour
         self.spread_there = spread
         self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
 
-    def joined(self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, checkpoint_seconds: float | None) -> None:
+    def joined(
+        self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, start: float, checkpoint_seconds: float | None
+    ) -> None:
         """Note with whom it has its GPUs from this time on, how fast it is then, and how many of them count as its own.
 
-        It has been credited with its work until then. What it has done since its last checkpoint it has done at another speed.
+        It has been credited with its work until then; start: of the round. What it has done since its last checkpoint it has done
+        at another speed, and on other GPUs.
         """
-        if checkpoint_seconds is not None:
+        saved = self.job.num_gpus - self.gpus_there
+        if checkpoint_seconds is None:
+            before = self.open_saved if self.since_seconds > start else 0.0
+            self.open_saved = before + (seconds - max(start, self.since_seconds)) * saved
+        else:
             kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
             if kept:
                 self.kept_steps = min(self.steps_done, self.steps_there + kept * self.speed_there)
+                self.open_seconds = self.open_saved = 0.0
             self.worked_seconds -= kept
+            self.open_saved += (self.worked_seconds - self.open_seconds) * saved
+            self.open_seconds = self.worked_seconds
             self.steps_there = self.steps_done - self.worked_seconds * speed
         self.with_there, self.speed_there, self.gpus_there, self.since_seconds = others, speed, gpus, seconds
 
@@ -127,18 +141,23 @@ class Work:
 
     def cut(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
         """Let it lose what it has done since its last checkpoint; start: of the round, with a checkpoint if there are no others."""
+        saved = self.job.num_gpus - self.gpus_there
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
             self._hold(until - since, until - since)
             if since > start:  # its company has changed in this round, and it has been credited with what was before
-                self._lose(since - start)
+                self._lose(since - start, self.open_saved)
                 self.steps_done = self.kept_steps
             return
         self.advance(start, until)
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
-        self._lose(self.worked_seconds - kept)
-        kept_steps = self.steps_there + kept * self.speed_there if kept else self.kept_steps
-        self.steps_done = min(self.steps_done, kept_steps)
+        lost = self.worked_seconds - kept
+        if kept:
+            self._lose(lost, lost * saved)
+            self.steps_done = min(self.steps_done, self.steps_there + kept * self.speed_there)
+        else:
+            self._lose(lost, self.open_saved + (lost - self.open_seconds) * saved)
+            self.steps_done = min(self.steps_done, self.kept_steps)
 
     def finished(self) -> None:
         """Note that it is done, whatever rounding says."""
@@ -164,14 +183,15 @@ class Work:
         return made
 
     def _hold(self, seconds: float, lost: float) -> None:
+        saved = self.job.num_gpus - self.gpus_there
         self.running_seconds += seconds
-        self._lose(lost)
+        self._lose(lost, lost * saved)
         self.cost += seconds / 3600 * self.gpus_there * self.price_there
-        self.saved_gpu_seconds += seconds * (self.job.num_gpus - self.gpus_there)
+        self.saved_gpu_seconds += seconds * saved
 
-    def _lose(self, seconds: float) -> None:
+    def _lose(self, seconds: float, saved_gpu_seconds: float) -> None:
         self.lost_seconds += seconds
-        self.saved_lost_gpu_seconds += seconds * (self.job.num_gpus - self.gpus_there)
+        self.saved_lost_gpu_seconds += saved_gpu_seconds
 
     def record(self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
         """Return what became of it, as of this time."""

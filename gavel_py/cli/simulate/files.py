@@ -74,9 +74,8 @@ class Outputs:
         """Write the line of a round, if rounds are written; active: jobs that are in the system."""
         if "timeline" not in self._files:
             return
-        used = Counter[str]()
-        for held in begun.assignments.values():
-            used[held.accelerator] += len(held.gpus)
+        gpus = {(held.accelerator, gpu) for held in begun.assignments.values() for gpu in held.gpus}  # shared ones once
+        used = Counter(accelerator for accelerator, _ in gpus)
         running = len(begun.assignments)
         first = [policy, begun.index, begun.start_seconds, running, active - running]
         last = [*(used[name] for name in self._accelerators), len(begun.started), len(begun.preempted)]

@@ -9,6 +9,7 @@ from typing import Literal
 import click
 
 from gavel_py.cli.inputs import Common, Option, bundled, common_options, output_options, round_option
+from gavel_py.cli.sharing import min_gain_option, sharing_option
 from gavel_py.cli.simulate.times import time_option
 from gavel_py.cli.trace.files import format_option, strict_option
 
@@ -33,6 +34,8 @@ class Request(Common):
     restart_seconds: float
     min_run_seconds: float
     mechanism: Literal["deficit", "priority"]
+    sharing: bool
+    min_gain: float | None
     node_mtbf: float | None
     node_repair: float | None
     maintenance: tuple[str, ...]
@@ -76,6 +79,8 @@ OPTIONS: tuple[Option, ...] = (
         show_default=True,
         help="Who runs in a round; priority: as published.",
     ),
+    sharing_option,
+    min_gain_option,
     click.option("--node-mtbf", type=HOURS, metavar="HOURS", help="Mean time between the failures of a node."),
     click.option("--node-repair", type=HOURS, metavar="HOURS", help="Mean time that its repair takes."),
     click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import gavel_py as gp
+from gavel_py.cli.sharing import min_gain_of
 from gavel_py.cli.simulate.files import Outputs
 from gavel_py.cli.simulate.interrupt import Interrupt
 from gavel_py.cli.simulate.options import Request
@@ -53,6 +54,8 @@ class Run:
             mechanism=request.mechanism,
             restart_seconds=request.restart_seconds,
             min_run_seconds=request.min_run_seconds,
+            sharing=request.sharing,
+            min_gain=min_gain_of(request.sharing, request.min_gain),
             on_round=self._round,
         )
         self.rounds = self._left = 0

@@ -10,6 +10,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import cluster_of, profile_of
+from gavel_py.cli.sharing import check_known, min_gain_of
 from gavel_py.cli.simulate.nodes import failures_of, maintenance_of
 from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.trace.files import read
@@ -40,7 +41,7 @@ def load(request: Request) -> Scenario:
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
         attempt(partial(_check_ends, trace, request))
-        attempt(lambda: gp.AllocationProblem.from_jobs(trace.jobs, cluster, profile, whole_gangs=False))
+        attempt(lambda: _check_jobs(trace, cluster, profile, request))
     _warn(trace, request)
     return Scenario(trace, cluster, profile, failures, windows)
 
@@ -73,6 +74,14 @@ def _check_ends(trace: gp.Trace, request: Request) -> None:
     text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
     lacking = [submission.job.job_id for submission in trace if _lacks_end(submission.job)]
     InputError.raise_any([Fault(f"{request.trace_file} (job {job_id!r})", "total_steps", text) for job_id in lacking])
+
+
+def _check_jobs(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> None:
+    """Raise for jobs that fit neither cluster nor profile, and if they are to share GPUs and nothing is known of pairs."""
+    min_gain_of(request.sharing, request.min_gain)
+    problem = gp.AllocationProblem.from_jobs(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing)
+    if request.sharing:
+        check_known(profile, problem.pairs)
 
 
 def _warn(trace: gp.Trace, request: Request) -> None:

@@ -97,6 +97,8 @@ def settings_of(request: Request) -> dict[str, Any]:
         "restart_seconds": request.restart_seconds,
         "min_run_seconds": request.min_run_seconds,
         "mechanism": request.mechanism,
+        "sharing": request.sharing,
+        "min_gain": request.min_gain,
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
