@@ -15,6 +15,7 @@ from gavel_py.constraints import ConstraintOutcome
 from gavel_py.errors import InputError
 from gavel_py.pairing import Pairs
 from gavel_py.proof import Evidence, Proof, StageProof
+from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Allocation", "AllocationStatus", "Route"]
@@ -106,10 +107,10 @@ class Allocation:
         """
         if self.evidence is None:
             raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
-        fractions = self.by_column.time_fractions
-        proof = self.evidence.proof(fractions)
-        if self.pairs is not None and self.evidence.columns is not None:
-            alone = fractions[:, : len(self.accelerator_types)]
+        times = self.evidence.times or JobTimes(self.evidence.problem, self.by_column.time_fractions)
+        proof = self.evidence.proof(times)
+        if isinstance(times, ClassTimes) and self.pairs is not None:
+            alone = times.jobs.spread(times.fractions[:, : len(self.accelerator_types)])
             apart = np.abs(alone + self.pairs.by_job(*alone.shape) - self.time_fractions).max(initial=0.0)
             proof = replace(proof, violation=max(proof.violation, float(apart)))
         proof.check()
@@ -124,11 +125,12 @@ class Allocation:
         if self.evidence is None or kinds is None:
             return self
         if isinstance(kinds, TwoKinds):
-            fractions = kinds.unfolded(self.time_fractions, self.spread_fractions)
+            fractions, types = kinds.unfolded(self.time_fractions, self.spread_fractions), kinds.problem.accelerator_types
         else:  # who shares with whom is not told by the time on types
-            assert self.evidence.columns is not None  # noqa: S101
-            fractions = self.evidence.columns
-        return replace(self, accelerator_types=kinds.problem.accelerator_types, time_fractions=fractions)
+            assert self.evidence.times is not None  # noqa: S101
+            fractions = self.evidence.times.jobs.spread(self.evidence.times.fractions)
+            types = kinds.accelerator_types
+        return replace(self, accelerator_types=types, time_fractions=fractions)
 
     def __repr__(self) -> str:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"

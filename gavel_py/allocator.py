@@ -22,6 +22,7 @@ from gavel_py.proof import GAP_TOLERANCE, Evidence
 from gavel_py.rules import Rules
 from gavel_py.solver import Algorithm, LinearSolver
 from gavel_py.stating import Answer, nothing, stated
+from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Solver", "solve"]
@@ -112,25 +113,23 @@ class Solver:
         if problem.pairs is not None:
             _check_sharing(self.policy)
             columns = pair_columns(problem, rules, problem.pairs)
-        if columns is not None:
-            problem, rules = columns.problem, columns.rules
-        answer, route = self._answer(problem, rules)
+            rules = rules if columns is None else columns.rules
+        answer, route = self._answer(problem, rules, columns)
         for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
-            rows, wider = missing_rows(problem, rules, answer.time_fractions, columns)
+            rows, wider = missing_rows(problem, rules, answer.times, columns)
             if not rows:
                 break
-            if wider is not columns:
-                assert wider is not None  # noqa: S101
+            if isinstance(wider, TwoKinds) and wider is not columns:
                 columns, problem, rules = wider, wider.problem, wider.rules
             rules = rules.also(Rules(rows=tuple(rows)))
-            answer, again = self._answer(problem, rules)
+            answer, again = self._answer(problem, rules, columns)
             route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
         return stated(problem, self.policy, answer, route, started, columns=columns)
 
-    def _answer(self, problem: AllocationProblem, rules: Rules) -> tuple[Answer, Route]:
+    def _answer(self, problem: AllocationProblem, rules: Rules, columns: TwoKinds | PairColumns | None) -> tuple[Answer, Route]:
         """Return the first proven answer under these rules, and how it was found."""
         failed: list[str] = []
-        for attempt in self._attempts(problem, rules):
+        for attempt in self._attempts(problem, rules, columns if isinstance(columns, PairColumns) else None):
             before = attempt.solver.programs, attempt.solver.iterations
             try:
                 answer = _proven(problem, self.policy, attempt, rules)
@@ -142,19 +141,26 @@ class Solver:
                 return answer, _route(answer, attempt, before, failed)
         raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
 
-    def _attempts(self, problem: AllocationProblem, rules: Rules) -> Iterator[Attempt]:
-        """The ways to an answer, the quickest first, each safer than the one before."""
+    def _attempts(self, problem: AllocationProblem, rules: Rules, columns: PairColumns | None) -> Iterator[Attempt]:
+        """The ways to an answer, the quickest first, each safer than the one before; columns: of jobs that share GPUs."""
         name, reads = self.policy.name, self.policy.reads
+
+        def classes() -> JobClasses:
+            return classes_of(problem, name, reads, rules, columns)
+
+        def separate() -> JobClasses:
+            return separate_jobs(problem, name, reads, rules, columns)
+
         if not self.policy.reduces:
-            yield Attempt("none", lambda: separate_jobs(problem, name, reads, rules), self._kept)
+            yield Attempt("none", separate, self._kept)
             return
         if self.merge_tolerance and not rules:
             near = merged(problem, self.merge_tolerance)
             yield Attempt("merged", lambda: classes_of(near, name, reads), self._kept, self.merge_tolerance)
-        yield Attempt("classes", lambda: classes_of(problem, name, reads, rules), self._kept)
-        yield Attempt("classes", lambda: classes_of(problem, name, reads, rules), LinearSolver(Algorithm.INTERIOR_POINT))
+        yield Attempt("classes", classes, self._kept)
+        yield Attempt("classes", classes, LinearSolver(Algorithm.INTERIOR_POINT))
         if problem.num_jobs <= MOST_SEPARATE_JOBS:
-            yield Attempt("none", lambda: separate_jobs(problem, name, reads, rules), LinearSolver())
+            yield Attempt("none", separate, LinearSolver())
 
 
 @dataclass(frozen=True)
@@ -176,12 +182,13 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules:
     decision = policy.decide(jobs, attempt.solver)
     if rules.mend is not None:
         decision = replace(decision, time_fractions=rules.mend(jobs, decision.time_fractions))
-    fractions = jobs.spread(decision.time_fractions)
+    by_class = decision.time_fractions
+    times = JobTimes(problem, jobs.spread(by_class)) if jobs.columns is None else ClassTimes(jobs, by_class)
     if not attempt.tolerance:
         evidence = Evidence(problem, decision.certificate, rules=rules)
         if decision.certificate is None and rules:
-            policy.check_kept(rules.broken(problem, fractions))
-        proof = evidence.proof_by_class(decision.time_fractions, evidence.broken(fractions))
+            policy.check_kept(times.broken(rules))
+        proof = evidence.proof_by_class(by_class, evidence.broken(times))
     else:
         exact = policy.view(classes_of(problem, policy.name, policy.reads))
         certificate = policy.certificate(exact, decision)
@@ -189,9 +196,9 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules:
             return None
         # Throughputs that are off by tolerance/2 change optimum and answer by about as much each.
         evidence = Evidence(problem, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
-        proof = evidence.proof(fractions)
+        proof = evidence.proof(times)
     proof.check()
-    return Answer(decision, fractions, len(jobs), evidence, proof)
+    return Answer(decision, times, len(jobs), evidence, proof)
 
 
 def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:

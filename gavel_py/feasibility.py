@@ -163,7 +163,7 @@ def _banned(jobs: JobClasses, rules: Rules, bans: list[_Ban]) -> JobClasses:
     runnable = problem.runnable.copy()
     for ban in bans:
         runnable[ban.rows] &= ban.allowed
-    return classes_of(replace(problem, runnable=runnable), jobs.reader, (), rules)
+    return classes_of(replace(problem, runnable=runnable), jobs.reader, (), rules, jobs.columns)
 
 
 def _others(count: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem import AllocationProblem
-from gavel_py.rules import Asked, Limit, Load, Row, Rules
+from gavel_py.rules import Limit, Load, Row, Rules
 
 __all__ = ["FurtherColumns", "with_columns", "with_rules"]
 
@@ -25,13 +25,12 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class FurtherColumns:
-    """base: the problem with one column for each of K types; problem, rules: with K' columns; source: (K',) the type of each;
+    """base: the problem with one column for each of K types; rules: over all K' columns; source: (K',) the type of each;
     parts: (K',) the part of a GPU that a job has there for each that it asks for; joint: {type: the place in `Rules.hard_rows` of
     the row for its GPUs}.
     """
 
     base: AllocationProblem
-    problem: AllocationProblem
     rules: Rules
     source: Indices
     parts: Floats
@@ -46,7 +45,7 @@ class FurtherColumns:
         return found
 
     def folded(self, columns: Floats) -> Floats:
-        """Return (N, K) the time on types of (N, K') columns."""
+        """Return (M, K) the time on types of (M, K') columns."""
         # Column by column, so that equal jobs have the same to the last digit.
         count = len(self.base.capacities)
         times = columns[:, :count].copy()
@@ -54,9 +53,9 @@ class FurtherColumns:
             times[:, self.source[column]] += columns[:, column]
         return times
 
-    def gpus(self, columns: Floats) -> Floats:
-        """Return (K,) the GPUs in use, Σ_i s_i Σ_columns part · X_i,column."""
-        used = self.base.num_gpus.astype(float) @ columns * self.parts
+    def gpus(self, columns: Floats, num_gpus: Floats) -> Floats:
+        """Return (K,) the GPUs in use, Σ_i s_i Σ_columns part · X_i,column. num_gpus: (M,) of the jobs in each row."""
+        used = num_gpus @ columns * self.parts
         return np.bincount(self.source, used, len(self.base.capacities)).astype(float)
 
     def folded_prices(self, prices: Floats, limits: Floats | None) -> Floats:
@@ -90,26 +89,23 @@ def with_columns(
     )
 
 
-def with_rules(
-    problem: AllocationProblem, rules: Rules, source: Indices, parts: Floats, unplaced: AllocationProblem | None
-) -> tuple[Rules, dict[int, int]]:
+def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts: Floats) -> tuple[Rules, dict[int, int]]:
     """Return the rules of a problem over all columns, with a row for the GPUs of each type that has several, and `joint`.
 
-    unplaced: `rules.unplaced` with the same columns.
+    Places stay what they are: where jobs may run is said of types.
     """
     wider = tuple(_wider(row, source, parts) for row in rules.rows)
     known = dict(zip(map(id, rules.rows), wider, strict=True))
-    asked = tuple(_asked(each, source, known) for each in rules.asked)
+    asked = tuple(replace(each, rows=tuple(known[id(row)] for row in each.rows)) for each in rules.asked)
     types = np.unique(source[len(problem.capacities) :]).tolist()
-    joint = tuple(_joint(problem, j, np.where(source == j, parts, 0.0)) for j in types)
+    everybody = np.broadcast_to(np.True_, problem.num_jobs)
+    joint = tuple(
+        Limit(f"the GPUs of {problem.accelerator_types[j]}", everybody, np.where(source == j, parts, 0.0), float(gpus))
+        for j, gpus in zip(types, problem.capacities[types].tolist(), strict=True)
+    )
     first = sum(row.penalty is None for row in wider)
     places = {j: first + n for n, j in enumerate(types)}
-    return replace(rules, rows=(*wider, *joint), asked=asked, unplaced=unplaced), places
-
-
-def _joint(problem: AllocationProblem, j: int, per_gpu: Floats) -> Limit:
-    everybody = np.ones(problem.num_jobs, dtype=bool)
-    return Limit(f"the GPUs of {problem.accelerator_types[j]}", everybody, per_gpu, float(problem.capacities[j]))
+    return replace(rules, rows=(*wider, *joint), asked=asked), places
 
 
 def _wider(row: Row, source: Indices, parts: Floats) -> Row:
@@ -120,8 +116,3 @@ def _wider(row: Row, source: Indices, parts: Floats) -> Row:
         loads = {column: row.loads[j] for column, j in enumerate(source.tolist()) if j in row.loads}
         return replace(row, loads=loads, num_types=len(source))
     raise TypeError(f"no form over several columns is known of {row!r}")
-
-
-def _asked(asked: Asked, source: Indices, rows: Mapping[int, Row]) -> Asked:
-    places = tuple(replace(place, allowed=place.allowed[:, source]) for place in asked.places)
-    return replace(asked, rows=tuple(rows[id(row)] for row in asked.rows), places=places)

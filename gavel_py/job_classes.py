@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,13 @@ MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
 
 
+class Columns(Protocol):
+    """Further columns of a problem, which are written down for one job of each class only (`PairColumns`)."""
+
+    def widened(self, narrow: AllocationProblem) -> AllocationProblem:
+        """Return the problem of some jobs with the further columns."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class JobClasses:
     """The jobs of a problem that can run somewhere, in G classes of equal jobs; a policy sees this, one row per class.
@@ -42,6 +49,8 @@ class JobClasses:
     `AllocationProblem`; reading one that is not declared raises `InputError`.
     index: class of each job; kinds, kind_keys: (G,) classes with equal throughputs, gang and types are of one kind;
     keys: (G,) a number made of each class's content; rules: what constraints ask for, beside validity.
+    columns: where the jobs have more columns than `problem` has types, and K is the number of these; wide: (G jobs) one job of
+    each class with all of them.
     """
 
     problem: AllocationProblem
@@ -56,6 +65,8 @@ class JobClasses:
     kind_keys: NDArray[np.uint64]
     throughputs: Floats
     rules: Rules = NO_RULES
+    columns: Columns | None = None
+    wide: AllocationProblem | None = None
 
     def __repr__(self) -> str:
         return f"JobClasses({self.num_jobs} jobs in {len(self)} classes)"
@@ -71,10 +82,21 @@ class JobClasses:
         if name not in self.reads:
             text = f"reads {name!r}, and must declare it, since jobs that differ in it are not equal: reads = ({name!r}, ...)"
             raise InputError(Fault(f"policy {self.reader}", "reads", text))
-        values = getattr(self.problem, name)
-        picked = values[self.rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in self.rows.tolist())
+        picked = self._of_each(name)
         self.__dict__[name] = picked
         return picked
+
+    def _of_each(self, name: str) -> Any:
+        """What the problem knows of jobs, one entry or row per class."""
+        if self.wide is not None:
+            return getattr(self.wide, name)
+        values = getattr(self.problem, name)
+        return values[self.rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in self.rows.tolist())
+
+    @property
+    def _by_type(self) -> AllocationProblem:
+        """What is known of the K types."""
+        return self.problem if self.wide is None else self.wide
 
     @property
     def num_jobs(self) -> int:
@@ -84,28 +106,41 @@ class JobClasses:
     @property
     def capacities(self) -> Floats:
         """(K,) c_j."""
-        return self.problem.capacities
+        return self._by_type.capacities
 
     @property
     def prices_per_hour(self) -> Floats:
         """(K,) what an hour of one GPU costs."""
-        return self.problem.prices_per_hour
+        return self._by_type.prices_per_hour
 
     @property
     def gpu_parts(self) -> Floats:
         """(K,) the part of a GPU that a job has for each that it asks for."""
-        parts = self.problem.gpu_parts
+        parts = self._by_type.gpu_parts
         return np.ones(len(self.capacities)) if parts is None else parts
 
     @property
     def accelerator_types(self) -> tuple[str, ...]:
         """The names of the K types."""
-        return self.problem.accelerator_types
+        return self._by_type.accelerator_types
 
     @cached_property
     def runnable(self) -> NDArray[np.bool_]:
         """(G, K) where a job of the class may be given time."""
-        return self.problem.runnable[self.rows]
+        runnable: NDArray[np.bool_] = self._of_each("runnable")
+        return runnable
+
+    @property
+    def real_throughputs(self) -> Floats:
+        """(G, K) steps/s, whatever a policy takes them for."""
+        real: Floats = self._of_each("throughputs")
+        return real
+
+    @cached_property
+    def before(self) -> Floats:
+        """(G, K) the time fractions of the last allocation, of one job of each class."""
+        before: Floats = self._of_each("previous_fractions")
+        return before
 
     @cached_property
     def num_gpus(self) -> Indices:
@@ -115,14 +150,14 @@ class JobClasses:
     @cached_property
     def equal_share(self) -> Floats:
         """(G,) P_g = Σ_j T_gj c_j / C, steps/s; from all throughputs, also of types where the gang does not fit."""
-        gpus = self.problem.share_capacities
+        gpus = self._by_type.share_capacities
         shares: Floats = self.throughputs @ (gpus / gpus.sum())
         return shares
 
     @cached_property
     def isolated_throughput(self) -> Floats:
         """(G,) iso_g, steps/s in the isolated share, an N-th of each type: x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj)."""
-        return isolated_throughputs(self.throughputs, self.num_gpus, self.problem.share_capacities, self.num_jobs)
+        return isolated_throughputs(self.throughputs, self.num_gpus, self._by_type.share_capacities, self.num_jobs)
 
     @cached_property
     def fastest(self) -> Floats:
@@ -201,6 +236,7 @@ class JobClasses:
             kinds=self.kinds[rows],
             kind_keys=self.kind_keys[rows],
             throughputs=self.throughputs[rows],
+            wide=None if self.wide is None else self.wide.select(rows),
         )
 
     def example(self, row: int) -> str:
@@ -214,23 +250,24 @@ class JobClasses:
     def spread(self, by_class: Floats) -> Floats:
         """Return a (G, K) table as an (N, K) table over all jobs of the problem, 0 for those that can run nowhere."""
         if self.num_jobs == self.problem.num_jobs:
-            table: Floats = by_class[self.index]
-            return table
-        table = np.zeros(self.problem.throughputs.shape)
-        table[self.jobs] = by_class[self.index]
+            return by_class.take(self.index, axis=0)  # many times as quick as by_class[self.index]
+        table = np.zeros((self.problem.num_jobs, by_class.shape[1]))
+        table[self.jobs] = by_class.take(self.index, axis=0)
         return table
 
 
-def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES) -> JobClasses:
+def classes_of(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+) -> JobClasses:
     """Return the classes of jobs that a policy (`reader`) cannot tell apart if it reads these attributes, and to which
-    the same rules apply.
+    the same rules apply. columns: further ones that these jobs have; the rules are about all columns then.
 
     Raises `UnknownNameError` for a name that is no attribute of a job, `InputError` naming the jobs for which an attribute is
     unknown that must be known.
     """
     jobs, part = _able(problem), _part_of(problem)
     attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
-    groups = [part(column) for column in rules.kind_columns()]
+    groups = [part(column) for column in _kind_columns(problem, rules, columns)]
     if problem.type_index is None:
         rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
     else:
@@ -240,16 +277,18 @@ def classes_of(problem: AllocationProblem, reader: str, reads: Sequence[str], ru
     if problem.type_index is not None:  # equal types may have equal rows, and keys are to tell of content
         kinds = _by_content(problem, jobs, kinds)
     kinds = refined(kinds, groups)
-    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes), rules)
+    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes), rules, columns)
 
 
-def separate_jobs(problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES) -> JobClasses:
+def separate_jobs(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+) -> JobClasses:
     """Return every job as a class of its own, in the order of the problem: nothing is reduced."""
     jobs, part = _able(problem), _part_of(problem)
     _attributes(problem, reader, reads, part)
     each = np.arange(len(jobs))
     single = Numbering(each, each, np.ones_like(each), each.astype(np.uint64))
-    return _built(problem, reader, reads, jobs, single, single, rules)
+    return _built(problem, reader, reads, jobs, single, single, rules, columns)
 
 
 def _built(
@@ -260,9 +299,11 @@ def _built(
     kinds: Numbering,
     classes: Numbering,
     rules: Rules,
+    columns: Columns | None,
 ) -> JobClasses:
     kind = kinds.index[classes.first]
     rows = jobs[classes.first]
+    wide = None if columns is None else columns.widened(problem.select(rows))
     return JobClasses(
         problem=problem,
         reader=reader,
@@ -274,9 +315,18 @@ def _built(
         keys=classes.keys,
         kinds=kind,
         kind_keys=kinds.keys[kind],
-        throughputs=problem.throughputs[rows],
+        throughputs=problem.throughputs[rows] if wide is None else wide.throughputs,
         rules=rules,
+        columns=columns,
+        wide=wide,
     )
+
+
+def _kind_columns(problem: AllocationProblem, rules: Rules, columns: Columns | None) -> list[NDArray[np.generic]]:
+    """(N,) columns in which jobs of one kind must agree, beside where they run and how fast."""
+    shared = problem.pairs.kinds if columns is not None and problem.pairs is not None else None
+    own = [] if shared is None else [shared]
+    return own + [column for column in rules.kind_columns() if column is not shared]
 
 
 def _by_content(problem: AllocationProblem, jobs: Indices, kinds: Numbering) -> Numbering:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.demand import LevelCertificate
 from gavel_py.proof import Certificate, Prices, Stages
-from gavel_py.rules import Rules, scale_of
+from gavel_py.rules import Rules, entries_of, scale_of
 
-__all__ = ["limit_prices"]
+__all__ = ["level_per_part", "limit_prices"]
 
 Floats = NDArray[np.float64]
 
@@ -33,8 +33,8 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
     if len(parts) < len(rules.hard_rows):
         return None
     jobs = certificate.jobs
-    scales = [scale_of(row.most, row.costs(jobs.rows, jobs.num_gpus)) for row in rules.hard_rows]
-    worth = _worth(certificate) if isinstance(certificate, LevelCertificate) else 1.0
+    scales = [scale_of(row.most, entries_of(row, jobs.rows, jobs.num_gpus)[1]) for row in rules.hard_rows]
+    worth = level_per_part(certificate) if isinstance(certificate, LevelCertificate) else 1.0
     prices: Floats = parts * worth / scales
     return prices
 
@@ -49,8 +49,8 @@ class _Richer(Prices):
         return super().worth(jobs) + self.more
 
 
-def _worth(certificate: LevelCertificate) -> float:
-    """By how much the level gets better per unit of what is scarce, at the prices that prove it."""
+def level_per_part(certificate: LevelCertificate) -> float:
+    """Return by how much the level gets better per unit of what is scarce, at the prices that prove it."""
     levels, prices = certificate.levels, certificate.prices
     here = levels.affordable(levels.alone, prices)
     there = levels.affordable(levels.alone, _Richer(prices.gpus, prices.limits, STEP))

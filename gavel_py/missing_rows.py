@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gavel_py.pair_columns import PairColumns, lonely_rows
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Row, Rules
+from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds, two_kinds
 from gavel_py.whole_gangs import gang_rows, kind_rows
 
 __all__ = ["missing_rows"]
 
-Floats = NDArray[np.float64]
-
 
 def missing_rows(
-    problem: AllocationProblem, rules: Rules, fractions: Floats, columns: TwoKinds | PairColumns | None
+    problem: AllocationProblem, rules: Rules, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None
 ) -> tuple[list[Row], TwoKinds | PairColumns | None]:
-    """Return rows that time fractions break, none if they break none, and the columns that these rows are about.
+    """Return rows that the time of jobs breaks, none if it breaks none, and the columns that these rows are about.
 
-    columns: those that the fractions are in. Where nobody shares GPUs, types get a second column (`TwoKinds`) once the faster
+    columns: those that the times are in. Where nobody shares GPUs, types get a second column (`TwoKinds`) once the faster
     placement of gangs is promised more than nodes have room for.
     """
     if isinstance(columns, PairColumns):
-        lonely: list[Row] = [*lonely_rows(columns, fractions)]
-        return lonely or [*gang_rows(problem, fractions, columns.columns_of)], columns
+        assert isinstance(times, ClassTimes)  # noqa: S101
+        return _rows_of_pairs(columns, times), columns
+    fractions = times.fractions
     rows: list[Row] = [*gang_rows(problem, fractions, columns.columns_of if columns else {})]
     if rows:
         return rows, columns
@@ -35,3 +32,12 @@ def missing_rows(
         columns = two_kinds(problem, rules)
         rows = [*kind_rows(columns.problem, columns.unfolded(fractions), columns.second)]
     return rows, columns
+
+
+def _rows_of_pairs(columns: PairColumns, times: ClassTimes) -> list[Row]:
+    """Rows about partners of jobs of their own kind, and, if none is missing, about what whole gangs can use."""
+    lonely = lonely_rows(columns, times)
+    if lonely or columns.base.hosts is None:
+        return lonely
+    parts = times.jobs.spread(columns.folded(times.fractions * columns.parts))
+    return [columns.over_all(row) for row in gang_rows(columns.base, parts)]

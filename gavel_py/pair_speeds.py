@@ -70,8 +70,9 @@ def pair_speeds(
     jobs: Sequence[Job], accelerators: Sequence[str], throughputs: Floats, measured: Measured | None
 ) -> PairSpeeds | None:
     """Return what is known of pairs of these jobs, None if nothing is. throughputs: (N, K) of each alone; measured: `Measured`."""
-    numbers: dict[tuple[str, int], int] = {}
-    kinds = np.array([numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs], dtype=np.int64)
+    # By name, so that the order of the jobs changes nothing.
+    numbers = {kind: n for n, kind in enumerate(sorted({(job.job_type, job.num_gpus) for job in jobs}))}
+    kinds = np.array([numbers[job.job_type, job.num_gpus] for job in jobs], dtype=np.int64)
     first = np.unique(kinds, return_index=True)[1]
     found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(jobs) else None
     if found is None or not np.nan_to_num(found).any():
@@ -98,13 +99,13 @@ def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Ind
     if numbers.shape != (jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers <= most)).all():
         text = f"must be {jobs} whole numbers from 0 to {most}, or -1 for a job that shares with nobody"
         raise InputError(Fault("", "pair_kinds", text))
-    sizes = np.ones(len(table), dtype=np.int64)
-    for kind in np.unique(numbers[numbers >= 0]).tolist():
-        found = np.unique(num_gpus[numbers == kind]).tolist()
-        if len(found) > 1:
-            text = f"kind {kind} has gangs of {' and '.join(map(str, found))} GPUs, and only equal gangs share"
-            raise InputError(Fault("", "pair_kinds", text))
-        sizes[kind] = found[0]
+    sizes, shares = np.ones(len(table), dtype=np.int64), numbers >= 0
+    sizes[numbers[shares]] = num_gpus[shares]
+    other = shares & (sizes[numbers] != num_gpus)
+    if other.any():
+        kind = numbers[other].min()
+        text = f"kind {kind} has gangs of {' and '.join(map(str, np.unique(num_gpus[numbers == kind]).tolist()))} GPUs"
+        raise InputError(Fault("", "pair_kinds", f"{text}, and only equal gangs share"))
     numbers = numbers.astype(np.int64)
     return _limited(numbers, table, sizes, throughputs)
 
@@ -123,5 +124,6 @@ def _limited(kinds: Indices, speeds: Floats, sizes: Indices, throughputs: Floats
     """The pairs, nobody faster than alone; alone, the fastest of the jobs of a kind counts, since some may not run everywhere."""
     alone = np.zeros((len(sizes), throughputs.shape[1]))
     shares = kinds >= 0
-    np.maximum.at(alone, kinds[shares], throughputs[shares])
+    for j, fast in enumerate(throughputs.T):
+        np.maximum.at(alone[:, j], kinds[shares], fast[shares])
     return PairSpeeds(kinds, np.minimum(speeds, alone[:, None]), sizes, alone)

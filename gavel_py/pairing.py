@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.pair_columns import PairColumns
+from gavel_py.times import ClassTimes
 
 __all__ = ["Pairs", "deal"]
 
@@ -44,12 +45,15 @@ class Pairs:
         none = np.zeros(0, dtype=np.int64)
         return cls(none, none, none, np.zeros(0), np.zeros(0))
 
+    def at(self, places: Indices) -> Pairs:
+        """Return these of the pairs."""
+        return Pairs(*(getattr(self, field.name)[places] for field in fields(self)))
+
     def by_job(self, num_jobs: int, num_types: int) -> Floats:
         """Return (N, K) the time that each job spends in pairs."""
-        times = np.zeros((num_jobs, num_types))
-        for jobs in (self.first, self.second):
-            np.add.at(times, (jobs, self.types), self.times)
-        return times
+        places = np.concatenate([self.first, self.second]) * num_types + np.tile(self.types, 2)
+        times: Floats = np.bincount(places, np.tile(self.times, 2), num_jobs * num_types).astype(float)
+        return times.reshape(num_jobs, num_types)
 
     def to_list(self, job_ids: Sequence[str], accelerator_types: Sequence[str]) -> list[dict[str, Any]]:
         """Return the pairs as plain data."""
@@ -69,44 +73,76 @@ class Pairs:
         return cls(first, second, types, times, gains)
 
 
-def deal(made: PairColumns, columns: Floats) -> Pairs:
-    """Return the pairs in which jobs spend the time of (N, K') columns; sorted by type, then by job.
+def deal(made: PairColumns, times: ClassTimes) -> Pairs:
+    """Return the pairs in which jobs spend the time that their classes have in each column; sorted by type, then by job.
 
     Of two kinds with n_a and n_b jobs that share there are at most n_a + n_b − 1 pairs on a type: both kinds stand in a row, each
     job as long as its time, and who stands opposite shares. Of one kind, the row is bent to a circle.
     """
-    gains = made.pairs.gains
-    members = [np.flatnonzero(made.pairs.kinds == kind) for kind in range(len(made.pairs.sizes))]
-    found = [np.zeros((0, 5))]
-    for a, b, j, one, other in made.sides:
-        theirs = members[b], columns[members[b], other]
-        rows = _of_one_kind(*theirs) if a == b else _of_two_kinds(members[a], columns[members[a], one], *theirs)
-        found += [np.array([(j, min(pair), max(pair), time, gains[a, b, j]) for *pair, time in rows]).reshape(-1, 5)]
-    table = np.concatenate(found)
-    names, at, back = np.unique(table[:, :3], axis=0, return_index=True, return_inverse=True)
-    times: Floats = np.bincount(back.ravel(), table[:, 3], len(names)).astype(float)
-    types, first, second = names.T.astype(np.int64)
-    return Pairs(first, second, types, times, table[at, 4])
+    gains, sides, queues = made.pairs.gains, made.sides, _Queues(made, times)
+    spent = made.by_kind(times.jobs, times.fractions)
+    found = [Pairs.nobody()]
+    for a, b, j, one, other in sides.those((spent[sides.one, sides.column] > 0) & (spent[sides.other, sides.their_column] > 0)):
+        first, second, time = _around(queues.of(a, one)) if a == b else _opposite(queues.of(a, one), queues.of(b, other))
+        each = np.full(time.shape, j), time, np.full(time.shape, gains[a, b, j])
+        found.append(Pairs(np.minimum(first, second), np.maximum(first, second), *each))
+    dealt = Pairs(*(np.concatenate([getattr(each, field.name) for each in found]) for field in fields(Pairs)))
+    count = made.base.num_jobs
+    return dealt.at(np.argsort((dealt.types * count + dealt.first) * count + dealt.second))
 
 
-def _of_two_kinds(some: Indices, times: Floats, others: Indices, their_times: Floats) -> Iterator[tuple[int, int, float]]:
-    """Who of the one kind stands opposite to whom of the other, and for how long."""
-    ends, their_ends = np.cumsum(times), np.cumsum(their_times)
-    yield from _opposite(some, ends, others, their_ends, min(ends[-1], their_ends[-1]))
+class _Queue(NamedTuple):
+    """Jobs that stand in a row, each as long as its time: who, and where each of them ends."""
+
+    jobs: Indices
+    ends: Floats
+
+    @property
+    def length(self) -> float:
+        return float(self.ends[-1])
+
+    def at(self, places: Floats) -> Indices:
+        """Return who stands there."""
+        return self.jobs[np.minimum(np.searchsorted(self.ends, places), len(self.jobs) - 1)]
 
 
-def _of_one_kind(some: Indices, times: Floats) -> Iterator[tuple[int, int, float]]:
+class _Queues:
+    """The jobs of each kind, class by class."""
+
+    def __init__(self, made: PairColumns, times: ClassTimes) -> None:
+        jobs = times.jobs
+        self._times = times
+        self._jobs = jobs.jobs[np.argsort(jobs.index.astype(np.min_scalar_type(len(jobs))), kind="stable")]
+        self._starts = np.concatenate([[0], np.cumsum(jobs.counts)])
+        kinds = made.pairs.kinds[jobs.rows]
+        self._classes = [np.flatnonzero(kinds == kind) for kind in range(len(made.pairs.sizes))]
+
+    def of(self, kind: int, column: int) -> _Queue:
+        """Return the jobs of a kind that have time in a column."""
+        spent, counts = self._times.fractions[:, column], self._times.jobs.counts
+        classes = self._classes[kind][spent[self._classes[kind]] > 0]
+        # Where a class begins is counted from the others' totals, so that a million jobs add up no worse than their classes.
+        starts = np.concatenate([[0.0], np.cumsum(counts[classes] * spent[classes])])
+        ends = [start + spent[g] * np.arange(1, counts[g] + 1) for start, g in zip(starts.tolist(), classes.tolist(), strict=False)]
+        who = [self._jobs[self._starts[g] : self._starts[g + 1]] for g in classes.tolist()]
+        return _Queue(np.concatenate(who), np.concatenate(ends))
+
+
+def _opposite(some: _Queue, others: _Queue) -> tuple[Indices, Indices, Floats]:
+    """Who of the one row stands opposite to whom of the other, and for how long."""
+    return _facing(some, others, min(some.length, others.length))
+
+
+def _around(some: _Queue) -> tuple[Indices, Indices, Floats]:
     """Who stands opposite to whom on a circle: nobody to himself, as long as he takes up no more than half of it."""
-    ends = np.cumsum(times)
-    half = ends[-1] / 2
-    yield from _opposite(some, ends, some, ends - half, half)
+    half = some.length / 2
+    return _facing(some, _Queue(some.jobs, some.ends - half), half)
 
 
-def _opposite(some: Indices, ends: Floats, others: Indices, their_ends: Floats, length: float) -> Iterator[tuple[int, int, float]]:
-    marks = np.unique(np.clip(np.concatenate([[0.0], ends, their_ends, [length]]), 0.0, length))
+def _facing(some: _Queue, others: _Queue, length: float) -> tuple[Indices, Indices, Floats]:
+    """Those who stand opposite to each other on the first `length`."""
+    marks = np.unique(np.clip(np.concatenate([[0.0], some.ends, others.ends, [length]]), 0.0, length))
     middles, times = (marks[1:] + marks[:-1]) / 2, np.diff(marks)
-    first = some[np.minimum(np.searchsorted(ends, middles), len(some) - 1)]
-    second = others[np.minimum(np.searchsorted(their_ends, middles), len(others) - 1)]
-    for one, other, time in zip(first.tolist(), second.tolist(), times.tolist(), strict=True):
-        if time > NOTHING and one != other:
-            yield one, other, time
+    first, second = some.at(middles), others.at(middles)
+    real = (times > max(NOTHING, 4 * np.spacing(length))) & (first != second)
+    return first[real], second[real], times[real]

@@ -102,7 +102,7 @@ class Program:
                 losses.append((floor.penalty or 0.0) * (jobs.counts[some].astype(float) @ short))
         if rules.switch_cost:
             gpus = (jobs.counts * jobs.num_gpus)[self.rows].astype(float)
-            before = jobs.problem.previous_fractions[jobs.rows][self.rows, self.columns]
+            before = jobs.before[self.rows, self.columns]
             moved = cp.abs(cp.multiply(self.most, self._parts) - before)
             losses.append(rules.switch_cost * (gpus @ moved))
         return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
@@ -329,6 +329,13 @@ class Program:
         return float(
             constant + _most(solution, slopes, others) + priced_bound(self.jobs, self.matrix_of(gains), self.prices(solution))
         )
+
+    def net_gains(self) -> Floats:
+        """Return (G, K) by how much the objective just maximised grows per unit of a job's time on a type, less what all that this
+        takes would be worth elsewhere, at the dual values: none is above 0, and what is below is given no time.
+        """
+        slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
+        return self.matrix_of(slopes[self.program.columns[self._parts.id]] / self.most / self.jobs.counts[self.rows])
 
     def linear_bound(self, objective: cp.Expression, prices: Floats) -> float:
         """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""

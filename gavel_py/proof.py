@@ -13,6 +13,7 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.pair_columns import PairColumns
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import NO_RULES, Rules
+from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds
 
 __all__ = [
@@ -149,7 +150,7 @@ class Proof:
 class Evidence:
     """What an allocation is proven with: the problem, and the policy's certificate (None for ordered policies).
 
-    kinds: what the columns of the problem mean, where some types have several of them; columns: the time fractions in these, where
+    kinds: what the columns of an answer mean, where some types have several of them; times: the time of the classes in these, where
     jobs share GPUs, which the time on types does not tell.
     """
 
@@ -158,26 +159,33 @@ class Evidence:
     accepted_gap: float = GAP_TOLERANCE
     rules: Rules = NO_RULES
     kinds: TwoKinds | PairColumns | None = None
-    columns: Floats | None = None
+    times: ClassTimes | None = None
 
     @property
     def asked(self) -> AllocationProblem:
         """The problem with one column for each type, constraints included."""
         return self.problem if self.kinds is None else self.kinds.base
 
-    def broken(self, time_fractions: Floats) -> float:
-        """Return by how much (N, K) time fractions break the worst-kept rule, be it of valid allocations or of constraints."""
-        by_rule = (each.part for each in self.rules.broken(self.problem, time_fractions)) if self.rules else ()
-        return max(violation(self.problem, time_fractions), *by_rule, 0.0)
+    def broken(self, times: JobTimes | ClassTimes) -> float:
+        """Return by how much these times break the worst-kept rule, be it of valid allocations or of constraints."""
+        if isinstance(times, JobTimes):
+            valid = violation(self.problem, times.fractions)
+        else:
+            if not times.are_equal(self.rules):
+                raise ProofError("jobs that stand for one another in the proof are not equal")
+            valid = _violation(times.fractions, times.num_gpus, times.jobs.runnable, times.jobs.capacities)
+        return max(valid, *(each.part for each in times.broken(self.rules)), 0.0)
 
-    def proof(self, time_fractions: Floats) -> Proof:
-        """Return the proof of (N, K) time fractions; raises `ProofError` if equal jobs do not have equal fractions."""
-        broken = self.broken(time_fractions)
+    def proof(self, times: JobTimes | ClassTimes) -> Proof:
+        """Return the proof of these times; raises `ProofError` if equal jobs do not have equal fractions."""
+        broken = self.broken(times)
         if self.certificate is None:
             return Proof(broken)
+        if isinstance(times, ClassTimes):
+            return self.proof_by_class(times.fractions, broken)
         jobs = self.certificate.jobs
-        by_class = time_fractions[jobs.rows]
-        if not np.array_equal(jobs.spread(by_class), time_fractions):
+        by_class = times.fractions[jobs.rows]
+        if not np.array_equal(jobs.spread(by_class), times.fractions):
             raise ProofError(
                 "jobs that are equal to the policy have different time fractions, so its objective cannot be recomputed"
             )
@@ -206,12 +214,16 @@ def violation(problem: AllocationProblem, time_fractions: Floats) -> float:
 
     X_ij >= 0; Σ_j X_ij <= 1; Σ_i s_i X_ij <= c_j, in parts of c_j; X_ij = 0 where job i cannot run on type j.
     """
+    return _violation(time_fractions, problem.num_gpus.astype(float), problem.runnable, problem.capacities)
+
+
+def _violation(time_fractions: Floats, num_gpus: Floats, runnable: NDArray[np.bool_], capacities: Floats) -> float:
+    """num_gpus: GPUs of the jobs of each row."""
     if not time_fractions.size:
         return 0.0
     if not np.isfinite(time_fractions).all():
         return np.inf
-    capacities, runnable = problem.capacities, problem.runnable
-    used = problem.num_gpus.astype(float) @ time_fractions
+    used = num_gpus @ time_fractions
     times = time_fractions @ np.ones(len(capacities))  # quicker than a sum over short rows
     astray = 0.0 if runnable.all() else float(np.where(runnable, 0.0, np.abs(time_fractions)).max())
     too_many = float(((used - capacities) / np.maximum(1.0, capacities)).max(initial=0.0))

@@ -123,7 +123,7 @@ class Limit:
 class Gains:
     """Σ_ij G_ij X_ij >= least: a linear objective that must stay what it is.
 
-    table: (N, K) G_ij; index: (N,) classes of equal rows.
+    table: (G, K) of one job of each class; index: (N,) the class of each job, -1 for those that can run nowhere.
     """
 
     name: str
@@ -143,11 +143,13 @@ class Gains:
         return (self.index,)
 
     def costs(self, rows: Indices, num_gpus: Indices) -> Floats:  # noqa: ARG002
-        table: Floats = -self.table[rows]
+        classes = self.index[rows]
+        table: Floats = -np.where(classes[:, None] >= 0, self.table[classes], 0.0)
         return table
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:  # noqa: ARG002
-        return -float(np.einsum("ij,ij->", self.table, time_fractions))
+        able = self.index >= 0
+        return -float(np.einsum("ij,ij->", self.table[self.index[able]], time_fractions[able]))
 
 
 @dataclass(frozen=True, eq=False)

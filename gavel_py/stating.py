@@ -17,6 +17,7 @@ from gavel_py.policies import Decision, Policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Evidence, Proof
 from gavel_py.rules import Rules
+from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds, spread_part
 
 __all__ = ["Answer", "nothing", "stated"]
@@ -26,10 +27,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Answer:
-    """A decision, (N, K) time fractions over all jobs, and their proof."""
+    """A decision, the time that all jobs have by it, and its proof."""
 
     decision: Decision
-    time_fractions: Floats
+    times: JobTimes | ClassTimes
     classes: int
     evidence: Evidence
     proof: Proof
@@ -41,8 +42,19 @@ def nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: f
     prices = None if value is None else np.zeros(len(problem.capacities))
     fractions = np.zeros(problem.throughputs.shape)
     proof = Proof(0.0, value, value, None if value is None else 0.0)
-    answer = Answer(Decision(fractions, None, prices), fractions, 0, Evidence(problem, None, rules=rules), proof)
+    decision, evidence = Decision(fractions, None, prices), Evidence(problem, None, rules=rules)
+    answer = Answer(decision, JobTimes(problem, fractions), 0, evidence, proof)
     return stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """Times as time on types: (N, K) all of it and the part that is spread; used: (K,) GPUs; pairs: who shares."""
+
+    fractions: Floats
+    spread: Floats | None
+    used: Floats
+    pairs: Pairs | None
 
 
 def stated(
@@ -55,20 +67,16 @@ def stated(
     columns: TwoKinds | PairColumns | None = None,
 ) -> Allocation:
     """Put the answer into words of the problem: all jobs, all types, real throughputs; columns: those that the answer is in."""
-    found, rules = answer.time_fractions, answer.evidence.rules
+    rules, throughputs = answer.evidence.rules, answer.times.job_throughputs
     worths = limit_prices(answer.decision.certificate, rules)
-    throughputs = np.einsum("ij,ij->i", problem.throughputs, found)
-    outcomes = outcomes_of(problem, rules, found, worths)
-    fractions, prices, evidence = found, answer.decision.shadow_prices, answer.evidence
-    pairs = None if problem.pairs is None else Pairs.nobody()
-    if columns is None:
-        used, spread = problem.num_gpus.astype(float) @ found, spread_part(problem, found)
-    else:
-        problem, fractions, spread, used = columns.base, columns.folded(found), columns.spread(found), columns.gpus(found)
+    outcomes = outcomes_of(problem.job_ids, rules, answer.times, worths)
+    told = _told(problem, answer.times, columns)
+    prices, evidence = answer.decision.shadow_prices, answer.evidence
+    if columns is not None:
+        problem, evidence = columns.base, replace(evidence, kinds=columns)
         prices = None if prices is None else columns.folded_prices(prices, worths)
-        evidence = replace(evidence, kinds=columns)
-        if isinstance(columns, PairColumns):
-            pairs, evidence = deal(columns, found), replace(evidence, columns=found)
+    if isinstance(answer.times, ClassTimes):
+        evidence = replace(evidence, times=answer.times)
     capacities, share = problem.capacities, problem.equal_share
     if problem.excluded:
         share = np.where(problem.runnable.any(axis=1), share, 0.0)
@@ -78,12 +86,12 @@ def stated(
         status=status or policy.status,
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,
-        time_fractions=fractions,
-        spread_fractions=spread,
-        pairs=pairs,
+        time_fractions=told.fractions,
+        spread_fractions=told.spread,
+        pairs=told.pairs,
         throughputs=throughputs,
         normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
-        utilization=np.divide(used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
+        utilization=np.divide(told.used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
         objective_value=answer.proof.value,
         objective_bound=answer.proof.bound,
         shadow_prices=prices,
@@ -96,3 +104,16 @@ def stated(
         route=route,
         evidence=evidence,
     )
+
+
+def _told(problem: AllocationProblem, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None) -> _Told:
+    if isinstance(columns, PairColumns) and isinstance(times, ClassTimes):
+        fractions, used = times.jobs.spread(columns.folded(times.fractions)), columns.gpus(times.fractions, times.num_gpus)
+        alone = None if problem.speeds is None else times.jobs.spread(times.fractions[:, : len(problem.capacities)])
+        spread = None if alone is None else spread_part(problem, alone)
+        return _Told(fractions, spread, used, deal(columns, times))
+    found, gpus = times.fractions, problem.num_gpus.astype(float)
+    pairs = None if problem.pairs is None else Pairs.nobody()
+    if isinstance(columns, TwoKinds):
+        return _Told(columns.folded(found), columns.spread(found), columns.gpus(found, gpus), pairs)
+    return _Told(found, spread_part(problem, found), gpus @ found, pairs)

@@ -8,24 +8,28 @@ faster consolidated, the second column is what the others use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.further_columns import FurtherColumns, with_columns, with_rules
 from gavel_py.problem import AllocationProblem
-from gavel_py.rules import Rules
+from gavel_py.rules import Asked, Rules
 
 __all__ = ["TwoKinds", "spread_part", "two_kinds"]
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class TwoKinds(FurtherColumns):
-    """The first column of a type is for the faster placement of each gang; second: {type: the column of the slower one}."""
+    """The first column of a type is for the faster placement of each gang; problem: with all columns; second: {type: the column of
+    the slower one}.
+    """
 
+    problem: AllocationProblem
     second: Mapping[int, int]
 
     def unfolded(self, time_fractions: Floats, spread_fractions: Floats | None = None) -> Floats:
@@ -72,6 +76,13 @@ def two_kinds(problem: AllocationProblem, rules: Rules) -> TwoKinds:
         names = (f"{problem.accelerator_types[j]} (slower placement)" for j in types)
         return with_columns(narrow, source, parts, names, speeds.slower[:, types], useful[:, types])
 
-    wider, joint = with_rules(problem, rules, source, parts, None if rules.unplaced is None else widened(rules.unplaced))
+    wider, joint = with_rules(problem, rules, source, parts)
+    asked = tuple(_placed(each, source) for each in wider.asked)
+    wider = replace(wider, asked=asked, unplaced=None if rules.unplaced is None else widened(rules.unplaced))
     second = {j: len(problem.capacities) + n for n, j in enumerate(types)}
-    return TwoKinds(problem, widened(problem), wider, source, parts, joint, second)
+    return TwoKinds(problem, wider, source, parts, joint, widened(problem), second)
+
+
+def _placed(asked: Asked, source: Indices) -> Asked:
+    """What is said of the places of jobs, for all columns."""
+    return replace(asked, places=tuple(replace(place, allowed=place.allowed[:, source]) for place in asked.places))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 import gavel_py as gp
@@ -45,16 +46,8 @@ def problem_of(case: dict[str, Any]) -> gp.AllocationProblem:
 
 def program_of(problem: gp.AllocationProblem) -> tuple[Floats, Floats, Floats, list[tuple[float, float]]]:
     """The program over all jobs and pairs of jobs: (N, variables) throughputs, rows, limits, bounds."""
-    assert problem.pairs is not None
     count, types = problem.throughputs.shape
-    kinds, speeds = problem.pairs.kinds, problem.pairs.speeds
-    columns = [((i,), j, (problem.throughputs[i, j],)) for i in range(count) for j in range(types) if problem.runnable[i, j]]
-    for a, b in combinations(range(count), 2):
-        for j in range(types):
-            fast = speeds[kinds[a], kinds[b], j], speeds[kinds[b], kinds[a], j]
-            both = problem.runnable[a, j] and problem.runnable[b, j] and problem.num_gpus[a] == problem.num_gpus[b]
-            if both and min(fast) > 0:
-                columns.append(((a, b), j, fast))
+    columns = columns_of(problem)
     throughputs, times, gpus = (np.zeros((rows, len(columns))) for rows in (count, count, types))
     for n, (jobs, j, fast) in enumerate(columns):
         throughputs[list(jobs), n] = fast
@@ -63,9 +56,28 @@ def program_of(problem: gp.AllocationProblem) -> tuple[Floats, Floats, Floats, l
     return throughputs, np.vstack([times, gpus]), np.concatenate([np.ones(count), problem.capacities]), [(0, 1)] * len(columns)
 
 
-def best_of(problem: gp.AllocationProblem, policy: str) -> float:
-    """The optimum of that program."""
+def columns_of(problem: gp.AllocationProblem) -> list[tuple[tuple[int, ...], int, tuple[float, ...]]]:
+    """Who runs together, on which type, and how fast each of them is, of all single jobs and pairs."""
+    assert problem.pairs is not None
+    count, types = problem.throughputs.shape
+    kinds, speeds = problem.pairs.kinds, problem.pairs.speeds
+    columns: list[tuple[tuple[int, ...], int, tuple[float, ...]]] = [
+        ((i,), j, (problem.throughputs[i, j],)) for i in range(count) for j in range(types) if problem.runnable[i, j]
+    ]
+    for a, b in combinations(range(count), 2):
+        for j in range(types):
+            fast = speeds[kinds[a], kinds[b], j], speeds[kinds[b], kinds[a], j]
+            both = problem.runnable[a, j] and problem.runnable[b, j] and problem.num_gpus[a] == problem.num_gpus[b]
+            if both and min(fast) > 0:
+                columns.append(((a, b), j, fast))
+    return columns
+
+
+def best_of(problem: gp.AllocationProblem, policy: str, forced: tuple[int, float] | None = None) -> float:
+    """The optimum of that program; forced: a column, and the time that is spent there whatever it costs."""
     throughputs, rows, limits, bounds = program_of(problem)
+    if forced is not None:
+        bounds[forced[0]] = (forced[1], 1)
     able = problem.runnable.any(axis=1)
     if policy == "max_total_throughput":
         worth = (throughputs[able] / problem.equal_share[able, None]).sum(axis=0)
@@ -118,6 +130,57 @@ def assert_valid(problem: gp.AllocationProblem, allocation: gp.Allocation) -> No
     for one, other in ((pairs.first, pairs.second), (pairs.second, pairs.first)):
         np.add.at(throughputs, one, pairs.times * speeds[kinds[one], kinds[other], pairs.types])
     assert throughputs == pytest.approx(allocation.throughputs, rel=1e-7, abs=1e-9)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> dict[str, Any]:
+    """Arrays of a problem of few kinds with many jobs each, of several weights."""
+    case = draw(cases())
+    counts = draw(st.lists(st.integers(1, 12), min_size=len(case["num_gpus"]), max_size=len(case["num_gpus"])))
+    order = draw(st.permutations(range(sum(counts))))
+    by_job = ("throughputs", "num_gpus", "weights", "total_steps", "pair_kinds")
+    many = {name: np.repeat(np.array(case[name]), counts, axis=0)[order] for name in by_job}
+    capacities = draw(st.lists(st.integers(0, 40), min_size=len(case["capacities"]), max_size=len(case["capacities"])))
+    return case | many | {"capacities": capacities}
+
+
+def one_by_one(policy: gp.Policy) -> gp.Policy:
+    """The policy with a row of its program for every job."""
+    each: gp.Policy = type(type(policy).__name__, (type(policy),), {"reads": (*policy.reads, "job_ids")})()
+    return each
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=crowds(), policy=st.sampled_from([*PROGRAMS, "nash_welfare", "finish_time_fairness"]))
+def test_classes_do_as_well_as_single_jobs_and_are_dealt_out_to_pairs(case: dict[str, Any], policy: str) -> None:
+    problem, asked = problem_of(case), gp.resolve_policy(policy)
+    if len(problem.excluded) == problem.num_jobs:
+        return
+    allocation = gp.solve(problem, asked)
+    assert_valid(problem, allocation)
+    apart = gp.solve(problem, one_by_one(asked))
+    assert allocation.objective_value == pytest.approx(apart.objective_value, rel=2e-6, abs=1e-6)
+    if policy == "nash_welfare":  # strictly concave, so that throughputs are the same in all optima
+        assert allocation.throughputs == pytest.approx(apart.throughputs, rel=1e-2, abs=1e-3)
+    read = [np.asarray(case[name]) for name in ("pair_kinds", *{"weights", "total_steps"}.intersection(asked.reads))]
+    read += [problem.steps_remaining] if "steps_remaining" in asked.reads else []
+    classes = np.unique(np.column_stack(read), axis=0, return_inverse=True)[1].ravel()
+    assert allocation.pairs is not None
+    shared = allocation.pairs.by_job(*problem.throughputs.shape)
+    for members in (classes == g for g in range(classes.max() + 1)):
+        assert np.ptp(allocation.time_fractions[members], axis=0).max() == 0
+        assert np.ptp(shared[members], axis=0).max() <= 1e-9
+    assert_few(np.asarray(case["pair_kinds"]), allocation.pairs)
+
+
+def assert_few(kinds: NDArray[np.int64], pairs: gp.Pairs) -> None:
+    """At most n_a + n_b − 1 pairs of jobs of two kinds on a type, n_a of one kind, and none of them twice."""
+    both = np.sort(np.column_stack([kinds[pairs.first], kinds[pairs.second]]), axis=1)
+    counts = np.bincount(kinds)
+    for (a, b, _), found in zip(*np.unique(np.column_stack([both, pairs.types]), axis=0, return_counts=True), strict=True):
+        assert found <= (counts[a] if a == b else counts[a] + counts[b] - 1)
+    named = np.column_stack([pairs.first, pairs.second, pairs.types])
+    assert len(np.unique(named, axis=0)) == len(named)
 
 
 class TestByHand:
@@ -198,6 +261,21 @@ def test_pairs_of_two_kinds_are_no_more_than_their_jobs() -> None:
         assert np.ptp(shared[np.array(kinds) == kind]) <= 1e-9
 
 
+def test_a_hundred_thousand_jobs_are_dealt_out_to_the_last_digit() -> None:
+    """Sums over many equal jobs leave nobody more or less than the others, and no partner without the other."""
+    chance = np.random.default_rng(3)
+    table, kinds = np.array([[4.0, 1.0], [3.0, 2.0], [1.0, 1.0]]), chance.integers(3, size=100_000)
+    together = np.array([[[3, 0.7], [2.5, 0.9], [3, 0.6]], [[2, 1.5], [2.2, 1.8], [0, 1.2]], [[0.9, 0.9], [0, 0.6], [0.7, 0.9]]])
+    problem = gp.AllocationProblem.from_types(table, kinds, [9_000, 21_000], pair_kinds=kinds, pair_throughputs=together)
+    allocation = gp.solve(problem)
+    assert allocation.pairs is not None
+    assert len(allocation.pairs) > 50_000
+    assert_valid(problem, allocation)
+    assert_few(kinds, allocation.pairs)
+    shared = allocation.pairs.by_job(*problem.throughputs.shape)
+    assert all(np.ptp(shared[kinds == kind], axis=0).max() <= 1e-9 for kind in range(3))
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -229,6 +307,14 @@ def test_measured_jobs_share_under_every_policy(policy: str) -> None:
     nodes = [gp.Node(name=f"{kind.name}-{i}", accelerator=kind.name, num_gpus=8) for kind in kinds for i in range(2)]
     problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes, kinds), profile, sharing=True)
     assert_valid(problem, gp.solve(problem, policy))
+
+
+def test_the_order_of_jobs_changes_nothing() -> None:
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    jobs = [each.job for each in gp.generate_trace(60, profile, jobs_per_hour=None, seed=8)]
+    cluster = gp.Cluster.from_counts({"v100": 8, "p100": 8, "k80": 8})
+    there, back = (gp.solve(gp.AllocationProblem.from_jobs(each, cluster, profile, sharing=True)) for each in (jobs, jobs[::-1]))
+    assert (there.time_fractions == back.time_fractions[::-1]).all()
 
 
 @pytest.mark.parametrize("least", [0.5, float("nan"), "much"])

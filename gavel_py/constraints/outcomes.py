@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Asked, Limit, Need, Rules, shortfalls
+from gavel_py.times import ClassTimes, JobTimes
 
 __all__ = ["ConstraintOutcome", "outcomes_of"]
 
@@ -60,25 +60,23 @@ class ConstraintOutcome:
 
 
 def outcomes_of(
-    problem: AllocationProblem, rules: Rules, time_fractions: Floats, prices: Floats | None
+    job_ids: Sequence[str], rules: Rules, times: JobTimes | ClassTimes, prices: Floats | None
 ) -> tuple[ConstraintOutcome, ...]:
     """Return what became of each constraint. prices: (R,) of the limits that must hold (`Rules.hard_rows`), per unit."""
     if not rules.asked:
         return ()
-    throughputs = np.einsum("ij,ij->i", problem.throughputs, time_fractions)
     by_row = {} if prices is None else {id(row): price for row, price in zip(rules.hard_rows, prices.tolist(), strict=True)}
-    return tuple(_outcome(each, problem, time_fractions, throughputs, by_row) for each in rules.asked)
+    return tuple(_outcome(each, job_ids, times, by_row) for each in rules.asked)
 
 
-def _outcome(
-    asked: Asked, problem: AllocationProblem, time_fractions: Floats, throughputs: Floats, prices: Mapping[int, float]
-) -> ConstraintOutcome:
+def _outcome(asked: Asked, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]) -> ConstraintOutcome:
     if asked.switch_cost:
-        return ConstraintOutcome(asked.text, asked.switch_cost, _moved(problem, time_fractions))
+        moved = times.moved()
+        return ConstraintOutcome(asked.text, asked.switch_cost, moved if moved > KEPT else 0.0)
     limits = [row for row in asked.rows if isinstance(row, Limit)]
-    over = [max(0.0, row.used(problem, time_fractions) - row.most) / row.unit for row in limits] if asked.penalty else []
-    short = [_short(need, throughputs) for need in asked.needs] if asked.penalty else []
-    jobs = {problem.job_ids[i]: part for found in short for i, part in found.items()}
+    over = [max(0.0, times.used(row) - row.most) / row.unit for row in limits] if asked.penalty else []
+    short = [_short(need, times.job_throughputs) for need in asked.needs] if asked.penalty else []
+    jobs = {job_ids[i]: part for found in short for i, part in found.items()}
     missed = float(sum(part for part in over if part > KEPT) + sum(jobs.values()))
     known = [prices[id(row)] for row in limits if id(row) in prices]
     return ConstraintOutcome(asked.text, asked.penalty, missed, jobs, max(known, default=None))
@@ -88,10 +86,3 @@ def _short(need: Need, throughputs: Floats) -> dict[int, float]:
     """The part of its need by which each job falls short."""
     part = shortfalls(need.throughputs, throughputs[need.rows])
     return {int(need.rows[m]): float(part[m]) for m in np.flatnonzero(part > KEPT)}
-
-
-def _moved(problem: AllocationProblem, time_fractions: Floats) -> float:
-    """GPUs that change hands, Σ_ij s_i |X_ij − previous_ij|, on the types where jobs can run."""
-    change = np.where(problem.runnable, np.abs(time_fractions - problem.previous_fractions), 0.0)
-    moved = float(problem.num_gpus.astype(float) @ change @ np.ones(change.shape[1]))
-    return moved if moved > KEPT else 0.0

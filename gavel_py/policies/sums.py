@@ -85,7 +85,7 @@ class SumPolicy(Policy):
         constant, gains = program.linear_parts(objective)
         index = np.full(jobs.problem.num_jobs, -1)
         index[jobs.jobs] = jobs.index
-        return Rules(rows=(Gains(f"the objective of {self.name}", jobs.spread(gains), least - constant, index),))
+        return Rules(rows=(Gains(f"the objective of {self.name}", gains, least - constant, index),))
 
     def __mul__(self, weight: float) -> WeightedSum:
         from gavel_py.policies.composition import WeightedSum
