@@ -70,6 +70,11 @@ class Cluster:
         return np.array([np.nan if k.price_per_hour is None else k.price_per_hour for k in self.accelerator_types], dtype=float)
 
     @property
+    def gpu_memory_gb(self) -> np.ndarray:
+        """(K,) memory, GB, of one GPU of each type; NaN where unknown."""
+        return np.array([np.nan if k.memory_gb is None else k.memory_gb for k in self.accelerator_types], dtype=float)
+
+    @property
     def num_gpus(self) -> int:
         """GPUs of all types together."""
         return int(self.capacities.sum())
@@ -133,7 +138,10 @@ class Cluster:
         return self._largest[key]
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
-        """Return the cluster with accelerator types renamed; several may become one, whose details are the first one's."""
+        """Return the cluster with accelerator types renamed; several may become one.
+
+        Its details are then the first one's, but its memory is the least that is known of any of them.
+        """
         unknown = [name for name in names if name not in self.accelerator_names]
         InputError.raise_any(
             [Fault("cluster", "accelerator", f"{n!r} is not in it{nearest(n, self.accelerator_names)}") for n in unknown]
@@ -141,7 +149,9 @@ class Cluster:
         kinds: dict[str, AcceleratorType] = {}
         for kind in self.accelerator_types:
             new = names.get(kind.name, kind.name)
-            kinds.setdefault(new, AcceleratorType(**kind.model_dump() | {"name": new}))
+            first = kinds.setdefault(new, AcceleratorType(**kind.model_dump() | {"name": new}))
+            known = [each for each in (first.memory_gb, kind.memory_gb) if each is not None]
+            kinds[new] = first.model_copy(update={"memory_gb": min(known, default=None)})
         nodes = (n.model_copy(update={"accelerator": names.get(n.accelerator, n.accelerator)}) for n in self.nodes)
         return Cluster(nodes, kinds.values())
 

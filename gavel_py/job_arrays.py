@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.gpu_memory import GpuMemory
 from gavel_py.jobs import Job
 from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
@@ -27,6 +28,7 @@ class Profile(Protocol):
     One that knows of spread gangs has also `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each whole gang on more nodes
     than it needs, NaN where that was not measured, or None if it never was. One that knows of jobs that share GPUs has
     `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while it shares all its GPUs with each other, likewise.
+    One that knows of GPU memory has `memory_matrix(jobs, accelerators)`: (N, K) GB that each gang takes of each GPU, likewise.
     """
 
     @property
@@ -51,7 +53,7 @@ class Profile(Protocol):
 @dataclass(frozen=True)
 class JobArrays:
     """throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
-    speeds: of both kinds of placement, None where the profile knows of no difference.
+    speeds: of both kinds of placement, None where the profile knows of no difference; memory: of GPUs.
     """
 
     throughputs: Floats
@@ -61,10 +63,11 @@ class JobArrays:
     steps_remaining: Floats
     deadlines_seconds: Floats
     speeds: PlacementSpeeds | None
+    memory: GpuMemory
 
     def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile, min_gain: float) -> PairSpeeds | None:
         """Return the speeds of jobs that share GPUs, None where the profile knows of none."""
-        found = pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None))
+        found = pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None), self.memory)
         return None if found is None else replace(found, min_gain=min_gain)
 
 
@@ -92,14 +95,15 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     allowed = _allowed(jobs, names)
     spans = largest_gangs(jobs, cluster)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
-    usable = allowed & (gangs <= spans)
+    memory = GpuMemory(_gpu_memory(jobs, names, profile), cluster.gpu_memory_gb)
+    usable = allowed & (gangs <= spans) & memory.fits
     throughputs = _throughputs(jobs, names, profile, usable)
     total_steps = _total_steps(jobs, profile, usable)
     done = np.array([job.steps_done for job in jobs], dtype=float)
     fastest = np.where(usable, throughputs, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
     speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
-    return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines, speeds)
+    return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines, speeds, memory)
 
 
 def _check_names(jobs: Iterable[Job], known: set[str]) -> None:
@@ -136,6 +140,16 @@ def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
         spans = [cluster.largest_gang(name, where, cpus_per_gpu=cpus, memory_gb_per_gpu=memory) for name in names]
         rows[where, cpus, memory] = spans
     return np.array([rows[key] for key in asked], dtype=float).reshape(len(jobs), len(names))
+
+
+def _gpu_memory(jobs: Sequence[Job], names: Sequence[str], profile: Profile) -> Floats:
+    """(N, K) GB that each job takes of each of its GPUs, as it says itself, or else as the profile says; NaN where nobody does."""
+    look_up = getattr(profile, "memory_matrix", None)
+    found = None if look_up is None else look_up(jobs, names)
+    known = np.full((len(jobs), len(names)), np.nan) if found is None else found
+    own = np.array([np.nan if job.gpu_memory_gb is None else job.gpu_memory_gb for job in jobs], dtype=float)[:, None]
+    needed: Floats = np.where(np.isnan(own), known, own)
+    return needed
 
 
 def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: NDArray[np.bool_]) -> Floats:

@@ -36,6 +36,7 @@ class Job(Record):
     deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
     tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere;
     cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node;
+    gpu_memory_gb: what it takes of the memory of each of its GPUs, GB, by default what the throughput profile says;
     restart_seconds: what it costs to start, move or be resumed, checkpoint and load, by default what the scheduler says (0);
     max_retries: a job that has failed is started anew so many times, then reported as failed.
 
@@ -61,6 +62,7 @@ class Job(Record):
     locality: Locality = "any"
     cpus_per_gpu: NotNegative = 0.0
     memory_gb_per_gpu: NotNegative = 0.0
+    gpu_memory_gb: Positive | None = None
     duration_seconds: Positive | None = None
     duration_accelerator: Name | None = None
     restart_seconds: NotNegative | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.gpu_memory import GpuMemory
 from gavel_py.jobs import Job
 
 __all__ = ["PairSpeeds", "given_pairs", "pair_speeds"]
@@ -67,18 +68,22 @@ class PairSpeeds:
 
 
 def pair_speeds(
-    jobs: Sequence[Job], accelerators: Sequence[str], throughputs: Floats, measured: Measured | None
+    jobs: Sequence[Job], accelerators: Sequence[str], throughputs: Floats, measured: Measured | None, memory: GpuMemory
 ) -> PairSpeeds | None:
-    """Return what is known of pairs of these jobs, None if nothing is. throughputs: (N, K) of each alone; measured: `Measured`."""
-    # By name, so that the order of the jobs changes nothing.
-    numbers = {kind: n for n, kind in enumerate(sorted({(job.job_type, job.num_gpus) for job in jobs}))}
-    kinds = np.array([numbers[job.job_type, job.num_gpus] for job in jobs], dtype=np.int64)
+    """Return what is known of pairs of these jobs, None if nothing is.
+
+    throughputs: (N, K) of each alone; measured: see `Measured`. Two whose memory no GPU of a type has do not share there, whatever
+    was measured. Jobs are of one kind where they are as fast, and fit beside the same jobs.
+    """
+    rows = [(job.job_type, job.num_gpus, row.tobytes()) for job, row in zip(jobs, memory.company, strict=True)]
+    numbers = {kind: n for n, kind in enumerate(sorted(set(rows)))}  # so that the order of the jobs changes nothing
+    kinds = np.array([numbers[row] for row in rows], dtype=np.int64)
     first = np.unique(kinds, return_index=True)[1]
     found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(jobs) else None
     if found is None or not np.nan_to_num(found).any():
         return None
-    sizes = np.array([size for _, size in numbers], dtype=np.int64)
-    return _limited(kinds, np.nan_to_num(found), sizes, throughputs)
+    sizes = np.array([size for _, size, _ in numbers], dtype=np.int64)
+    return _limited(kinds, np.where(memory.together(first), np.nan_to_num(found), 0.0), sizes, throughputs)
 
 
 def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Indices, throughputs: Floats) -> PairSpeeds:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from gavel_py.array_checks import ArrayChecker
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.gpu_memory import GpuMemory
 from gavel_py.hosts import Hosts, hosts_of
 from gavel_py.job_arrays import Profile, job_arrays, known_part
 from gavel_py.jobs import Job, JobSet
@@ -245,7 +246,8 @@ class AllocationProblem:
         """Build the problem of these jobs on this cluster, with throughputs from the profile.
 
         Accelerator types that the profile does not know are left out, with a `GavelWarning`. A type that the job does not
-        allow, or on which no set of nodes within its locality can hold its gang, gets none of its time.
+        allow, on which no set of nodes within its locality can hold its gang, or whose GPUs have less memory than it takes, gets
+        none of its time.
         The optional arrays are those of `from_arrays`, in the order of the jobs.
         whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
         (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
@@ -277,6 +279,7 @@ class AllocationProblem:
             previous_fractions=previous_fractions,
             allowed=arrays.allowed,
             largest_gangs=arrays.largest_gangs,
+            memory=arrays.memory,
             rules=JOB_COLUMNS | UNKNOWN_WORK,
             by_job={
                 "num_gpus": [job.num_gpus for job in job_set],
@@ -313,6 +316,7 @@ class AllocationProblem:
         largest_gangs: Floats,
         rules: Mapping[str, tuple[float, str]],
         by_job: Mapping[str, ArrayLike | None],
+        memory: GpuMemory | None = None,
         hosts: Hosts | None = None,
         pairs: PairSpeeds | None = None,
     ) -> AllocationProblem:
@@ -330,7 +334,7 @@ class AllocationProblem:
         gangs = whole_numbers(columns.pop("num_gpus"))
         finished = columns["steps_remaining"] == 0
         if type_index is None:
-            runnable, excluded = screen(ids, types, table, allowed, gangs, largest_gangs, finished)
+            runnable, excluded = screen(ids, types, table, allowed, gangs, largest_gangs, finished, memory=memory)
         else:  # jobs of one type and gang size run in the same places: what holds for one holds for all
             alike = number_equal([type_index, gangs, finished], len(ids))
             one = alike.first

@@ -198,6 +198,20 @@ def test_policies_are_listed_and_explained(gavel: Gavel) -> None:
         assert all(option in shown for option in gp.policy_options(gp.policy_class(name)))
 
 
+def test_what_profiles_know_of_gpu_memory_is_shown(gavel: Gavel, tmp_path: Path) -> None:
+    rows = "job_type,num_gpus,accelerator,steps_per_second,gpu_memory_gb\nbert,1,v100,2.5,9\nbert,1,t4,1,7.5\nbert,2,t4,2,\n"
+    (tmp_path / "mine.csv").write_text(rows)
+    assert gavel("profiles", "import", "mine.csv").code == 0
+    table = [line.split() for line in gavel("profiles", "show", "mine").out.splitlines()]
+    assert ["job", "type", "GPUs", "GB/GPU", "v100", "t4"] in table
+    assert ["bert", "1", "9", "2.5", "1"] in table
+    assert ["bert", "2", "2"] in table
+    table = [line.split() for line in gavel("profiles", "show", "mine", "--job-type", "bert").out.splitlines()]
+    assert ["t4", "consolidated", "1", "7.5", "1"] in table
+    assert "GB/GPU" not in gavel("profiles", "show", "gavel-osdi20").out
+    assert "bert,1,t4,consolidated,1.0,,,,7.5" in gavel("profiles", "export", "mine").out
+
+
 def test_profiles_are_imported_shown_exported_and_deleted(gavel: Gavel, tmp_path: Path) -> None:
     text = "job_type,num_gpus,accelerator,placement,steps_per_second\nbert,1,v100,consolidated,2.5\nbert,2,v100,consolidated,4\n"
     (tmp_path / "mine.csv").write_text(text)

@@ -14,6 +14,9 @@ from gavel_py.cli.output import emit, number, table_text
 
 __all__ = ["command"]
 
+MEMORY = "GB/GPU"
+"""What a gang takes of the memory of each of its GPUs, the most of all accelerators where there is one figure for them."""
+
 
 @click.group("profiles")
 @click.option("--store", type=click.Path(path_type=Path), metavar="FILE", help="Where imported profiles are kept.")
@@ -53,15 +56,32 @@ def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
     if job_type is not None:
         emit(_job_type_text(profile, job_type), None)
         return
+    emit(_profile_text(profile), None)
+    notes = (profile.description, f"Licence: {profile.licence}" if profile.licence else "", profile.url)
+    emit("\n".join(note for note in notes if note) or "No description.", None)
+
+
+def _profile_text(profile: gp.ThroughputProfile) -> str:
     sizes = [(kind, gang) for kind in profile.job_types for gang in profile.gang_sizes]
     rows = []
     for kind, gang in sizes:
         cells = [_cell(profile, kind, gang, accelerator) for accelerator in profile.accelerators]
         if any(cells):
-            rows.append([kind, str(gang), *cells])
-    emit(table_text(f"{name}: steps/s of the whole gang", ["job type", "GPUs", *profile.accelerators], rows), None)
-    notes = (profile.description, f"Licence: {profile.licence}" if profile.licence else "", profile.url)
-    emit("\n".join(note for note in notes if note) or "No description.", None)
+            memory = [profile.gpu_memory_gb(kind, gang, accelerator) for accelerator in profile.accelerators]
+            rows.append([kind, str(gang), _size(max(filter(None, memory), default=None)), *cells])
+    columns, rows = _told(["job type", "GPUs", MEMORY, *profile.accelerators], rows, 2)
+    return table_text(f"{profile.name}: steps/s of the whole gang", columns, rows)
+
+
+def _told(columns: list[str], rows: list[list[str]], at: int) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the column at this place if nothing is told there."""
+    if any(row[at] for row in rows):
+        return columns, rows
+    return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
+
+
+def _size(memory_gb: float | None) -> str:
+    return "" if memory_gb is None else number(memory_gb)
 
 
 def _cell(profile: gp.ThroughputProfile, job_type: str, gang: int, accelerator: str) -> str:
@@ -77,8 +97,9 @@ def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
         own, other = (m.steps_per_second, m.partner_job_type)
         if m.job_type != job_type:
             own, other = m.partner_steps_per_second or 0.0, m.job_type
-        rows.append([m.accelerator, m.placement, other or "", m.source, str(m.num_gpus), number(own)])
-    return table_text(job_type, ["accelerator", "placement", "shared with", "source", "GPUs", "steps/s"], rows, text_columns=4)
+        rows.append([m.accelerator, m.placement, other or "", m.source, str(m.num_gpus), _size(m.gpu_memory_gb), number(own)])
+    columns, rows = _told(["accelerator", "placement", "shared with", "source", "GPUs", MEMORY, "steps/s"], rows, 5)
+    return table_text(job_type, columns, rows, text_columns=4)
 
 
 @command.command("import")

@@ -58,5 +58,5 @@ def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
     return (
         f"its gang of {gang} cannot be placed there"
         if gang > problem.capacities[j]
-        else "it may not run there, or no nodes hold it"
+        else "it may not run there, or no nodes or GPUs hold it"
     )

@@ -26,7 +26,7 @@ __all__ = ["InForce", "Question", "columns_of", "question_of", "same_gang", "sol
 
 Floats = NDArray[np.float64]
 
-GANG_FIELDS = ("num_gpus", "job_type", "locality", "allowed_accelerators", "cpus_per_gpu", "memory_gb_per_gpu")
+GANG_FIELDS = ("num_gpus", "job_type", "locality", "allowed_accelerators", "cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb")
 """What a job asks of its GPUs, as far as it decides where its gang can be."""
 
 

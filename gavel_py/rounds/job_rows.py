@@ -27,7 +27,7 @@ __all__ = ["JobRows"]
 
 Floats = NDArray[np.float64]
 
-LIKE = attrgetter("job_type", "num_gpus", "locality", "allowed_accelerators", "cpus_per_gpu", "memory_gb_per_gpu")
+LIKE = attrgetter("job_type", "num_gpus", "locality", "allowed_accelerators", "cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb")
 """All of a job that decides where its gang may run, and how fast, where a profile knows job types."""
 
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)

@@ -81,6 +81,7 @@ def saved_from(
         used = _mechanism(path, document["mechanism"], mechanism)
         state = state_from(document["scheduler"], profile)
         _check_speeds(path, document["speeds"], state, profile)
+        _check_places(path, state, profile)
         return Saved(solver, profile, used, {name: document["options"][name] for name in OPTIONS}, state)
     except GavelError:
         raise
@@ -138,3 +139,16 @@ def _check_speeds(path: str | Path, document: Mapping[str, Any], state: Schedule
                 f"hand in the profile {HAD}"
             )
             raise InputError(Fault(str(path), "", text))
+
+
+def _check_places(path: str | Path, state: SchedulerState, profile: Profile) -> None:
+    """Nor may the allocation in force give a job GPUs whose memory it exceeds, by what the profile says now."""
+    if state.in_force is None:
+        return
+    now = AllocationProblem.from_jobs(state.in_force.jobs, state.nodes.cluster, profile, whole_gangs=False)
+    for row, column in np.argwhere(state.in_force.lasting & ~now.runnable)[:1].tolist():
+        text = (
+            f"was written when job {now.job_ids[row]!r} could run on {now.accelerator_types[column]!r}, "
+            f"where it does not fit by profile {profile.name!r}; hand in the profile {HAD}"
+        )
+        raise InputError(Fault(str(path), "", text))

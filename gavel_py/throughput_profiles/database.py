@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ BUSY_SECONDS = 30.0
 APPLICATION_ID = 0x6776_7470
 """Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # A pair is stored once, in canonical order, so the unique index also catches a pair given from its other side.
 SCHEMA = (
@@ -39,13 +39,20 @@ SCHEMA = (
         steps_per_second REAL NOT NULL,
         partner_job_type TEXT,
         partner_steps_per_second REAL,
-        source TEXT NOT NULL
+        source TEXT NOT NULL,
+        gpu_memory_gb REAL
     )""",
     """CREATE UNIQUE INDEX measured_once ON measurements
         (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, ''))""",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+FROM_1 = ("ALTER TABLE measurements ADD COLUMN gpu_memory_gb REAL", f"PRAGMA user_version = {SCHEMA_VERSION}")
+"""What makes a store of schema 1 one of today, when it is written to."""
+
+AS_IF_FROM_1 = ("CREATE TEMP VIEW measurements AS SELECT *, NULL AS gpu_memory_gb FROM main.measurements",)
+"""What makes it look so to a reader, who changes no file."""
 
 WORDING = {
     sqlite3.SQLITE_BUSY: "another process has kept it locked for more than {seconds:g} s",
@@ -63,9 +70,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     with _clear_errors(path):
         if path.exists() and path.stat().st_size > 0:
             # rw falls back to reading only; it is needed to clean up after a writer that crashed.
-            opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN")
+            opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN", AS_IF_FROM_1)
         else:
-            opened = _transaction(path, ":memory:", "BEGIN")
+            opened = _transaction(path, ":memory:", "BEGIN", ())
         with opened as connection:
             yield connection
 
@@ -75,22 +82,22 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the store, made when needed, in one transaction: at the end all of it is written, after an error nothing."""
     with _clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE") as connection:
+        with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE", FROM_1) as connection:
             yield connection
 
 
 @contextmanager
-def _transaction(path: Path, address: str, begin: str) -> Iterator[sqlite3.Connection]:
+def _transaction(path: Path, address: str, begin: str, from_1: Iterable[str]) -> Iterator[sqlite3.Connection]:
     # isolation_level None: this module begins and commits; closing without a commit rolls back.
     with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
         connection.execute(begin)
-        _check_schema(path, connection)
+        _check_schema(path, connection, from_1)
         yield connection
         connection.execute("COMMIT")
 
 
-def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
-    """Make the tables in an empty database; raise unless they are those of this version."""
+def _check_schema(path: Path, connection: sqlite3.Connection, from_1: Iterable[str]) -> None:
+    """Make the tables in an empty database; from_1: what is to be done with older ones; raise unless they are ours, and known."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -102,6 +109,9 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
     elif version > SCHEMA_VERSION:
         problem = f"was written by a newer gavel-py (schema {version}, this one knows up to {SCHEMA_VERSION}); upgrade gavel-py"
         raise InputError(Fault(f"profile store {path}", "", problem))
+    elif version < SCHEMA_VERSION:
+        for statement in from_1:
+            connection.execute(statement)
 
 
 @contextmanager

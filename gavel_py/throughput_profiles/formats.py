@@ -39,11 +39,13 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
 
 
 def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
-    """Write the rows to a path or an open text file."""
+    """Write the rows to a path or an open text file; GPU memory only where some row tells of it."""
     if not isinstance(target, str | Path):
+        rows = list(rows)
+        columns = len(Row._fields) - all(row.gpu_memory_gb is None for row in rows)
         writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows(rows)
+        writer.writerow(Row._fields[:columns])
+        writer.writerows(row[:columns] for row in rows)
         return
     try:
         with open(target, "w", encoding="utf-8", newline="") as file:

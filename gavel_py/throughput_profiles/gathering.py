@@ -13,7 +13,7 @@ from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.measurement import Entry
 from gavel_py.throughput_profiles.missing import Catalogue, Subject, counted, may_use
 
-__all__ = ["gather", "gather_pairs", "gather_spread"]
+__all__ = ["gather", "gather_memory", "gather_pairs", "gather_spread"]
 
 
 class Kind(NamedTuple):
@@ -51,6 +51,20 @@ def gather_spread(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerato
     rows = [numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs]
     table = [[speeds.get(Entry(*kind, name, "spread"), np.nan) for name in accelerators] for kind in numbers]
     return np.array(table, dtype=float).reshape(len(numbers), len(accelerators))[rows]
+
+
+def gather_memory(
+    known: Mapping[tuple[str, int], Mapping[str, float]], jobs: Sequence[Job], accelerators: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return (N, K) GB that each job takes of each of its GPUs, NaN where nobody knows; see `ThroughputProfile.gpu_memory_gb`."""
+    numbers: dict[tuple[str, int], int] = {}
+    rows = [numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs]
+    table = np.full((len(numbers), len(accelerators)), np.nan)
+    for row, kind in enumerate(numbers):
+        sizes = known.get(kind, {})
+        most = max(sizes.values(), default=np.nan)
+        table[row] = [sizes.get(accelerator, most) for accelerator in accelerators]
+    return table[rows]
 
 
 def gather_pairs(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:

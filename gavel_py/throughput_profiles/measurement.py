@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import model_validator
 
 from gavel_py.errors import Fault
-from gavel_py.validation import Name, NotNegative, Record, Text, Whole
+from gavel_py.validation import Name, NotNegative, Positive, Record, Text, Whole
 
 __all__ = ["PLACEMENTS", "Entry", "Measurement", "Placement", "Row", "collect"]
 
@@ -46,6 +46,7 @@ class Row(NamedTuple):
     partner_job_type: str | None
     partner_steps_per_second: float | None
     source: str
+    gpu_memory_gb: float | None = None
 
 
 class Measurement(Record):
@@ -54,7 +55,8 @@ class Measurement(Record):
     num_gpus: GPUs of the gang, in a pair the same for both; placement: consolidated = on as few nodes as possible,
     spread = over several nodes; steps_per_second: of job_type, 0 = cannot run there;
     partner_job_type, partner_steps_per_second: who shares the GPUs, and its own speed meanwhile;
-    source: where the figure comes from.
+    source: where the figure comes from;
+    gpu_memory_gb: what the gang takes of the memory of each of its GPUs, GB; told of gangs alone, not of pairs.
 
     >>> Measurement(job_type="A3C", num_gpus=1, accelerator="k80", steps_per_second=3.4).entry.accelerator
     'k80'
@@ -71,6 +73,7 @@ class Measurement(Record):
     partner_job_type: Name | None = None
     partner_steps_per_second: NotNegative | None = None
     source: Text = ""
+    gpu_memory_gb: Positive | None = None
 
     @model_validator(mode="after")
     def _check_pair(self) -> Measurement:
@@ -78,6 +81,8 @@ class Measurement(Record):
             raise ValueError("partner_job_type and partner_steps_per_second must be given together")
         if self.partner_job_type == self.job_type and self.partner_steps_per_second != self.steps_per_second:
             raise ValueError("a pair of one job type with itself must have the same steps_per_second on both sides")
+        if self.partner_job_type is not None and self.gpu_memory_gb is not None:
+            raise ValueError("gpu_memory_gb is what one gang takes; give it where it runs alone, not for a pair")
         return self
 
     @property

@@ -15,7 +15,7 @@ from gavel_py import reading
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import builtin, formats
-from gavel_py.throughput_profiles.gathering import gather, gather_pairs, gather_spread
+from gavel_py.throughput_profiles.gathering import gather, gather_memory, gather_pairs, gather_spread
 from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
 from gavel_py.throughput_profiles.missing import Catalogue, nearest_entries
@@ -90,7 +90,7 @@ class ThroughputProfile:
     @cached_property
     def _speeds(self) -> dict[Entry, float]:
         speeds: dict[Entry, float] = {}
-        for job_type, num_gpus, accelerator, placement, own, partner, others, _ in self.rows:
+        for job_type, num_gpus, accelerator, placement, own, partner, others, *_ in self.rows:
             speeds[Entry(job_type, num_gpus, accelerator, placement, partner)] = own
             if partner is not None and others is not None:
                 speeds[Entry(partner, num_gpus, accelerator, placement, job_type)] = others
@@ -161,6 +161,31 @@ class ThroughputProfile:
         NaN where that was not measured, and for gangs of different sizes. None for a profile without any such measurement.
         """
         return gather_pairs(self._speeds, jobs, accelerators) if self._knows_pairs else None
+
+    def memory_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
+        """Return (N, K) GB that N gangs take of each of their GPUs, NaN where that is not known; see `gpu_memory_gb`.
+
+        None for a profile that knows nothing of memory.
+        """
+        return gather_memory(self._memory, jobs, accelerators) if self._memory else None
+
+    def gpu_memory_gb(self, job_type: str, num_gpus: int, accelerator: str) -> float | None:
+        """Return what a gang takes of the memory of each of its GPUs, GB, None where that is not known.
+
+        Where it was not measured on this accelerator, it is the most that the same gang takes on any other.
+        """
+        by_accelerator = self._memory.get((job_type, num_gpus), {})
+        return by_accelerator.get(accelerator, max(by_accelerator.values(), default=None))
+
+    @cached_property
+    def _memory(self) -> dict[tuple[str, int], dict[str, float]]:
+        """By job type and gang size, then by accelerator: the most of both placements."""
+        known: dict[tuple[str, int], dict[str, float]] = {}
+        for row in self.rows:
+            if row.gpu_memory_gb is not None:
+                sizes = known.setdefault((row.job_type, row.num_gpus), {})
+                sizes[row.accelerator] = max(row.gpu_memory_gb, sizes.get(row.accelerator, 0.0))
+        return known
 
     @cached_property
     def _knows_pairs(self) -> bool:

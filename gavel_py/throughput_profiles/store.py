@@ -26,16 +26,18 @@ INSERT_PROFILE = """
     INSERT INTO profiles (name, description, licence, notice, url) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"""
 INSERT_ROW = """
     INSERT INTO measurements (profile, job_type, num_gpus, accelerator, placement,
-        steps_per_second, partner_job_type, partner_steps_per_second, source)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        steps_per_second, partner_job_type, partner_steps_per_second, source, gpu_memory_gb)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 UPDATE_ROW = """
     ON CONFLICT (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, '')) DO UPDATE SET
         steps_per_second = excluded.steps_per_second,
         partner_steps_per_second = excluded.partner_steps_per_second,
-        source = excluded.source"""
+        source = excluded.source,
+        gpu_memory_gb = ifnull(excluded.gpu_memory_gb, gpu_memory_gb)"""
 SELECT_ABOUT = "SELECT description, licence, notice, url FROM profiles WHERE id = ?"
 SELECT_ROWS = """
-    SELECT job_type, num_gpus, accelerator, placement, steps_per_second, partner_job_type, partner_steps_per_second, source
+    SELECT job_type, num_gpus, accelerator, placement, steps_per_second, partner_job_type, partner_steps_per_second, source,
+        gpu_memory_gb
     FROM measurements WHERE profile = ? ORDER BY id"""
 
 
@@ -94,6 +96,8 @@ class ThroughputStore:
 
     def add(self, name: str, measurements: Iterable[Measurement]) -> None:
         """Add measurements to a stored profile, which is made when there is none; an entry already there takes the new figures.
+
+        What it takes of GPU memory stays where the new ones do not tell.
 
         Raises `InputError` for measurements that contradict each other.
         """

@@ -22,7 +22,7 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[int]) -> Thr
     T(s) = T(L) (s/L)^e beyond L, with e = log(T(L)/T(S)) / log(L/S), but at least 0 and at most 1: more GPUs never make it slower,
     and never do more than their part. Between two measured gangs, T follows the power of s through both. Where one of them is 0,
     the job cannot run, and T(s) = 0. Types measured at one size only, and gangs below the smallest, are not estimated. Each
-    estimate has a source that says so.
+    estimate has a source that says so. What it takes of the memory of each GPU is what the next smaller gang takes.
     """
     sizes = sorted(set(gang_sizes))
     estimated = [
@@ -33,9 +33,10 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[int]) -> Thr
             placement=placement,
             steps_per_second=speed,
             source=source,
+            gpu_memory_gb=profile.gpu_memory_gb(job_type, base, accelerator),
         )
         for (job_type, accelerator, placement), speeds in _alone(profile).items()
-        for size, speed, source in _estimates(speeds, sizes)
+        for size, speed, source, base in _estimates(speeds, sizes)
     ]
     if not estimated:
         return profile
@@ -59,7 +60,8 @@ def _alone(profile: ThroughputProfile) -> Series:
     return series
 
 
-def _estimates(speeds: Mapping[int, float], sizes: Iterable[int]) -> Iterator[tuple[int, float, str]]:
+def _estimates(speeds: Mapping[int, float], sizes: Iterable[int]) -> Iterator[tuple[int, float, str, int]]:
+    """Gang size, steps/s, source, and the largest measured gang below."""
     measured = sorted(speeds)
     for size in sizes:
         if len(measured) < 2 or size in speeds or size < measured[0]:
@@ -74,7 +76,7 @@ def _estimates(speeds: Mapping[int, float], sizes: Iterable[int]) -> Iterator[tu
             exponent = min(1.0, max(0.0, exponent))
         can_run = speeds[low] > 0 and speeds[high] > 0
         speed = speeds[base] * (size / base) ** exponent if can_run else 0.0
-        yield size, speed, f"estimated from {low} and {high} GPUs, exponent {exponent:.3f}"
+        yield size, speed, f"estimated from {low} and {high} GPUs, exponent {exponent:.3f}", base
 
 
 def _exponent(speeds: Mapping[int, float], low: int, high: int) -> float:

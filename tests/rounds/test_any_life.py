@@ -19,6 +19,7 @@ SECONDS = 10.0
 POLICIES = ["max_min_fairness", "max_total_throughput", "fifo", "least_attained_service", "shortest_job_first"]
 SIZES = st.sampled_from([1, 2, 1, 3, 4])
 LOCALITIES = st.sampled_from(["any", "rack", "node"])
+MEMORY, THERE = st.sampled_from([None, None, 8.0, 14.0, 20.0]), {"v100": 16.0, "k80": 12.0}
 JOBS = st.fixed_dictionaries(
     {
         "job_type": st.sampled_from(["fast", "slow"]),
@@ -27,6 +28,7 @@ JOBS = st.fixed_dictionaries(
         "allowed_accelerators": st.sampled_from([None, None, None, ("v100",), ("k80",)]),
         "max_retries": st.integers(0, 2),
         "cpus_per_gpu": st.sampled_from([0, 0, 2, 3]),
+        "gpu_memory_gb": MEMORY,
         "total_steps": st.just(100),
     }
 )
@@ -36,10 +38,13 @@ JOBS = st.fixed_dictionaries(
 def clusters(draw: st.DrawFn) -> gp.Cluster:
     kinds, racks, cpus = st.sampled_from(["v100", "k80"]), st.sampled_from([None, "r1", "r2"]), st.sampled_from([None, 6, 12])
     drawn = draw(st.lists(st.tuples(st.integers(1, 4), kinds, racks, cpus), min_size=2, max_size=5))
-    return gp.Cluster(
+    nodes = [
         gp.Node(name=f"n{i}", accelerator=kind, num_gpus=size, rack=rack, cpus=cores)
         for i, (size, kind, rack, cores) in enumerate(drawn)
-    )
+    ]
+    memory = draw(st.sampled_from([{}, THERE]))
+    names = dict.fromkeys(kind for _, kind, *_ in drawn)
+    return gp.Cluster(nodes, [gp.AcceleratorType(name=name, memory_gb=memory.get(name)) for name in names])
 
 
 class Life(RuleBasedStateMachine):
@@ -57,6 +62,7 @@ class Life(RuleBasedStateMachine):
         self.live, self.saved = (gp.RoundScheduler(cluster, PROFILE, policy, SECONDS, **options) for _ in range(2))
         self.folder = tempfile.TemporaryDirectory()
         self.nodes = {node.name: node for node in cluster.nodes}
+        self.memory_gb = {kind.name: kind.memory_gb for kind in cluster.accelerator_types}
         self.lost: set[tuple[str, int]] = set()
         self.gone: list[str] = []
         self.told: dict[str, gp.Assignment] = {}
@@ -82,7 +88,7 @@ class Life(RuleBasedStateMachine):
             self.both("submit", gp.Job(f"job-{self.submitted}", **fields))
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), what=st.sampled_from(["report", "weight", "gang", "complete", "cancel", "fail", "interrupted"]))
+    @rule(data=st.data(), what=st.sampled_from(["report", "weight", "gang", "memory", "complete", "cancel", "fail", "interrupted"]))
     def change_job(self, data: st.DataObject, what: str) -> None:
         job = data.draw(st.sampled_from(list(self.known.values())))
         broken = True
@@ -97,6 +103,10 @@ class Life(RuleBasedStateMachine):
             size, locality = data.draw(SIZES), data.draw(LOCALITIES)
             self.both("update", job.job_id, num_gpus=size, locality=locality)
             broken = (job.num_gpus, job.locality) != (size, locality)
+        elif what == "memory":
+            size = data.draw(MEMORY)
+            self.both("update", job.job_id, gpu_memory_gb=size)
+            broken = job.gpu_memory_gb != size
         elif what == "interrupted":
             running = self.live.running
             self.both("interrupted", job.job_id)
@@ -204,6 +214,7 @@ class Life(RuleBasedStateMachine):
         for job_id, held in now.assignments.items():
             job = self.known[job_id]
             assert len(held.gpus) == job.num_gpus
+            assert (job.gpu_memory_gb or 0.0) <= (self.memory_gb[held.accelerator] or 1e9)
             assert job.steps_done < 100
             assert held.accelerator in (job.allowed_accelerators or ("v100", "k80"))
             at = [self.nodes[node] for node, _ in held.gpus]

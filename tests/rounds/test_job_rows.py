@@ -20,7 +20,8 @@ CLUSTER = gp.Cluster(
         gp.Node(name=f"{kind}-{i}", accelerator=kind, num_gpus=4, rack=f"r{i % 2}", cpus=8 + i)
         for kind in ("v100", "k80")
         for i in range(3)
-    ]
+    ],
+    [gp.AcceleratorType(name="v100", memory_gb=16), gp.AcceleratorType(name="k80", memory_gb=12)],
 )
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "ResNet-18 (batch size 64)")
 
@@ -44,6 +45,7 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
         allowed_accelerators=draw(st.sampled_from([None, ("k80",)])),
         locality=draw(st.sampled_from(["any", "rack", "node"])),
         cpus_per_gpu=draw(st.sampled_from([0.0, 1.5, 9.0])),
+        gpu_memory_gb=draw(st.sampled_from([None, None, 8.0, 14.0, 20.0])),
         **fields_,
     )
 

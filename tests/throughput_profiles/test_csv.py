@@ -40,6 +40,26 @@ def test_a_pair(tmp_path: Path) -> None:
     assert profile.rows[0].source == "measured"
 
 
+def test_gpu_memory_is_written_where_something_is_known_of_it(tmp_path: Path) -> None:
+    text = HEADER[:-1] + ",gpu_memory_gb\nresnet,2,v100,consolidated,3.0,,,run 1,10.5\nbert,1,v100,consolidated,1.0,,,,\n"
+    profile = ThroughputProfile.from_csv(write(tmp_path, text))
+    assert [row.gpu_memory_gb for row in profile.rows] == [10.5, None]
+    target = io.StringIO()
+    profile.to_csv(target)
+    assert target.getvalue() == text
+
+
+def test_gpu_memory_is_above_0_and_of_gangs_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER[:-1] + ",gpu_memory_gb\na,1,v100,,3,,,,0\na,2,v100,,3,b,1,,4\n")
+    with pytest.raises(InputError) as caught:
+        ThroughputProfile.from_csv(path)
+    first, second = map(str, caught.value.faults)
+    assert first.startswith(f"{path}, line 2")
+    assert first.endswith("field gpu_memory_gb: must be greater than 0, found '0'")
+    assert second.startswith(f"{path}, line 3")
+    assert "give it where it runs alone, not for a pair" in second
+
+
 FAULTS = {
     "an entry twice": ("a,1,v100,,1,,,\na,1,v100,consolidated,1,,,\n", 3, "'a' on 1 x v100 (consolidated) stands twice, first at"),
     "a contradicting pair": ("a,1,v100,,1,b,2,\nb,1,v100,,3,a,1,\n", 3, "contradicts the same pair given the other way round at"),
@@ -129,7 +149,9 @@ def measurements(draw: st.DrawFn) -> Measurement:
         "source": draw(texts),
     }
     partner = draw(st.none() | names)
-    if partner is not None:
+    if partner is None:
+        fields["gpu_memory_gb"] = draw(st.none() | st.floats(0, exclude_min=True, allow_infinity=False))
+    else:
         own = fields["steps_per_second"]
         fields |= {"partner_job_type": partner, "partner_steps_per_second": own if partner == fields["job_type"] else draw(speeds)}
     return Measurement(**fields)

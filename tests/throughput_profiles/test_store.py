@@ -111,6 +111,77 @@ class TestAdding:
             store.add("mine", [measurement("a", 2.0), measurement("a", 3.0)])
         assert store.load("mine").throughput("a", 1, "v100") == 1.0
 
+    def test_what_it_takes_of_gpu_memory_stays_until_another_figure_comes(self, store: ThroughputStore) -> None:
+        store.add("mine", [measurement("a", 1.0, gpu_memory_gb=10.5)])
+        store.add("mine", [measurement("a", 1.5)])
+        assert store.load("mine").measurements == (measurement("a", 1.5, gpu_memory_gb=10.5),)
+        store.add("mine", [measurement("a", 1.5, gpu_memory_gb=12)])
+        assert store.load("mine").gpu_memory_gb("a", 1, "v100") == 12
+
+
+OLD = """
+    CREATE TABLE profiles (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, description TEXT NOT NULL, licence TEXT NOT NULL,
+        notice TEXT NOT NULL, url TEXT NOT NULL);
+    CREATE TABLE measurements (id INTEGER PRIMARY KEY, profile INTEGER NOT NULL REFERENCES profiles (id), job_type TEXT NOT NULL,
+        num_gpus INTEGER NOT NULL, accelerator TEXT NOT NULL, placement TEXT NOT NULL, steps_per_second REAL NOT NULL,
+        partner_job_type TEXT, partner_steps_per_second REAL, source TEXT NOT NULL);
+    CREATE UNIQUE INDEX measured_once ON measurements
+        (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, ''));
+    PRAGMA application_id = 1735816304;
+    PRAGMA user_version = 1;
+    INSERT INTO profiles VALUES (1, 'old', 'd', 'l', 'n', 'u');
+    INSERT INTO measurements VALUES (1, 1, 'a', 1, 'v100', 'consolidated', 2.0, NULL, NULL, 'run 1'),
+        (2, 1, 'a', 1, 'v100', 'consolidated', 0.5, 'b', 0.25, '');
+"""
+"""What the first schema of the store made, with a profile."""
+
+
+class TestFirstSchema:
+    THEN = ThroughputProfile(
+        "old",
+        [
+            measurement("a", 2.0, source="run 1"),
+            measurement("a", 0.5, partner_job_type="b", partner_steps_per_second=0.25),
+        ],
+        description="d",
+        licence="l",
+        notice="n",
+        url="u",
+    )
+
+    @pytest.fixture
+    def old(self, tmp_path: Path) -> ThroughputStore:
+        with closing(sqlite3.connect(tmp_path / "old.sqlite")) as connection:
+            connection.executescript(OLD)
+        return ThroughputStore(tmp_path / "old.sqlite")
+
+    def test_is_read_as_it_is(self, old: ThroughputStore) -> None:
+        before = old.path.read_bytes()
+        assert old.load("old") == self.THEN
+        assert old.names()[-1] == "old"
+        assert old.summaries()[-1].rows == 2
+        assert old.path.read_bytes() == before
+
+    def test_becomes_the_present_one_when_it_is_written_to(self, old: ThroughputStore) -> None:
+        old.add("old", [measurement("a", 2.5, gpu_memory_gb=11)])
+        assert old.load("old").gpu_memory_gb("a", 1, "v100") == 11
+        assert old.load("old").rows[1:] == self.THEN.rows[1:]
+        old.save(profile("new"))
+        with closing(sqlite3.connect(old.path)) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+            assert connection.execute("SELECT count(gpu_memory_gb) FROM measurements").fetchone() == (1,)
+
+    def test_stays_what_it_is_where_writing_fails(self, old: ThroughputStore) -> None:
+        before = old.path.read_bytes()
+        with pytest.raises(InputError, match="'old' is taken"):
+            old.save(ThroughputProfile("old", []))
+        assert old.path.read_bytes() == before
+        assert old.load("old") == self.THEN
+
+    def test_can_be_read_where_nobody_may_write(self, old: ThroughputStore) -> None:
+        make_read_only(old.path)
+        assert old.load("old") == self.THEN
+
 
 class TestRefusals:
     def test_a_name_that_is_taken(self, store: ThroughputStore) -> None:
@@ -213,8 +284,8 @@ class TestBrokenFiles:
 
     def test_a_newer_schema(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
-        change(store.path, "PRAGMA user_version = 2")
-        self.refuses(store, "was written by a newer gavel-py (schema 2, this one knows up to 1); upgrade gavel-py")
+        change(store.path, "PRAGMA user_version = 3")
+        self.refuses(store, "was written by a newer gavel-py (schema 3, this one knows up to 2); upgrade gavel-py")
 
     @pytest.mark.parametrize("version", [0, 1])
     def test_somebody_else_s_database(self, tmp_path: Path, version: int) -> None:

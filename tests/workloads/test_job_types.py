@@ -137,6 +137,15 @@ class TestEstimates:
         assert profile.throughput("a", 16, "v100") == pytest.approx(18 * 1.5**2)
         assert profile.name == "small+estimates"
 
+    def test_a_larger_gang_takes_as_much_of_each_gpu(self) -> None:
+        known = {1: 9.0, 4: 6.0}
+        rows = [
+            Measurement(job_type="a", num_gpus=n, accelerator="v100", steps_per_second=n, gpu_memory_gb=size)
+            for n, size in known.items()
+        ]
+        extended = extend_profile(ThroughputProfile("sized", rows), [2, 8])
+        assert [extended.gpu_memory_gb("a", n, "v100") for n in (2, 8)] == [9, 6]
+
     def test_more_gpus_never_give_more_than_their_part(self) -> None:
         profile = extend_profile(PROFILE, [8])
         assert profile.throughput("b", 8, "v100") == pytest.approx(40)  # 4 at 1, 20 at 4: more than 4 times as much

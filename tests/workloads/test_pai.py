@@ -74,6 +74,29 @@ def test_the_type_of_a_machine_is_better_known_than_that_of_a_task() -> None:
     assert (first.accelerator, second.accelerator) == ("V100M32", "MISC")
 
 
+SENSORS = """j1,worker,w1,i,m1,/dev/nvidia0,140,16,1.5,2.5,4,{0},0,0,0,0
+j1,worker,w1,i,m1,/dev/nvidia0,140,16,1.5,2.5,4,9.5,0,0,0,0
+j2,worker,w3,i,m1,/dev/nvidia0,140,16,1.5,2.5,1,1.5,0,0,0,0
+"""
+
+
+def test_gpu_memory_is_the_most_that_was_seen_where_each_instance_has_a_gpu() -> None:
+    file("pai/pai_sensor_table.csv", SENSORS.format(12.25))
+    folder()
+    one_each = TASKS.replace("j1,worker,4", "j1,worker,2").replace("50.0,V100", "100.0,V100")
+    one_part = TASKS.replace("j2,worker,3", "j2,worker,1")
+    sizes = []
+    for tasks in (TASKS, one_each, one_part):
+        file("pai/pai_task_table.csv", tasks)
+        sizes.append([submission.job.gpu_memory_gb for submission in read_trace("pai")])
+    assert sizes == [[None, None], [12.25, None], [None, 1.5]]
+
+
+def test_a_broken_line_of_sensors_is_told() -> None:
+    file("pai/pai_sensor_table.csv", SENSORS.format("much"))
+    assert ("pai/pai_sensor_table.csv, line 1", "max_gpu_wrk_mem") in places(read_trace(folder()))
+
+
 def test_a_header_line_is_passed_over() -> None:
     folder()
     file("pai/pai_job_table.csv", "job_name,inst_id,user,status,start_time,end_time\n" + JOBS)

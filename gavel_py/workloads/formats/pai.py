@@ -12,7 +12,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.workloads.cells import amount, count, is_missing
 from gavel_py.workloads.formats.importer import Importer
-from gavel_py.workloads.formats.pai_tables import Instances, instances_by_job, pai_rows, required_types
+from gavel_py.workloads.formats.pai_tables import Instances, gpu_memory_by_job, instances_by_job, pai_rows, required_types
 from gavel_py.workloads.heads import Head
 from gavel_py.workloads.intake import Intake, SkipError
 
@@ -25,14 +25,24 @@ ROUNDED = "Jobs whose GPUs are no whole number (sum of inst_num x plan_gpu / 100
 
 @dataclass
 class Tasks:
-    """All tasks of one job: GPUs and what goes with them, and when they ran."""
+    """All tasks of one job: GPUs and what goes with them, and when they ran.
+
+    instances: those with GPUs; whole: each of them has one GPU for itself.
+    """
 
     gpus: float = 0.0
+    instances: int = 0
+    whole: bool = True
     cpus: float = 0.0
     memory_gb: float = 0.0
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     types: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def one_gpu_each(self) -> bool:
+        """Whether what an instance uses is what it uses of one GPU, which no other instance of the job uses."""
+        return self.whole or (self.instances == 1 and self.gpus <= 1)
 
 
 def _recognises(head: Head) -> bool:
@@ -43,13 +53,16 @@ def _read(path: Path, intake: Intake) -> None:
     folder = path if path.is_dir() else path.parent
     tasks = _tasks_by_job(folder, intake)
     instances = instances_by_job(folder, intake)
-    types = required_types(folder, intake)
+    types, memory = required_types(folder, intake), gpu_memory_by_job(folder, intake)
     for where, row in pai_rows(folder / JOBS, intake):
         with intake.entry(where) as entry:
             own = tasks.get(row["job_name"], Tasks())
             fields, recorded = _job(row, own, instances.get(row["job_name"]))
-            required = types.get(row["inst_id"])
-            entry.job(fields | ({"allowed_accelerators": (required,)} if required else {}), **recorded)
+            if required := types.get(row["inst_id"]):
+                fields["allowed_accelerators"] = (required,)
+            if own.one_gpu_each:
+                fields["gpu_memory_gb"] = memory.get(row["job_name"])
+            entry.job(fields, **recorded)
             if fields["num_gpus"] != own.gpus:
                 intake.assume(ROUNDED)
 
@@ -114,6 +127,8 @@ def _add(job: Tasks, row: dict[str, str]) -> None:
     if not gpus:
         return  # a parameter server or evaluator: it needs no place beside the GPUs
     job.gpus += instances * gpus
+    job.instances += instances
+    job.whole = job.whole and gpus == 1
     job.cpus += instances * amount(row, "plan_cpu", 0) / 100
     job.memory_gb += instances * amount(row, "plan_mem", 0)
     job.starts.extend(_known(row, "start_time"))

@@ -12,7 +12,7 @@ from gavel_py.workloads.cells import amount, is_missing
 from gavel_py.workloads.intake import Intake
 from gavel_py.workloads.tables import table_rows
 
-__all__ = ["Instances", "instances_by_job", "pai_rows", "required_types"]
+__all__ = ["Instances", "gpu_memory_by_job", "instances_by_job", "pai_rows", "required_types"]
 
 COLUMNS = {
     "pai_job_table.csv": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
@@ -22,10 +22,15 @@ COLUMNS = {
     "pai_instance_table.csv": (
         "job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time", "machine"
     ),
+    "pai_sensor_table.csv": (
+        "job_name", "task_name", "worker_name", "inst_id", "machine", "gpu_name", "cpu_usage", "gpu_wrk_util", "avg_mem", "max_mem",
+        "avg_gpu_wrk_mem", "max_gpu_wrk_mem", "read", "write", "read_count", "write_count",
+    ),
     "pai_machine_spec.csv": ("machine", "gpu_type", "cap_cpu", "cap_mem", "cap_gpu"),
     "pai_group_tag_table.csv": ("inst_id", "user", "gpu_type_spec", "group", "workload"),
 }  # fmt: skip
-INSTANCES, TAGS, MACHINES = "pai_instance_table.csv", "pai_group_tag_table.csv", "pai_machine_spec.csv"
+INSTANCES, SENSORS = "pai_instance_table.csv", "pai_sensor_table.csv"
+TAGS, MACHINES = "pai_group_tag_table.csv", "pai_machine_spec.csv"
 
 Last = tuple[float, float, str]
 """Start, end and machine of the last line of a worker."""
@@ -89,6 +94,22 @@ def _types_of_machines(folder: Path, intake: Intake) -> dict[str, str]:
     if not path.is_file():
         return {}
     return {row["machine"]: row["gpu_type"] for _, row in pai_rows(path, intake) if row["gpu_type"] not in ("", "CPU")}
+
+
+def gpu_memory_by_job(folder: Path, intake: Intake) -> dict[str, float]:
+    """Return the most GPU memory, GB, that any worker of a job ever used, as far as it was recorded; nothing where nothing was."""
+    path, most = folder / SENSORS, dict[str, float]()
+    if not path.is_file():
+        return most
+    for where, row in pai_rows(path, intake):
+        try:
+            used = amount(row, "max_gpu_wrk_mem", 0)
+        except InputError as error:
+            intake.broken(where, *error.faults)
+            continue
+        if used:
+            most[row["job_name"]] = max(used, most.get(row["job_name"], 0.0))
+    return most
 
 
 def required_types(folder: Path, intake: Intake) -> dict[str, str]:
