@@ -17,7 +17,7 @@ from gavel_py.jobs import Job
 from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
 
-__all__ = ["JobArrays", "Profile", "job_arrays", "known_part", "largest_gangs"]
+__all__ = ["JobArrays", "Profile", "gpu_memory", "job_arrays", "known_part", "largest_gangs"]
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +95,7 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     allowed = _allowed(jobs, names)
     spans = largest_gangs(jobs, cluster)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
-    memory = GpuMemory(_gpu_memory(jobs, names, profile), cluster.gpu_memory_gb)
+    memory = gpu_memory(jobs, cluster, profile)
     usable = allowed & (gangs <= spans) & memory.fits
     throughputs = _throughputs(jobs, names, profile, usable)
     total_steps = _total_steps(jobs, profile, usable)
@@ -142,14 +142,14 @@ def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     return np.array([rows[key] for key in asked], dtype=float).reshape(len(jobs), len(names))
 
 
-def _gpu_memory(jobs: Sequence[Job], names: Sequence[str], profile: Profile) -> Floats:
-    """(N, K) GB that each job takes of each of its GPUs, as it says itself, or else as the profile says; NaN where nobody does."""
+def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMemory:
+    """Return what each job takes of the memory of each of its GPUs, as it says itself, or else as the profile says."""
+    names = cluster.accelerator_names
     look_up = getattr(profile, "memory_matrix", None)
     found = None if look_up is None else look_up(jobs, names)
     known = np.full((len(jobs), len(names)), np.nan) if found is None else found
     own = np.array([np.nan if job.gpu_memory_gb is None else job.gpu_memory_gb for job in jobs], dtype=float)[:, None]
-    needed: Floats = np.where(np.isnan(own), known, own)
-    return needed
+    return GpuMemory(np.where(np.isnan(own), known, own), cluster.gpu_memory_gb)
 
 
 def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: NDArray[np.bool_]) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -226,44 +227,61 @@ def test_no_pair_of_an_allocation_takes_more_than_there_is(
             assert takes[one] + takes[other] <= there[j]
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    data=st.data(),
-    policy=st.sampled_from(["max_min_fairness", "fifo", "isolated", "least_attained_service"]),
-    mechanism=st.sampled_from(["deficit", "priority"]),
-)
-def test_in_a_simulation_no_job_is_ever_on_a_gpu_that_has_less_than_it_takes(
-    data: st.DataObject, policy: str, mechanism: Any
-) -> None:
-    there = cluster(2, v100=16, k80=12, a100=40)
-    sizes = st.sampled_from([None, 8.0, 14.0, 30.0])
-    jobs = [
+TAKES = {"any": None, "small": 4.0, "large": 15.0}
+"""What the profile of simulations says of job types."""
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[gp.Job]:
+    """Jobs of these types, some of which say themselves what they take."""
+    return [
         gp.Job(
             str(i),
-            job_type=data.draw(st.sampled_from(["any", "small", "large"])),
-            num_gpus=data.draw(st.sampled_from([1, 1, 2])),
-            gpu_memory_gb=data.draw(sizes),
-            total_steps=data.draw(st.sampled_from([50.0, 400.0])),
+            job_type=draw(st.sampled_from(list(TAKES))),
+            num_gpus=draw(st.sampled_from([1, 1, 2])),
+            gpu_memory_gb=draw(st.sampled_from([None, 2.0, 8.0, 14.0, 30.0])),
+            total_steps=draw(st.sampled_from([50.0, 400.0])),
             arrival_seconds=10.0 * i,
         )
-        for i in range(data.draw(st.integers(1, 6)))
+        for i in range(draw(st.integers(1, 7)))
     ]
-    profile = gp.ThroughputProfile(
-        "lab",
-        [
-            measured(kind, speed, name, num_gpus=gang, gpu_memory_gb=size)
-            for kind, size in (("any", None), ("small", 4.0), ("large", 15.0))
-            for name, speed in (("v100", 2.0), ("k80", 1.0), ("a100", 4.0))
-            for gang in (1, 2)
-        ],
-    )
-    takes = {job.job_id: job.gpu_memory_gb or {"any": 0.0, "small": 4.0, "large": 15.0}[job.job_type] for job in jobs}
-    memory = {kind.name: kind.memory_gb or np.inf for kind in there.accelerator_types}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    jobs=traces(),
+    policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "fifo", "isolated"]),
+    mechanism=st.sampled_from(["deficit", "priority"]),
+    shared=st.booleans(),
+)
+def test_in_a_simulation_no_gpu_has_less_than_its_jobs_take(jobs: list[gp.Job], policy: str, mechanism: Any, shared: bool) -> None:
+    there, speeds = {"v100": 16.0, "k80": 12.0, "a100": 40.0}, {"v100": 2.0, "k80": 1.0, "a100": 4.0}
+    alone = [
+        measured(kind, speed, name, num_gpus=gang, gpu_memory_gb=size)
+        for kind, size in TAKES.items()
+        for name, speed in speeds.items()
+        for gang in (1, 2)
+    ]
+    pairs = [
+        measured(a, 0.8 * speed, name, num_gpus=gang, partner_job_type=b, partner_steps_per_second=0.8 * speed)
+        for a in TAKES
+        for b in TAKES
+        for name, speed in speeds.items()
+        for gang in (1, 2)
+        if a <= b
+    ]
+    takes = {job.job_id: job.gpu_memory_gb or TAKES[job.job_type] or 0.0 for job in jobs}
+    shares = shared and policy.startswith("max")
+    options: dict[str, Any] = {"round_seconds": 60, "mechanism": mechanism, "sharing": shares}
     rounds: list[gp.Round] = []
-    result = gp.simulate(jobs, there, profile, policy, round_seconds=60, mechanism=mechanism, on_round=rounds.append)
+    profile = gp.ThroughputProfile("lab", alone + pairs)
+    result = gp.simulate(jobs, cluster(2, **there), profile, policy, **options, on_round=rounds.append)
     assert all(job.outcome is gp.Outcome.FINISHED for job in result.jobs.values())
     for each in rounds:
-        assert all(takes[job_id] <= memory[held.accelerator] for job_id, held in each.assignments.items())
+        used: Counter[tuple[str, int]] = Counter()
+        for job_id, held in each.assignments.items():
+            used.update(dict.fromkeys(held.gpus, takes[job_id]))  # type: ignore[arg-type]
+        assert all(used[gpu] <= there[held.accelerator] for held in each.assignments.values() for gpu in held.gpus)
 
 
 def test_a_scheduler_is_not_loaded_with_a_profile_by_which_its_jobs_do_not_fit(tmp_path: Path) -> None:

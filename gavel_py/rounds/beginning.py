@@ -117,9 +117,10 @@ def _shares(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -
 
 
 def _in_company(in_force: InForce, companies: Companies, begun: Round, present: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """(E,) what is promised of this round with partners of each kind, and (E,) what is had of it."""
+    """(A,) what is promised of this round with partners of each job type, and (A,) what is had of it."""
     types, had = {job.job_id: job.job_type for job in in_force.jobs}, set()
     for job_id, held in begun.assignments.items():
         had |= {CompanyKey(job_id, types[other], held.accelerator) for other in held.shared_with}
     received = np.array([key in had for key in companies.keys], dtype=float)
-    return companies.fractions * present[companies.rows, 0], received
+    promised = companies.fractions * present[companies.rows, 0]
+    return np.bincount(companies.accounts, promised, len(companies.keys)).astype(float), received

@@ -126,7 +126,7 @@ def _crews(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> Cre
     for job_id, held in state.lasting.items():
         if job_id in numbers and held.shared_with:
             partners[numbers[job_id]] = numbers.get(held.shared_with[0], -1)
-    return crews_of(demand, companies, state.company.owed(companies.keys), partners)
+    return crews_of(demand, companies, companies.divided(state.company.owed(companies.keys)), partners)
 
 
 def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_rounds: Floats) -> NDArray[np.int8]:

@@ -29,13 +29,17 @@ class CompanyKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Companies:
-    """E promises. keys: whose and which; rows: (E,) the jobs; partners: (E,) the kinds of their partners; types: (E,) columns;
-    fractions: (E,) S_i(b,j), parts of the time; kinds: (N,) the kind of each job.
+    """E promises on A accounts. keys: (A,) whose and which; accounts: (E,) that of each promise; rows: (E,) the jobs;
+    partners: (E,) the kinds of their partners; types: (E,) columns; fractions: (E,) S_i(b,j), parts of the time; kinds: (N,) the
+    kind of each job.
+
+    Kinds of one job type that differ in GPU memory have one account: how jobs are told apart by it changes as others come and go.
 
     With whom of a kind a job shares is free to be decided from round to round, and so nobody waits for a partner that has left.
     """
 
     keys: tuple[CompanyKey, ...]
+    accounts: Indices
     rows: Indices
     partners: Indices
     types: Indices
@@ -52,6 +56,16 @@ class Companies:
         columns = zip(self.rows.tolist(), self.partners.tolist(), self.types.tolist(), strict=True)
         return {key: place for place, key in enumerate(columns)}
 
+    @cached_property
+    def promised(self) -> Floats:
+        """(A,) what is promised on each account."""
+        promised: Floats = np.bincount(self.accounts, self.fractions, len(self.keys)).astype(float)
+        return promised
+
+    def divided(self, owed: Floats) -> Floats:
+        """Return (E,) what (A,) accounts owe by promise: to each its part."""
+        return owed[self.accounts] * (self.fractions / self.promised[self.accounts])
+
     def summed(self, values: Floats, shape: tuple[int, int]) -> Floats:
         """Return (N, K) the sum of (E,) values by job and type."""
         table = np.zeros(shape)
@@ -60,7 +74,7 @@ class Companies:
 
 
 def companies_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> Companies:
-    """Return what pairs of jobs come to for each of them; kinds: (N,) by job type and gang size."""
+    """Return what pairs of jobs come to for each of them; kinds: (N,) as in `PairSpeeds`."""
     rows = np.concatenate([pairs.first, pairs.second])
     partners = kinds[np.concatenate([pairs.second, pairs.first])]
     table = np.stack([rows, partners, np.tile(pairs.types, 2)], axis=1).astype(np.int64)
@@ -68,8 +82,8 @@ def companies_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_
     fractions = np.bincount(back.ravel(), np.tile(pairs.times, 2), len(found)).astype(float)
     rows, partners, types = found.T
     names = {int(kind): jobs[int(row)].job_type for kind, row in zip(*np.unique(kinds, return_index=True), strict=True)}
-    keys = tuple(
-        CompanyKey(jobs[i].job_id, names[b], accelerator_types[j])
-        for i, b, j in zip(rows.tolist(), partners.tolist(), types.tolist(), strict=True)
-    )
-    return Companies(keys, rows, partners, types, fractions, kinds)
+    numbers: dict[CompanyKey, int] = {}
+    columns = zip(rows.tolist(), partners.tolist(), types.tolist(), strict=True)
+    keys = (CompanyKey(jobs[i].job_id, names[b], accelerator_types[j]) for i, b, j in columns)
+    accounts = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    return Companies(tuple(numbers), accounts, rows, partners, types, fractions, kinds)

@@ -26,11 +26,11 @@ class CompanyLedger:
         self._owed: dict[CompanyKey, float] = {}
 
     def owed(self, keys: Sequence[CompanyKey]) -> Floats:
-        """Return (E,) rounds owed, 0 for what was not promised before."""
+        """Return (A,) rounds owed, 0 for what was not promised before."""
         return np.array([self._owed.get(key, 0.0) for key in keys], dtype=float)
 
     def record(self, keys: Sequence[CompanyKey], fractions: Floats, received: Floats) -> None:
-        """Enter one round: (E,) what was promised, and (E,) what was had."""
+        """Enter one round: (A,) what was promised, and (A,) what was had."""
         most_ahead = -np.maximum(1.0, LONGEST_PAYBACK_ROUNDS * fractions)
         balance = np.clip(self.owed(keys) + fractions - received, most_ahead, MOST_OWED_ROUNDS)
         self._owed.update(zip(keys, balance.tolist(), strict=True))

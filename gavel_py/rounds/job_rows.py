@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.cluster import Cluster
+from gavel_py.gpu_memory import GpuMemory
 from gavel_py.hosts import Hosts
-from gavel_py.job_arrays import Profile
+from gavel_py.job_arrays import Profile, gpu_memory
 from gavel_py.jobs import Job, Locality
 from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds
@@ -31,6 +32,9 @@ LIKE = attrgetter("job_type", "num_gpus", "locality", "allowed_accelerators", "c
 """All of a job that decides where its gang may run, and how fast, where a profile knows job types."""
 
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
+BY_TYPE = 5
+"""What there is to know of a job on each type, see `JobRows._looked_up`."""
+
 NUMBERS = ("num_gpus", "weight", "priority", "arrival_seconds")
 MOST_UNUSED, SOME_UNUSED = 4, 20_000
 """Rows are dropped when there are so many times more of them than jobs, and so many besides."""
@@ -64,7 +68,7 @@ class JobRows:
         self._jobs, self._reasons = {}, {}
         self._like = {} if not keep_like else self._like
         self._pair_table = self._pair_table if keep_like else None
-        self._table = np.zeros((0, 4 * len(cluster.accelerator_names) + len(NUMBERS) + 5))
+        self._table = np.zeros((0, BY_TYPE * len(cluster.accelerator_names) + len(NUMBERS) + 5))
 
     def _row(self, job: Job) -> int:
         """The row of a job, looked up if it is new or has changed."""
@@ -92,7 +96,9 @@ class JobRows:
             self._reasons[job.job_id] = reason
 
     def _looked_up(self, job: Job) -> tuple[Floats, str | None, float, float]:
-        """(4·K,) throughputs, where it may run, and those of both placements; why it can run nowhere; total steps; deadline."""
+        """(5·K,) throughputs, where it may run, those of both placements, and GPU memory; why it can run nowhere; total steps;
+        deadline.
+        """
         assert self._cluster is not None  # noqa: S101
         assert self._profile is not None  # noqa: S101
         # A profile by job type knows nothing else of a job. Deadlines and steps that are to be worked out are not worth it.
@@ -104,7 +110,8 @@ class JobRows:
         alone = AllocationProblem.from_jobs([with_steps(job, 0.0)], self._cluster, self._profile, whole_gangs=self._whole_gangs)
         none = np.full(alone.throughputs.shape[1], np.nan)
         kinds = (alone.throughputs[0], none) if alone.speeds is None else (alone.speeds.consolidated[0], alone.speeds.spread[0])
-        speeds, reason = np.concatenate([alone.throughputs[0], alone.runnable[0], *kinds]), alone.excluded.get(job.job_id)
+        memory = gpu_memory([job], self._cluster, self._profile).needed[0]
+        speeds, reason = np.concatenate([alone.throughputs[0], alone.runnable[0], *kinds, memory]), alone.excluded.get(job.job_id)
         if plain:
             self._like[like] = speeds, reason
         return speeds, reason, float(alone.total_steps[0]), float(alone.deadlines_seconds[0])
@@ -113,8 +120,9 @@ class JobRows:
         assert self._cluster is not None  # noqa: S101
         jobs, now, cluster = question.jobs, question.now_seconds, self._cluster
         types, none = cluster.accelerator_names, np.zeros(len(question.jobs))
-        throughputs, runnable, consolidated, spread = map(np.ascontiguousarray, np.split(rows[:, : 4 * len(types)], 4, axis=1))
-        gangs, weights, priorities, arrivals, cpus, memory, locality, total, deadlines = rows[:, 4 * len(types) :].T.copy()
+        by_type = np.split(rows[:, : BY_TYPE * len(types)], BY_TYPE, axis=1)
+        throughputs, runnable, consolidated, spread, taken = map(np.ascontiguousarray, by_type)
+        gangs, weights, priorities, arrivals, cpus, memory, locality, total, deadlines = rows[:, BY_TYPE * len(types) :].T.copy()
         remaining = np.maximum(none, total - np.array([job.steps_done for job in jobs]))
         if (remaining == 0).any():
             return None
@@ -150,15 +158,16 @@ class JobRows:
             running_on=np.array([columns[name] for name in question.running_on], dtype=np.int64),  # type: ignore[index]
             previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else np.array(previous, dtype=float),
             hosts=hosts,
-            pairs=self._pairs(question, types, np.where(np.isnan(consolidated), throughputs, consolidated)),
+            pairs=self._pairs(question, cluster, np.where(np.isnan(consolidated), throughputs, consolidated), taken),
         )
 
-    def _pairs(self, question: Question, types: tuple[str, ...], alone: Floats) -> PairSpeeds | None:
-        """What is known of these jobs as pairs, None where nobody is to share."""
+    def _pairs(self, question: Question, cluster: Cluster, alone: Floats, taken: Floats) -> PairSpeeds | None:
+        """What is known of these jobs as pairs, None where nobody is to share; taken: (N, K) of GPU memory."""
         assert self._profile is not None  # noqa: S101
         if not question.sharing:
             return None
         if self._pair_table is None:
             self._pair_table = PairTable(self._profile)
-        found = pair_speeds(question.jobs, types, alone, self._pair_table)
+        memory = GpuMemory(taken, cluster.gpu_memory_gb)
+        found = pair_speeds(question.jobs, cluster.accelerator_names, alone, self._pair_table, memory)
         return None if found is None else replace(found, min_gain=question.min_gain)

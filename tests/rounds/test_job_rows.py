@@ -51,8 +51,8 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans())
-def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool) -> None:
+@given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
+def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
     nodes, rows = NodeStates(CLUSTER), JobRows()
     if down:
         nodes.put("v100-0", gp.NodeState.DOWN)
@@ -74,6 +74,7 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
             running_on=tuple(("v100", None, "k80")[i % 3] for i in range(count)),
             previous_fractions=previous,
             whole_gangs=whole_gangs,
+            sharing=sharing,
         )
         assert_same(question.problem(nodes, PROFILE, rows), question.problem(nodes, PROFILE))
 
