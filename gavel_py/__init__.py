@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from gavel_py.proof import Proof
     from gavel_py.report import check_plot, plot_rounds
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
-    from gavel_py.runs import OverTime, Run, Stay
+    from gavel_py.runs import OverTime, Run, Stay, read_runs, write_runs
     from gavel_py.simulator import (
         Distribution,
         JobRecord,
@@ -166,7 +166,7 @@ _HOMES = {
     "proof": ("Proof",),
     "report": ("check_plot", "plot_rounds"),
     "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
-    "runs": ("OverTime", "Run", "Stay"),
+    "runs": ("OverTime", "Run", "Stay", "read_runs", "write_runs"),
     "simulator": (
         "Distribution",
         "JobRecord",
@@ -293,12 +293,14 @@ __all__ = [
     "policy_source",
     "read_constraints",
     "read_maintenance",
+    "read_runs",
     "read_trace",
     "resolve_policy",
     "simulate",
     "solve",
     "trace_formats",
     "trace_text",
+    "write_runs",
 ]
 
 

@@ -16,8 +16,9 @@ PACKAGE = Path(gp.__file__).parent
 
 # From the ground floor up; a module may import from floors below its own and from its own package.
 FLOORS = [
-    {"errors", "ordering", "numbering", "service", "runs", "gpu_memory"},
-    {"validation", "reading", "screening", "writing", "picture_files"},
+    {"errors", "ordering", "numbering", "service", "gpu_memory"},
+    {"validation", "reading", "screening", "writing", "picture_files", "sqlite_files"},
+    {"runs"},
     {"array_checks", "bases", "problem_arrays"},
     {"nodes", "jobs", "tenants"},
     {"cluster_files"},

@@ -1,5 +1,10 @@
-"""Runs as plain data: what sweeps, simulations and real clusters hand to reports."""
+"""Runs as plain data: what sweeps, simulations and real clusters hand to reports.
 
+run: one of them; numbers: arrays and samples, made small; documents: to and from JSON; files: of runs, and those of sweeps; cells:
+the SQLite file of a sweep; cell_tables: its tables.
+"""
+
+from gavel_py.runs.files import read_runs, write_runs
 from gavel_py.runs.run import METRICS, OverTime, Run, Stay
 
-__all__ = ["METRICS", "OverTime", "Run", "Stay"]
+__all__ = ["METRICS", "OverTime", "Run", "Stay", "read_runs", "write_runs"]

@@ -1,4 +1,4 @@
-"""The SQLite file behind the store: its tables, its transactions, and what its errors mean in the user's words."""
+"""The SQLite file behind the store: its tables and its transactions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.sqlite_files import BUSY_SECONDS, clear_errors
 
-__all__ = ["BUSY_SECONDS", "reading", "writing"]
-
-BUSY_SECONDS = 30.0
-"""How long to wait for another process that is writing."""
+__all__ = ["reading", "writing"]
 
 APPLICATION_ID = 0x6776_7470
 """Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
@@ -54,20 +52,11 @@ FROM_1 = ("ALTER TABLE measurements ADD COLUMN gpu_memory_gb REAL", f"PRAGMA use
 AS_IF_FROM_1 = ("CREATE TEMP VIEW measurements AS SELECT *, NULL AS gpu_memory_gb FROM main.measurements",)
 """What makes it look so to a reader, who changes no file."""
 
-WORDING = {
-    sqlite3.SQLITE_BUSY: "another process has kept it locked for more than {seconds:g} s",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it is a file in a directory that you may write to",
-    sqlite3.SQLITE_CORRUPT: "is damaged: {error}",
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_NOTADB: "is not an SQLite database",
-    sqlite3.SQLITE_READONLY: "cannot be written: the file or its directory is read-only",
-}
-
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the store in one transaction, so that all reads see the same state; a file that is not there reads as empty."""
-    with _clear_errors(path):
+    with clear_errors(f"profile store {path}", BUSY_SECONDS):
         if path.exists() and path.stat().st_size > 0:
             # rw falls back to reading only; it is needed to clean up after a writer that crashed.
             opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN", AS_IF_FROM_1)
@@ -80,7 +69,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the store, made when needed, in one transaction: at the end all of it is written, after an error nothing."""
-    with _clear_errors(path):
+    with clear_errors(f"profile store {path}", BUSY_SECONDS):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE", FROM_1) as connection:
             yield connection
@@ -112,16 +101,3 @@ def _check_schema(path: Path, connection: sqlite3.Connection, from_1: Iterable[s
     elif version < SCHEMA_VERSION:
         for statement in from_1:
             connection.execute(statement)
-
-
-@contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        # The lowest byte is the error's kind, the rest its details.
-        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        problem = WORDING.get(kind, "failed: {error}").format(error=error, seconds=BUSY_SECONDS)
-        raise InputError(Fault(f"profile store {path}", "", problem)) from None
-    except OSError as error:
-        raise InputError(Fault(f"profile store {path}", "", f"cannot be used: {error.strerror or error}")) from None
