@@ -27,7 +27,8 @@ WORDING = {
 @contextmanager
 def clear_errors(where: str, busy_seconds: float = BUSY_SECONDS) -> Iterator[None]:
     """Within this, what goes wrong with a file is an `InputError`; where: what the user calls the file; busy_seconds: how long
-    another process was waited for."""
+    another process was waited for.
+    """
     try:
         yield
     except sqlite3.Error as error:

@@ -1,7 +1,7 @@
 """Runs as plain data: what sweeps, simulations and real clusters hand to reports.
 
-run: one of them; numbers: arrays and samples, made small; documents: to and from JSON; files: of runs, and those of sweeps; cells:
-the SQLite file of a sweep; cell_tables: its tables.
+run: one of them; curves, held: its parts, collected while it goes on; numbers: arrays and samples, made small; documents: to and
+from JSON; files: of runs, and those of sweeps; cells: the SQLite file of a sweep; cell_tables: its tables.
 """
 
 from gavel_py.runs.files import read_runs, write_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ __all__ = ["DAMAGED", "document_of", "run_from"]
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
 """What `run_from` raises for a document that is no run."""
 
+STAY = tuple(field.name for field in fields(Stay))
 BY_TYPE = ("used", "prices")
 OVER_ALL = ("seconds", "active_jobs", "promised_gpu_seconds", "delivered_gpu_seconds")
 
@@ -28,7 +29,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "jct_seconds": list_of(run.jct_seconds),
         "fairness": list_of(run.fairness),
         "over_time": None if run.over_time is None else _over_time_document(run.over_time),
-        "stays": [asdict(stay) for stay in run.stays],
+        "stays": [[getattr(stay, name) for name in STAY] for stay in run.stays],
         "shares": {job_type: dict(shares) for job_type, shares in run.shares.items()},
     }
 
@@ -42,7 +43,7 @@ def run_from(document: Mapping[str, Any]) -> Run:
         jct_seconds=array_of(document["jct_seconds"]),
         fairness=array_of(document["fairness"]),
         over_time=None if over_time is None else _over_time(over_time),
-        stays=tuple(Stay(**each) for each in document["stays"]),
+        stays=tuple(Stay(*each) for each in document["stays"]),
         shares={job_type: {name: float(part) for name, part in each.items()} for job_type, each in document["shares"].items()},
     )
 

@@ -96,6 +96,11 @@ class SimulationCore:
         return len(self._state.active)
 
     @property
+    def used_gpu_seconds(self) -> tuple[float, ...]:
+        """(K,) the GPU-seconds of each type of `cluster` in which gangs have held them so far."""
+        return tuple(self._state.usage.used.values())
+
+    @property
     def records(self) -> dict[str, JobRecord]:
         """{job_id: JobRecord} of the jobs that have left, none where `on_record` takes them; what is taken out is forgotten."""
         return self._state.records

@@ -18,6 +18,7 @@ from gavel_py.cli.simulate.keeping import Keeper, check_keeping, kept_of
 from gavel_py.cli.simulate.options import Request, simulation_options
 from gavel_py.cli.simulate.played import Played, compared, needs_jobs
 from gavel_py.cli.simulate.progress import progress
+from gavel_py.cli.simulate.run_file import check_run_file, write_run_file
 from gavel_py.cli.simulate.running import Run
 from gavel_py.cli.simulate.scenario import Scenario, load
 from gavel_py.cli.simulate.telling import csv_of, json_of, text_of
@@ -52,6 +53,7 @@ def command(context: click.Context, request: Request) -> None:
         import_solver(policies)
         if kept is not None:
             kept.resume(runs[0], scenario)
+        check_run_file(request)
         failure: GavelError | None = None
         with interruptible() as interrupt:
             try:
@@ -60,6 +62,7 @@ def command(context: click.Context, request: Request) -> None:
                 pass  # a second Ctrl-C: what is complete is told
             except GavelError as error:
                 failure = error
+    write_run_file(request, all_played)
     if all_played or failure is None:
         _tell(request, scenario, compared(all_played), policies[len(all_played) :])
     if failure is not None:
@@ -73,7 +76,7 @@ def command(context: click.Context, request: Request) -> None:
 def _check(context: click.Context, request: Request) -> None:
     if request.events and context.get_parameter_source("round_seconds") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--events does without rounds, so leave out --round-seconds")
-    check_files(request.out, request.jobs_out, request.timeline_out, request.save_state)
+    check_files(request.out, request.jobs_out, request.timeline_out, request.run_out, request.save_state)
     check_keeping(request)
 
 
@@ -103,7 +106,8 @@ def _play(
             with progress(run.policy.label + place, len(scenario.trace), until, request.with_progress) as show:
                 result = run.play(show, interrupt, keeper, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
-            all_played.append(Played(run.policy, result, now, in_rounds=in_rounds, complete=run.complete))
+            played = Played(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder)
+            all_played.append(played)
 
 
 def _tell(request: Request, scenario: Scenario, all_played: Sequence[Played], not_played: Sequence[gp.Policy]) -> None:

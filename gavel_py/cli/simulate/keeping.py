@@ -33,6 +33,8 @@ def check_keeping(request: Request) -> None:
     """Raise a `UsageError` for options that do not go together."""
     if request.state_every is not None and request.save_state is None:
         raise click.UsageError("--state-every says how often --save-state FILE is written, so give both")
+    if request.run_out is not None and request.continue_from is not None:
+        raise click.UsageError("--run-out holds a run from its beginning, which --continue does not see; leave out one of them")
     for path in (request.jobs_out, request.timeline_out):
         if path is not None and is_parquet(path) and (request.save_state or request.continue_from):
             text = (

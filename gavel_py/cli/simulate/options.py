@@ -46,6 +46,7 @@ class Request(Common):
     seed: int
     jobs_out: Path | None
     timeline_out: Path | None
+    run_out: Path | None
     save_state: Path | None
     state_every: str | None
     continue_from: Path | None
@@ -113,6 +114,9 @@ OPTIONS: tuple[Option, ...] = (
     *output_options,
     click.option("--jobs-out", type=OUT, metavar="FILE", help="Write a line for each job there when it leaves: .csv or .parquet."),
     click.option("--timeline-out", type=OUT, metavar="FILE", help="Write a line for each round there: .csv or .parquet."),
+    click.option(
+        "--run-out", type=OUT, metavar="FILE", help="Write there what reports and pictures show: .json, read by read_runs."
+    ),
     click.option("--save-state", type=OUT, metavar="FILE", help="Write the state there now and then, and on Ctrl-C."),
     click.option("--state-every", metavar="TIME|Nrounds", help="How often: 90s, 10min, 500rounds [10min]."),
     click.option("--continue", "continue_from", type=OUT, metavar="FILE", help="Go on from the state that --save-state wrote."),

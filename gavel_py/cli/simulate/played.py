@@ -9,9 +9,10 @@ from typing import Any
 import gavel_py as gp
 from gavel_py.errors import InputError
 
-__all__ = ["Fairness", "Played", "compared", "needs_jobs"]
+__all__ = ["YARDSTICK", "Fairness", "Played", "compared", "needs_jobs"]
 
 YARDSTICK = "isolated"
+"""The policy that finish-time fairness compares with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,10 @@ class Fairness:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """One policy; ended_seconds: simulated time at its end; in_rounds: not by events; complete: whether it was not interrupted."""
+    """One policy; ended_seconds: simulated time at its end; in_rounds: not by events; complete: whether it was not interrupted.
+
+    recorder: where its run is written down for --run-out.
+    """
 
     policy: gp.Policy
     result: gp.SimulationResult
@@ -34,6 +38,7 @@ class Played:
     in_rounds: bool
     complete: bool
     fairness: Fairness | None = None
+    recorder: gp.RunRecorder | None = None
 
     @property
     def label(self) -> str:

@@ -58,6 +58,7 @@ class Run:
             min_gain=min_gain_of(request.sharing, request.min_gain),
             on_round=self._round,
         )
+        self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
         self.rounds = self._left = 0
         self._kept: dict[str, gp.JobRecord] = {}
 
@@ -90,6 +91,8 @@ class Run:
             for record in self._written():
                 if keep:
                     kept[record.job_id] = record
+            if self.recorder is not None:
+                self.recorder.step()
             show(simulation, self._left, self.rounds)
             keeper.after_step(self)
         return self._result()
@@ -110,10 +113,14 @@ class Run:
             yield record
 
     def _write(self, record: gp.JobRecord) -> None:
+        if self.recorder is not None:
+            self.recorder.job(record)
         if self.outputs is not None:
             self.outputs.job(self.policy.label, record)
 
     def _round(self, begun: gp.Round) -> None:
         self.rounds += 1
+        if self.recorder is not None:
+            self.recorder.round(begun)
         if self.outputs is not None:
             self.outputs.round(self.policy.label, begun, self.simulation.active)

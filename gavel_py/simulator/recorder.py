@@ -1,0 +1,111 @@
+"""A simulation as a `Run`: what reports need of it, written down while it goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation import Allocation
+from gavel_py.rounds import Round
+from gavel_py.runs import Run
+from gavel_py.runs.curves import Curves
+from gavel_py.runs.held import Held
+from gavel_py.runs.numbers import quantiles
+from gavel_py.simulator.engine import Simulation
+from gavel_py.simulator.records import JobRecord
+from gavel_py.simulator.run_metrics import summary_metrics
+from gavel_py.simulator.summary import Summary
+
+__all__ = ["RunRecorder"]
+
+Floats = NDArray[np.float64]
+
+
+class RunRecorder:
+    """Writes down what happens in a simulation, for loops of one's own (`record_run` is all of it in one call).
+
+    It is to be told of each round (`round`, from `on_round`), of each job that leaves (`job`, from `on_record` or `records`), and
+    of the end of each step (`step`); `run` returns what there is. stays: keep where each gang was. GPUs that a gang loses within a
+    round, to a failure, count as held to its end; curves have at most 200 stretches, of whole rounds.
+    """
+
+    def __init__(self, simulation: Simulation, *, stays: bool = False) -> None:
+        self._simulation = simulation
+        cluster = simulation.cluster
+        self._held = Held(cluster.accelerator_names, stays=stays)
+        self._curves = Curves(simulation.now, cluster.accelerator_names, cluster.capacities)
+        self._used = np.array(simulation.used_gpu_seconds)
+        self._unknown = np.full(len(cluster.accelerator_names), np.nan)
+        self._allocation: Allocation | None = None
+        self._promised, self._prices = 0.0, self._unknown
+        self._active = self._delivered = 0
+        self.jct_seconds: dict[str, float] = {}
+        """{job_id: completion time} of the jobs that have finished so far."""
+
+    def round(self, begun: Round) -> None:
+        """Note a round that begins."""
+        for job_id in self._held.now - begun.assignments.keys():
+            self._held.release(job_id, begun.start_seconds)
+        for job_id in begun.started:
+            assignment = begun.assignments[job_id]
+            gpus = Counter(node for node, _ in assignment.gpus)
+            self._held.hold(job_id, assignment.accelerator, gpus, begun.start_seconds)
+        self._active = self._simulation.active
+        self._delivered = sum(len(each.gpus) for each in begun.assignments.values())
+        allocation = self._simulation.scheduler.allocation
+        if allocation is not None and allocation is not self._allocation:
+            self._allocation = allocation
+            self._promised, self._prices = self._promised_by(allocation), self._prices_of(allocation)
+
+    def job(self, record: JobRecord) -> None:
+        """Note a job that has left."""
+        if record.jct_seconds is not None:
+            self.jct_seconds[record.job_id] = record.jct_seconds
+        end = self._simulation.now if record.end_seconds is None else record.end_seconds
+        self._held.leave(record.job_id, record.job_type, max(0.0, end - record.arrival_seconds), end)
+
+    def step(self) -> None:
+        """Note that a step has ended."""
+        used = np.array(self._simulation.used_gpu_seconds)
+        there = self._active > 0  # else it was the wait for an arrival
+        prices, promised = (self._prices, self._promised) if there else (self._unknown, 0.0)
+        self._curves.add(self._simulation.now, used - self._used, prices, self._active, promised, self._delivered)
+        self._used, self._active, self._delivered = used, 0, 0
+
+    def run(self, labels: Mapping[str, str | float | None], summary: Summary, isolated: Mapping[str, float] | None = None) -> Run:
+        """Return the run, when jobs that are still in the system have been told of (`job`), as the simulation's result has them.
+
+        isolated: {job_id: completion time} of the same trace under the policy `isolated`, for finish-time fairness.
+        """
+        fairness = np.zeros(0)
+        if isolated is not None:
+            both = self.jct_seconds.keys() & isolated.keys()
+            fairness = np.sort([self.jct_seconds[i] / isolated[i] for i in both if isolated[i] > 0])
+        metrics = summary_metrics(summary) | {"finish_time_fairness": float(fairness.mean()) if len(fairness) else None}
+        if self._simulation.round_seconds is None:
+            metrics["undelivered_share"] = None  # without rounds, nothing is promised for a stated time
+        return Run(
+            labels=dict(labels),
+            metrics=metrics,
+            jct_seconds=quantiles(self.jct_seconds.values()),
+            fairness=quantiles(fairness),
+            over_time=self._curves.over_time(),
+            stays=tuple(self._held.stays()),
+            shares=self._held.shares(),
+        )
+
+    def _promised_by(self, allocation: Allocation) -> float:
+        """The GPUs that an allocation gives jobs, as a mean over time."""
+        sizes = {job.job_id: job.num_gpus for job in self._simulation.scheduler.jobs}
+        return float(np.array([sizes.get(job_id, 0) for job_id in allocation.job_ids]) @ allocation.time_fractions.sum(axis=1))
+
+    def _prices_of(self, allocation: Allocation) -> Floats:
+        """(K,) what one more GPU is worth, in parts of the objective."""
+        if allocation.shadow_prices is None or not allocation.objective_value:
+            return self._unknown
+        found = dict(zip(allocation.accelerator_types, allocation.shadow_prices.tolist(), strict=True))
+        size = abs(allocation.objective_value)
+        return np.array([found.get(name, np.nan) / size for name in self._simulation.cluster.accelerator_names])
