@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         record_run,
         simulate,
     )
+    from gavel_py.sweeps import Progress, SweepPlan, check_table, dask_executor, plan_sweep, sweep, write_table
     from gavel_py.tenants import Tenant, TenantTree
     from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
     from gavel_py.workloads import (
@@ -183,6 +184,7 @@ _HOMES = {
         "record_run",
         "simulate",
     ),
+    "sweeps": ("Progress", "SweepPlan", "check_table", "dask_executor", "plan_sweep", "sweep", "write_table"),
     "tenants": ("Tenant", "TenantTree"),
     "throughput_profiles": ("Measurement", "ThroughputProfile", "ThroughputStore"),
     "workloads": (
@@ -253,6 +255,7 @@ __all__ = [
     "PolicyOption",
     "Profile",
     "Program",
+    "Progress",
     "Proof",
     "ProofError",
     "Quota",
@@ -270,6 +273,7 @@ __all__ = [
     "Submission",
     "SumPolicy",
     "Summary",
+    "SweepPlan",
     "SwitchCost",
     "Tenant",
     "TenantTree",
@@ -285,11 +289,14 @@ __all__ = [
     "assign_job_types",
     "assume_durations",
     "check_plot",
+    "check_table",
+    "dask_executor",
     "describe_trace",
     "explain",
     "extend_profile",
     "generate_trace",
     "option",
+    "plan_sweep",
     "plot_rounds",
     "plot_trace",
     "policy_class",
@@ -304,9 +311,11 @@ __all__ = [
     "resolve_policy",
     "simulate",
     "solve",
+    "sweep",
     "trace_formats",
     "trace_text",
     "write_runs",
+    "write_table",
 ]
 
 

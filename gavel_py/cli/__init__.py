@@ -24,6 +24,7 @@ COMMANDS = {
     "rounds": "rounds",
     "simulate": "simulate",
     "solve": "solve",
+    "sweep": "sweep",
     "trace": "trace",
 }
 

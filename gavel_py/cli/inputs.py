@@ -143,8 +143,8 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
-def bundled(kind: type[Common], options: Iterable[Option]) -> Option:
-    """Return a decorator that gives a command these options, as one record of this kind."""
+def bundled(kind: type[Any], options: Iterable[Option]) -> Option:
+    """Return a decorator that gives a command these options, as one record of this kind, a dataclass."""
 
     def decorator(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)

@@ -104,6 +104,11 @@ class CellStore:
         with clear_errors(self.where):
             return dict(self._connection.execute("SELECT key, status FROM cells"))
 
+    def seconds(self) -> dict[str, float]:
+        """Return {key: seconds} of all cells that are done."""
+        with clear_errors(self.where):
+            return dict(self._connection.execute("SELECT key, seconds FROM cells WHERE status = 'done'"))
+
     def jobs_of(self, key: str) -> bytes | None:
         """Return what a cell keeps of its jobs."""
         with clear_errors(self.where):

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the simulation after the round at hand, a second one at once."""
+"""Ctrl-C: the first one ends the simulation after the round at hand, or a sweep after its cells; a second one at once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SAID = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
 
 
 class Interrupt:
-    """Whether the user wants it to end."""
+    """Whether the user wants it to end. said: what is told when it is asked for."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, said: bytes = SAID) -> None:
+        self.asked, self._said = False, said
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Take a signal."""
@@ -29,13 +29,13 @@ class Interrupt:
             signal.default_int_handler(number, frame)
         self.asked = True
         with contextlib.suppress(OSError):
-            os.write(2, SAID)  # a handler may not use what the interrupted code may be using
+            os.write(2, self._said)  # a handler may not use what the interrupted code may be using
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Interrupt]:
-    """Within this, Ctrl-C is noted and no `KeyboardInterrupt`, the first time."""
-    interrupt = Interrupt()
+def interruptible(said: bytes = SAID) -> Iterator[Interrupt]:
+    """Within this, Ctrl-C is noted and no `KeyboardInterrupt`, the first time; said: what is told then."""
+    interrupt = Interrupt(said)
     if threading.current_thread() is not threading.main_thread():
         yield interrupt  # signals are the main thread's
         return

@@ -1,0 +1,107 @@
+"""gavel sweep: a grid of simulations or static solves, played by many processes; one file per idea."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import warnings_shown
+from gavel_py.cli.output import counted
+from gavel_py.cli.simulate.interrupt import INTERRUPTED, interruptible
+from gavel_py.cli.sweep.options import Request, changes_of, sweep_options
+from gavel_py.cli.sweep.progress import progress
+from gavel_py.cli.sweep.telling import ended_text, grid_text
+
+__all__ = ["command"]
+
+SAID = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
+
+
+@click.command("sweep")
+@sweep_options
+@click.pass_context
+def command(context: click.Context, request: Request) -> None:
+    """Play each policy on each trace, load, cluster and seed, on all cores, and store each cell as it ends.
+
+    SPEC is a YAML file with the keys mode, policies, traces, loads, clusters, seeds, round_seconds, fairness, settings and results;
+    options replace what it says. The same command goes on where it stopped, after Ctrl-C and after any failure.
+
+    \b
+    gavel sweep sweep.yaml --dry-run
+    gavel sweep sweep.yaml --export cells.csv
+    gavel sweep -p fifo -p max_min_fairness --jobs 500 --load 1 --load 2 -c v100:36,k80:36 --seed 0-2 --results cells.sqlite
+    gavel sweep sweep.yaml --engine dask --scheduler tcp://10.0.0.1:8786
+    """
+    _check(request)
+    if "" not in sys.path:
+        sys.path.append("")  # policies of one's own may stand in a module of the current directory
+    with warnings_shown():
+        plan = gp.plan_sweep(request.spec or {}, **changes_of(request))
+    if request.dry_run:
+        click.echo(grid_text(plan, request.workers), nl=False)
+        return
+    with interruptible(SAID) as interrupt, progress(request.with_progress) as show, _engine(request) as executor:
+        try:
+            rows = plan.play(
+                executor,
+                workers=request.workers,
+                retry_failed=request.retry_failed,
+                on_progress=show,
+                is_stopped=lambda: interrupt.asked,
+            )
+        except KeyboardInterrupt:
+            rows = None  # pressed again
+    _tell(context, request, plan, rows, interrupted=interrupt.asked)
+
+
+def _check(request: Request) -> None:
+    if request.scheduler is not None and request.engine != "dask":
+        raise click.UsageError("--scheduler names that of a Dask cluster; give --engine dask with it")
+    if request.scheduler is not None and request.workers is not None:
+        raise click.UsageError(
+            "--workers says how many processes to begin, and the cluster of --scheduler has its own; leave it out"
+        )
+    if request.spec is None and not (request.policies and (request.traces or request.jobs) and request.clusters):
+        raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
+    for path in request.export:
+        gp.check_table(path)
+
+
+@contextlib.contextmanager
+def _engine(request: Request) -> Iterator[Executor | None]:
+    """The executor that plays; None: processes of this computer."""
+    if request.engine == "local":
+        yield None
+        return
+    with gp.dask_executor(request.scheduler, request.workers) as executor:
+        yield executor
+
+
+def _tell(
+    context: click.Context,
+    request: Request,
+    plan: gp.SweepPlan,
+    rows: list[dict[str, str | float | None]] | None,
+    *,
+    interrupted: bool,
+) -> None:
+    kept = plan.kept()
+    left = len(plan) - sum(kept.values())
+    if rows is not None:
+        for path in request.export:
+            gp.write_table(path, rows)
+        click.echo(ended_text(plan, rows), nl=False)
+    where = f"; results in {plan.results}" if plan.results is not None else ""
+    if plan.results is not None:
+        click.echo(f"{counted(len(plan), 'cell')}: {kept['done']} done, {kept['failed']} failed, {left} left{where}", err=True)
+    if interrupted:
+        if plan.results is not None and left:
+            click.echo("The same command goes on from here.", err=True)
+        context.exit(INTERRUPTED)
+    if rows is not None and any(row["status"] == "failed" for row in rows):
+        context.exit(1)

@@ -1,0 +1,141 @@
+"""The grid of a sweep: each policy on each trace, load, cluster, seed and length of rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+from gavel_py import __version__
+from gavel_py.errors import Fault, InputError, together
+from gavel_py.policies import resolve_policy
+from gavel_py.sweeps.cells import Cell, Labels, Task
+from gavel_py.sweeps.cluster_axis import cluster_choice, profile_choice
+from gavel_py.sweeps.parts import Choice, Part
+from gavel_py.sweeps.policy_axis import policy_choice, policy_content
+from gavel_py.sweeps.scenario import Source
+from gavel_py.sweeps.spec import Asked
+from gavel_py.sweeps.trace_axis import Generator, lacks_type, trace_choice
+
+__all__ = ["Grid", "grid_of"]
+
+YARDSTICK = "isolated"
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """cells: in the order of the grid; yardsticks: played besides, once for each scenario, for the cells to be compared with."""
+
+    cells: tuple[Cell, ...]
+    yardsticks: tuple[Cell, ...]
+
+    @property
+    def in_order(self) -> list[Cell]:
+        """All cells that are to be played, each once, those first that others need."""
+        by_key = {cell.key: cell for cell in (*self.yardsticks, *self.cells)}
+        wanted: dict[str, Cell] = {}
+        for cell in self.cells:
+            for key in filter(None, (cell.needs, cell.key)):
+                wanted.setdefault(key, by_key[key])
+        return list(wanted.values())
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """What all policies have in common at one point of the other axes."""
+
+    labels: Labels
+    content: dict[str, Any]
+    source: Source
+    round_seconds: float | None
+
+
+def grid_of(asked: Asked) -> Grid:
+    """Return the grid; raises `InputError` with the faults of all axes."""
+    spec = asked.spec
+    with together() as attempt:
+        policies = attempt(partial(_axis, asked, "policies", policy_choice))
+        traces = attempt(partial(_axis, asked, "traces", trace_choice))
+        clusters = attempt(partial(_axis, asked, "clusters", cluster_choice))
+        profile = attempt(partial(profile_choice, asked))
+        settings = attempt(lambda: asked.settings.arguments(asked.path, asked.where))
+    _check_loads(asked, traces)
+    shared = Part.of(settings, repr(sorted(settings.items())))
+    cells, yardsticks = [], {}
+    isolated = resolve_policy(YARDSTICK)
+    content = policy_content(isolated)
+    yardstick = Choice(YARDSTICK, content, Part.of(isolated, content))
+    for place in _places(asked, traces, clusters, profile):
+        needs = None
+        if spec.fairness:
+            compared = _cell(place, yardstick, "isolated", shared, None)
+            needs = compared.key
+            yardsticks[needs] = compared
+        cells += [_cell(place, policy, spec.mode, shared, needs) for policy in policies]
+    return Grid(tuple(cells), tuple(yardsticks.values()))
+
+
+def _axis(asked: Asked, key: str, choice: Callable[[Asked, Any], Choice]) -> list[Choice]:
+    """Return the choices of an axis, those that stand twice once; two different ones must not have one name."""
+    entries: Sequence[Any] = getattr(asked.spec, key)
+    with together() as attempt:
+        found = [attempt(partial(_placed, asked, key, number, choice, entry)) for number, entry in enumerate(entries)]
+    choices = list(dict.fromkeys(found))
+    labels = [each.label for each in choices]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    text = "is what several of them are called; give each a name of its own, as in {name: ...}"
+    InputError.raise_any([Fault(asked.where(key), key, f"{label!r} {text}") for label in twice])
+    return choices
+
+
+def _placed(asked: Asked, key: str, number: int, choice: Callable[[Asked, Any], Choice], entry: Any) -> Choice:
+    """Make a choice, and say where the entry stands if that fails."""
+    try:
+        return choice(asked, entry)
+    except InputError as error:
+        place = asked.where(key, number)
+        faults = [
+            dataclasses.replace(fault, where=f"{place}, {fault.where}")
+            if fault.where
+            else Fault(place, fault.field or key, fault.problem)
+            for fault in error.faults
+        ]
+        raise type(error)(*faults) from None
+
+
+def _check_loads(asked: Asked, traces: Iterable[Choice]) -> None:
+    if asked.spec.loads is not None and not any("generate" in trace.content for trace in traces):
+        text = "are jobs per hour of generated traces, and all traces are files; leave them out"
+        raise InputError(Fault(asked.where("loads"), "loads", text))
+
+
+def _places(asked: Asked, traces: Sequence[Choice], clusters: Sequence[Choice], profile: Choice) -> Iterator[_Place]:
+    spec = asked.spec
+    rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
+    for trace in traces:
+        is_drawn = isinstance(trace.part.value, Generator)
+        draws = is_drawn or asked.settings.is_random or any(map(lacks_type, trace.part.value))
+        loads: Sequence[float | None] = spec.loads if is_drawn and spec.loads is not None else [None]
+        for load, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
+            labels = {"trace": trace.label, "load": load, "cluster": cluster.label, "seed": seed, "round_seconds": length}
+            content = {
+                "gavel-py": __version__,
+                "trace": trace.content,
+                "load": load,
+                "cluster": cluster.part.identity,
+                "profile": profile.content,
+                "seed": seed if draws else None,
+                "round_seconds": length,
+                "extrapolate": spec.extrapolate,
+            }
+            source = Source(trace.part, cluster.part, profile.part, load, seed if draws else None, spec.extrapolate)
+            yield _Place(labels, content, source, length)
+
+
+def _cell(place: _Place, policy: Choice, mode: Any, settings: Part, needs: str | None) -> Cell:
+    content = place.content | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": needs}
+    task = Task("", mode, policy.part, place.source, place.round_seconds, settings)
+    return Cell({"policy": policy.label, **place.labels}, content, task, needs)

@@ -1,0 +1,184 @@
+"""Processes of this computer that play cells; one that dies costs what it was playing, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context, parent_process
+from typing import Any
+
+__all__ = ["LocalProcesses", "WorkerDiedError", "usable_cores"]
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+SHORT_SECONDS = 0.5
+"""While cells are done sooner than this, the next one waits in the process already; else it is kept back, so that it can be taken
+back.
+"""
+
+_environment = threading.Lock()
+
+
+class WorkerDiedError(BrokenExecutor):
+    """The process that played this died meanwhile: it was killed, ran out of memory, or crashed."""
+
+
+class _Task:
+    """A call that is to be made in a process, and the future that its caller has."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call, self.future, self.started = call, Future[Any](), 0.0
+        self.is_begun = False
+
+    def begin(self) -> bool:
+        """Say whether it is still wanted; from now on, it cannot be cancelled."""
+        if not self.is_begun:
+            self.is_begun = self.future.set_running_or_notify_cancel()
+        return self.is_begun
+
+
+class _Process:
+    """One process, made anew when it has died. tasks: what has been sent to it, in order; pid: known when it has begun."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[_Task] = deque()
+        self.pool, self.pid = _begun()
+        self.is_quick = False
+
+    def renew(self) -> None:
+        """Begin another process."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.pool, self.pid = _begun()
+
+    def send(self, task: _Task) -> Future[Any]:
+        """Send a task."""
+        task.started = time.monotonic()
+        try:
+            return self.pool.submit(task.call)
+        except BrokenProcessPool:  # it died while it had nothing to do
+            self.renew()
+            return self.pool.submit(task.call)
+
+
+class LocalProcesses(Executor):
+    """An executor of so many processes, each with one thread for linear algebra.
+
+    `concurrent.futures.ProcessPoolExecutor` breaks as a whole when one of its processes dies, and does not tell which call it was
+    that died with it. Here each process has a pool of its own, of one: a future whose process died raises `WorkerDiedError`, and
+    all others go on. Processes ignore Ctrl-C, which is for the caller to heed, and end when the process that began them has gone.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._lock = threading.RLock()
+        self._waiting: deque[_Task] = deque()
+        self._processes = [_Process() for _ in range(workers)]
+        self._is_open = True
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Let a function be called in one of the processes."""
+        task = _Task(partial(fn, *args, **kwargs))
+        with self._lock:
+            if not self._is_open:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._waiting.append(task)
+            self._send()
+        return task.future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes when they have done what they were sent."""
+        with self._lock:
+            self._is_open = False
+            if cancel_futures:
+                while self._waiting:
+                    self._waiting.popleft().future.cancel()
+        for process in self._processes:
+            process.pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def terminate(self) -> None:
+        """End the processes at once, whatever they do."""
+        self.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            with contextlib.suppress(BaseException):
+                os.kill(process.pid.result(timeout=5.0), signal.SIGTERM)
+        for process in self._processes:
+            process.pool.shutdown(wait=True)
+
+    def _send(self) -> None:
+        """Send waiting tasks to processes that have none, then a second one to those that are quick."""
+        for depth in (1, 2):
+            for process in self._processes:
+                while self._waiting and len(process.tasks) < depth and (depth == 1 or process.is_quick):
+                    task = self._waiting.popleft()
+                    if not task.begin():
+                        continue
+                    process.tasks.append(task)
+                    sent = process.send(task)
+                    sent.add_done_callback(partial(self._ended, process, process.pool, task))
+
+    def _ended(self, process: _Process, pool: ProcessPoolExecutor, task: _Task, sent: Future[Any]) -> None:
+        """Take up what came of a task. A pool that breaks tells all of its tasks so, first the one that was played."""
+        error = None if sent.cancelled() else sent.exception()
+        with self._lock:
+            process.tasks.remove(task)
+            if isinstance(error, BrokenProcessPool):
+                if process.pool is not pool and self._is_open:  # this one had not begun
+                    self._waiting.appendleft(task)
+                    self._send()
+                    return
+                if self._is_open:
+                    process.renew()
+                error = WorkerDiedError("the process that played it died: it was killed, ran out of memory, or crashed")
+            process.is_quick = time.monotonic() - task.started < SHORT_SECONDS
+            if self._is_open:
+                self._send()
+        if sent.cancelled():
+            task.future.set_exception(WorkerDiedError("it was not played any more"))
+        elif error is not None:
+            task.future.set_exception(error)
+        else:
+            task.future.set_result(sent.result())
+
+
+def usable_cores() -> int:
+    """Return on how many cores this process may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _begun() -> tuple[ProcessPoolExecutor, Future[int]]:
+    """Begin a process; it gets its environment from ours."""
+    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare)
+    with _one_thread_each():
+        return pool, pool.submit(os.getpid)
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Within this, the environment says that linear algebra is to use one thread, unless it says otherwise already."""
+    with _environment:
+        added = [name for name in THREADS if name not in os.environ]
+        os.environ.update(dict.fromkeys(added, "1"))
+        try:
+            yield
+        finally:
+            for name in added:
+                os.environ.pop(name, None)
+
+
+def _prepare() -> None:
+    """Prepare a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

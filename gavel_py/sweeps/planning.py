@@ -1,0 +1,162 @@
+"""A sweep that has been checked and laid out, and is played as often as it takes to be complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gavel_py.runs.cells import CellStore, GridPlace
+from gavel_py.sweeps.cells import Labels
+from gavel_py.sweeps.checking import check_cells
+from gavel_py.sweeps.dispatching import Dispatcher
+from gavel_py.sweeps.estimating import Estimate, estimated
+from gavel_py.sweeps.grid import grid_of
+from gavel_py.sweeps.local import LocalProcesses, usable_cores
+from gavel_py.sweeps.progress import Progress
+from gavel_py.sweeps.spec import read_spec
+from gavel_py.sweeps.tables import aligned
+from gavel_py.sweeps.versions import versions
+
+__all__ = ["SweepPlan", "plan_sweep", "sweep"]
+
+WINDOW_PER_WORKER = 4
+FOREIGN_WINDOW = 256
+"""Cells handed out at a time to an executor of which nothing is known."""
+
+
+def _nothing(progress: Progress) -> None:
+    """Tell nobody."""
+
+
+def _never() -> bool:
+    return False
+
+
+class SweepPlan:
+    """The grid of a sweep (`plan_sweep`).
+
+    labels: of each cell, in the order of the grid; results: the file where cells are stored, None: in memory, and lost at the end;
+    yardsticks: cells of the policy `isolated` that are played besides, for finish-time fairness.
+    """
+
+    def __init__(self, source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+        asked = read_spec(source, changes)
+        self._document = asked.document
+        self._grid = grid_of(asked)
+        results = asked.spec.results
+        self.results: Path | None = None if results is None else asked.path(results)
+        self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid.cells)
+        self._cells = self._grid.in_order
+        self.yardsticks = sum(cell.task.mode == "isolated" for cell in self._cells)
+        check_cells(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def kept(self) -> dict[str, int]:
+        """Return how many of the cells the store has, by status: "done", "failed"."""
+        with self._store(read_only=True) as store:
+            statuses = store.statuses()
+        found = [statuses[cell.key] for cell in self._cells if cell.key in statuses]
+        return {status: found.count(status) for status in ("done", "failed")}
+
+    def estimate(self, workers: int | None = None) -> Estimate:
+        """Return how long the cells that are left will take on so many workers, by default all cores.
+
+        From the times of cells that have been played; a policy without any is probed: a cell of it is played for a second.
+        """
+        with self._store(read_only=True) as store:
+            seconds = store.seconds()
+        left = [cell for cell in self._cells if cell.key not in seconds]
+        ended: dict[str, list[float]] = {}
+        for cell in self._cells:
+            if cell.key in seconds:
+                ended.setdefault(str(cell.labels["policy"]), []).append(seconds[cell.key])
+        return estimated(left, ended, workers or usable_cores())
+
+    def play(
+        self,
+        executor: Executor | None = None,
+        *,
+        workers: int | None = None,
+        retry_failed: bool = False,
+        on_progress: Callable[[Progress], None] = _nothing,
+        is_stopped: Callable[[], bool] = _never,
+    ) -> list[dict[str, str | float | None]]:
+        """Play the cells that the store does not have, and return a row for each cell of the grid that has come to an end.
+
+        executor: any `concurrent.futures.Executor`, which is not shut down; by default `workers` processes of this computer, as
+        many as there are cores. A cell whose process died is tried once more; a failed one is left as it is, unless `retry_failed`.
+        on_progress: told how far it is; is_stopped: asked now and then: once it says so, cells that have begun are the last.
+        What has come to an end is stored, whatever happens: a `KeyboardInterrupt` ends it at once, and the same call goes on.
+        Raises `InputError` where the store cannot be used, and `GavelError` when the executor breaks.
+        """
+        with self._store() as store:
+            grid = [GridPlace(cell.key, cell.labels) for cell in self._grid.cells]
+            store.begin(self._document, versions(), datetime.now(UTC).isoformat(timespec="seconds"), grid)
+            statuses = store.statuses()
+            ended = {key: status for key, status in statuses.items() if not (retry_failed and status == "failed")}
+            if any(cell.key not in ended for cell in self._cells):
+                with _executor(executor, min(workers or usable_cores(), len(self._cells))) as (used, window):
+                    Dispatcher(self._cells, ended, store, used, window, on_progress, is_stopped).run()
+            else:
+                failed = sum(ended[cell.key] == "failed" for cell in self._cells)
+                on_progress(Progress(len(self), len(self) - failed, failed, len(self), 0.0))
+            return aligned(store.rows())
+
+    def _store(self, *, read_only: bool = False) -> CellStore:
+        missing = self.results is None or not self.results.exists()
+        return CellStore(None if read_only and missing else self.results)
+
+
+@contextmanager
+def _executor(given: Executor | None, workers: int) -> Iterator[tuple[Executor, int]]:
+    """The executor that is given, or processes of our own, which end with the sweep; and how many cells it is handed at a time."""
+    if given is not None:
+        yield given, FOREIGN_WINDOW
+        return
+    own = LocalProcesses(workers)
+    try:
+        yield own, WINDOW_PER_WORKER * workers
+    except BaseException:
+        own.terminate()
+        raise
+    own.shutdown()
+
+
+def plan_sweep(spec: str | Path | Mapping[str, Any], **changes: Any) -> SweepPlan:
+    """Return the plan of a sweep; nothing is played yet.
+
+    spec: a YAML file, or a mapping with its keys (docs/sweeps.md); changes: keys that replace those of the spec.
+    Raises `InputError` with all that is wrong: keys that are not known, an empty grid, inputs that cannot be read or do not go
+    together.
+    """
+    return SweepPlan(spec, changes)
+
+
+def sweep(
+    spec: str | Path | Mapping[str, Any],
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    retry_failed: bool = False,
+    on_progress: Callable[[Progress], None] = _nothing,
+    **changes: Any,
+) -> list[dict[str, str | float | None]]:
+    """Play a grid of simulations or static solves, and return a row for each cell: its labels, status, error, and numbers.
+
+    spec, changes: as for `plan_sweep`; the rest as for `SweepPlan.play`. With `results`, cells are stored there as they end, and
+    the same call goes on where it stopped; `read_runs` reads it.
+
+    >>> import gavel_py as gp
+    >>> spec = {"policies": ["fifo", "isolated"], "traces": [{"generate": {"jobs": 3}}], "clusters": ["v100:8"]}
+    >>> rows = gp.sweep(spec, seeds=[0, 1], executor=None, workers=1)
+    >>> [(row["policy"], row["seed"], row["status"], row["finished"]) for row in rows]
+    [('fifo', 0, 'done', 3), ('isolated', 0, 'done', 3), ('fifo', 1, 'done', 3), ('isolated', 1, 'done', 3)]
+    """
+    plan = plan_sweep(spec, **changes)
+    return plan.play(executor, workers=workers, retry_failed=retry_failed, on_progress=on_progress)

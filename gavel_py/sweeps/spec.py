@@ -1,0 +1,131 @@
+"""What a sweep is asked for: a YAML file or a mapping, each key checked, with file and line of what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from gavel_py import reading
+from gavel_py.errors import Fault, InputError
+from gavel_py.sweeps.settings import Settings
+from gavel_py.validation import Integer, Name, Positive, Record
+
+__all__ = ["Asked", "Spec", "read_spec"]
+
+Where = Callable[..., str]
+"""The place of an entry, by its way from the top, in the user's words."""
+
+
+def _listed(value: object) -> object:
+    """One value stands for a list of one."""
+    return list(value) if isinstance(value, list | tuple | range) else [value]
+
+
+Several = Annotated[list[Any], BeforeValidator(_listed)]
+
+
+class Spec(Record):
+    """The keys of a sweep."""
+
+    label: ClassVar[str] = "sweep"
+
+    mode: Literal["simulate", "solve"] = "simulate"
+    policies: Several
+    traces: Several
+    clusters: Several
+    loads: Annotated[list[Positive], BeforeValidator(_listed)] | None = None
+    seeds: Annotated[list[Annotated[Integer, Field(ge=0)]], BeforeValidator(_listed)] = Field(default=[0])
+    round_seconds: Annotated[list[Positive | None], BeforeValidator(_listed)] = Field(default=[360.0])
+    profile: Any = "gavel-osdi20"
+    throughputs: Name | None = None
+    extrapolate: bool = False
+    fairness: bool = False
+    settings: dict[str, Any] = Field(default_factory=dict)
+    results: Name | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A checked spec. folder: what relative paths in it are relative to; document: as it was given; settings: checked."""
+
+    spec: Spec
+    settings: Settings
+    where: Where
+    folder: Path
+    document: Mapping[str, Any]
+
+    def path(self, text: str) -> Path:
+        """Return the path that a text in the spec stands for."""
+        return self.folder / text
+
+
+def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Asked:
+    """Return what a YAML file or a mapping asks for; changes: keys that replace those of it, with paths from where we are.
+
+    Raises `InputError` for keys that are not known, with the nearest that are, for values of the wrong kind, and for an empty grid.
+    """
+    document: Any = source
+    places: dict[tuple[str, ...], int] = {}
+    folder = Path()
+    if not isinstance(source, Mapping):
+        document, places = reading.yaml_document(source)
+        folder = Path(source).parent
+        if not isinstance(document, dict):
+            raise InputError(Fault(str(source), "", "must be a mapping with the keys policies, traces and clusters"))
+    at_home = {key: _from_here(key, value) for key, value in changes.items()} if folder != Path() else changes
+    document = {str(key): value for key, value in document.items()} | dict(at_home)
+
+    def where(*place: object) -> str:
+        way = tuple(map(str, place))
+        if isinstance(source, Mapping) or not way or way[0] in changes:
+            return "sweep"
+        found = next((places[way[:n]] for n in range(len(way), 0, -1) if way[:n] in places), None)
+        return str(source) if found is None else f"{source}, line {found}"
+
+    spec = _placed(Spec, document, where, ())
+    settings = _placed(Settings, spec.settings, where, ("settings",))
+    asked = Asked(spec, settings, where, folder, document)
+    _check(asked)
+    return asked
+
+
+def _placed(kind: type[Any], fields: Mapping[str, Any], where: Where, above: tuple[str, ...]) -> Any:
+    """Make a record, with the line of each fault."""
+    try:
+        return kind(**{str(name): value for name, value in fields.items()})
+    except InputError as error:
+        places = [(*above, *fault.field.split(".")) for fault in error.faults]
+        faults = zip(error.faults, places, strict=True)
+        raise InputError(*(dataclasses.replace(f, where=where(*place), field=".".join(place)) for f, place in faults)) from None
+
+
+def _from_here(key: str, value: Any) -> Any:
+    """Make paths in what was given beside a file independent of where that file is."""
+    if key in ("results", "throughputs") and isinstance(value, str | Path):
+        return str(Path(value).absolute())
+    if key in ("traces", "clusters") and isinstance(value, list | tuple):
+        return [_absolute(each) for each in value]
+    return _absolute(value)
+
+
+def _absolute(value: Any) -> Any:
+    return str(Path(value).absolute()) if isinstance(value, str | Path) and Path(value).is_file() else value
+
+
+def _check(asked: Asked) -> None:
+    spec, faults = asked.spec, []
+    for axis in ("policies", "traces", "clusters", "seeds", "round_seconds", "loads"):
+        if getattr(spec, axis) == []:
+            faults.append(Fault(asked.where(axis), axis, "is empty, and so is the grid: name at least one"))
+    if spec.mode == "solve":
+        given = spec.model_fields_set & {"loads", "round_seconds", "fairness"}
+        text = "is about time, of which a static solve knows nothing; leave it out, or set mode: simulate"
+        faults += [Fault(asked.where(key), key, text) for key in sorted(given)]
+        faults += [Fault(asked.where("settings", key), f"settings.{key}", text) for key in asked.settings.of_time]
+    if spec.throughputs is not None and "profile" in spec.model_fields_set:
+        faults.append(Fault(asked.where("throughputs"), "throughputs", "and profile both say how fast jobs run; give one of them"))
+    InputError.raise_any(faults)
