@@ -45,7 +45,7 @@ def command(context: click.Context, request: Request) -> None:
     if request.dry_run:
         click.echo(grid_text(plan, request.workers), nl=False)
         return
-    with interruptible(SAID) as interrupt, progress(request.with_progress) as show, _engine(request) as executor:
+    with warnings_shown(), interruptible(SAID) as interrupt, progress(request.with_progress) as show, _engine(request) as executor:
         try:
             rows = plan.play(
                 executor,
