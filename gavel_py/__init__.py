@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from gavel_py.problem import AllocationProblem
     from gavel_py.program import Program
     from gavel_py.proof import Proof
-    from gavel_py.report import check_plot, plot_rounds
+    from gavel_py.report import check_plot, check_report, plot_rounds, write_report
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.runs import OverTime, Run, Stay, read_runs, write_runs
     from gavel_py.simulator import (
@@ -167,7 +167,7 @@ _HOMES = {
     "program": ("Program",),
     "pairing": ("Pairs",),
     "proof": ("Proof",),
-    "report": ("check_plot", "plot_rounds"),
+    "report": ("check_plot", "check_report", "plot_rounds", "write_report"),
     "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
     "runs": ("OverTime", "Run", "Stay", "read_runs", "write_runs"),
     "simulator": (
@@ -289,6 +289,7 @@ __all__ = [
     "assign_job_types",
     "assume_durations",
     "check_plot",
+    "check_report",
     "check_table",
     "dask_executor",
     "describe_trace",
@@ -314,6 +315,7 @@ __all__ = [
     "sweep",
     "trace_formats",
     "trace_text",
+    "write_report",
     "write_runs",
     "write_table",
 ]

@@ -1,0 +1,180 @@
+"""The parts of a report, each against something worked out in another way."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+
+import gavel_py as gp
+from gavel_py.report.estimates import estimate
+from gavel_py.report.measures import short
+from gavel_py.report.stay_lanes import stay_grid, stay_lanes
+from gavel_py.report.thinning import quantiles, stretches, thinned
+from gavel_py.report.tones import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES
+from gavel_py.report.tradeoffs import not_beaten
+from tests.report.test_rounds_plot import EYES
+
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+@settings(deadline=None)
+@given(st.lists(NUMBERS, min_size=2, max_size=12))
+def test_intervals_are_those_of_students_t(values: list[float]) -> None:
+    made = estimate([*values, None, math.nan])
+    assert made is not None
+    assert made.count == len(values)
+    error = float(stats.sem(values))
+    assume(error > 1e-9 * max(1.0, *map(abs, values)))
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=error)
+    assert (made.low, made.high) == pytest.approx((low, high), rel=1e-9, abs=1e-6)
+
+
+def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+    one = estimate([2.0, None])
+    assert one is not None
+    assert (one.mean, one.half_width, one.low, one.high) == (2.0, None, 2.0, 2.0)
+    assert estimate([None, math.nan]) is None
+
+
+def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    made = [estimate(rng.normal(5.0, 2.0, 4).tolist()) for _ in range(4000)]
+    assert sum(each.low <= 5.0 <= each.high for each in made if each) / 4000 == pytest.approx(0.95, abs=0.012)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
+def test_who_is_beaten_is_beaten_by_someone_who_is_not(pairs: list[tuple[float, float]]) -> None:
+    kept = {pair for pair, best in zip(pairs, not_beaten(pairs), strict=True) if best}
+    for pair, best in zip(pairs, not_beaten(pairs), strict=True):
+        as_good = [other for other in kept if other != pair and other[0] <= pair[0] and other[1] <= pair[1]]
+        assert bool(as_good) != best
+
+
+@settings(deadline=None)
+@given(arrays(float, st.integers(1, 30), elements=st.floats(0, 1) | st.just(math.nan)), st.integers(1, 40))
+def test_thinning_keeps_what_there_was_in_all(values: np.ndarray, most: int) -> None:
+    seconds = np.concatenate([[0.0], np.cumsum(1.0 + np.arange(len(values)) % 3)])
+    limits = stretches(seconds, most)
+    assert len(limits) <= most + 1
+    known = np.isfinite(values)
+    whole = thinned(seconds, values, seconds[[0, -1]])
+    if known.any():
+        assert whole[0] == pytest.approx(np.average(values[known], weights=np.diff(seconds)[known]))
+        # The whole is the mean of the parts, each by the time of which anything is known.
+        there = thinned(seconds, known.astype(float), limits) * np.diff(limits)
+        parts = thinned(seconds, values, limits)
+        assert np.nansum(parts * there) / there.sum() == pytest.approx(whole[0])
+    else:
+        assert np.isnan(whole[0])
+    if most >= len(values):
+        assert np.allclose(thinned(seconds, values, limits), values, equal_nan=True)
+
+
+@given(arrays(float, st.integers(1, 300), elements=NUMBERS), st.integers(2, 50))
+def test_quantiles_are_values_with_the_part_that_is_no_larger(values: np.ndarray, most: int) -> None:
+    points, parts = quantiles(values, most)
+    assert len(points) <= max(most, 1)
+    assert points[-1] == values.max()
+    assert parts[-1] == 1.0
+    for point, part in zip(points, parts, strict=True):
+        assert (values < point).mean() <= part <= (values <= point).mean() + 1e-12
+
+
+@st.composite
+def stays(draw: st.DrawFn) -> list[gp.Stay]:
+    drawn = draw(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=25)
+    )
+    return [
+        gp.Stay(f"job-{n}", "lm", f"node-{node}", f"type-{node % 2}", gpus, float(start), float(start + length))
+        for n, (node, start, length, gpus) in enumerate(drawn)
+    ]
+
+
+@given(stays())
+def test_every_stay_has_its_gpus_on_its_node_and_shares_none(given_stays: list[gp.Stay]) -> None:
+    lanes = stay_lanes(given_stays, ["type-1"])
+    held: dict[str, int] = {}
+    for block in lanes.blocks:
+        node = next(node for node in lanes.nodes if node.first <= block.first < block.end <= node.end)
+        assert node.name == block.stay.node
+        held[block.stay.job_id] = held.get(block.stay.job_id, 0) + block.end - block.first
+    assert held == {stay.job_id: stay.gpus for stay in given_stays}
+    for a, b in itertools.combinations(lanes.blocks, 2):
+        assert (
+            a.end <= b.first
+            or b.end <= a.first
+            or a.stay.end_seconds <= b.stay.start_seconds
+            or b.stay.end_seconds <= a.stay.start_seconds
+        )
+    for node in lanes.nodes:
+        here = [stay for stay in given_stays if stay.node == node.name]
+        busiest = max(sum(s.gpus for s in here if s.start_seconds <= t < s.end_seconds) for t in range(30))
+        assert node.end - node.first == busiest
+    names = [kind.name for kind in lanes.types]
+    assert names == sorted(names, reverse=True)  # type-1 was asked for first
+
+
+@given(stays(), st.integers(1, 60))
+def test_the_grid_shows_who_is_there_in_the_middle_of_each_stretch(given_stays: list[gp.Stay], columns: int) -> None:
+    lanes = stay_lanes(given_stays)
+    grid = stay_grid(lanes, columns)
+    length = (lanes.end_seconds - lanes.start_seconds) / columns
+    for column in range(columns):
+        middle = lanes.start_seconds + (column + 0.5) * length
+        if any(abs(middle - moment) < 1e-6 for s in given_stays for moment in (s.start_seconds, s.end_seconds)):
+            continue
+        there = sorted(s.job_id for s in given_stays if s.start_seconds <= middle < s.end_seconds for _ in range(s.gpus))
+        assert sorted(grid.job_ids[job] for job in grid.jobs[:, column] if job >= 0) == there
+
+
+def luminance(colour: str) -> float:
+    return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
+
+
+def linear(colour: str) -> np.ndarray:
+    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(colour: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of linear RGB: distances are about as large as they look."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(colour, 0, 1)
+    f = np.where((xyz := xyz / [0.9505, 1, 1.089]) > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_stand_out_from_the_page_and_from_each_other_to_all_eyes(theme: dict[str, str]) -> None:
+    tones = [theme[f"tone-{style}"] for style in range(MOST_STYLES)]
+    assert all(contrast(tone, theme["page"]) >= 2.99 for tone in tones)
+    assert all(contrast(theme[ink], theme[page]) >= 4.5 for ink in ("ink", "muted", "good", "link") for page in ("page", "soft"))
+    for eyes in EYES.values():
+        seen = [lab(np.array(eyes) @ linear(tone)) for tone in tones]
+        assert min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)) > 20
+
+
+def test_styles_differ_without_colour_too_and_themes_have_the_same_names() -> None:
+    assert len(set(DASHES)) == len(set(MARKERS)) == MOST_STYLES
+    assert list(LIGHT) == list(DARK)
+    assert len(set(LIGHT.values())) == len(LIGHT)
+
+
+@given(st.floats(1e-12, 1e15))
+def test_short_numbers_are_near_and_short(value: float) -> None:
+    text = short(value)
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.006)
+    assert len(text) <= 11
+    assert short(-value) in {f"-{text}", text}

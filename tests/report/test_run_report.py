@@ -1,0 +1,292 @@
+"""Reports of runs: what they say, that nothing in a name can change them, and that they are the same each time."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from tests.report.some_runs import some_run, some_runs, some_stays
+
+HOSTILE = "<script>alert(1)</script> & \"'$x$ \x00\u202e{{ 7 * 7 }} 漢字 </title></style></svg>"
+VOID = {"meta", "br", "wbr", "link", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """The page as a reader finds it: tags must close in turn, ids must be there once; cells by table, text by tag."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.references: set[str] = set()
+        self.addresses: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.words: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+        assert not self.open
+        assert max(self.ids.values()) == 1
+        assert self.references <= set(self.ids)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.open += [] if tag in VOID else [tag]
+        for name, value in attrs:
+            if name == "id":
+                self.ids[value or ""] += 1
+            elif name in {"href", "src"}:
+                (self.references.add(value[1:]) if (value or "").startswith("#") else self.addresses.append(value or ""))  # type: ignore[index]
+            elif name == "clip-path":
+                self.references.add((value or "")[5:-1])
+            elif name in {"aria-labelledby"}:
+                self.references |= set((value or "").split())
+            assert not name.startswith("on")
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in {"td", "th"}:
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open:
+            return
+        self.words.setdefault(self.open[-1], []).append(data.strip())
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] = f"{self.tables[-1][-1][-1]} {data.strip()}".strip()
+
+
+def report(path: Path, runs: list[gp.Run], **more: object) -> Page:
+    gp.write_report(runs, path, **more)  # type: ignore[arg-type]
+    return Page(path.read_text())
+
+
+def bare(runs: list[gp.Run]) -> list[gp.Run]:
+    """The runs without what most charts are made of."""
+    return [replace(run, over_time=None, shares={}) for run in runs]
+
+
+def row(page: Page, first: str, table: int = 0) -> list[str]:
+    return next(cells for cells in page.tables[table] if cells and cells[0].replace(" ", "") == first)
+
+
+def plain(policy: str, seed: int = 0, load: float | None = None, **metrics: float | None) -> gp.Run:
+    return gp.Run({"policy": policy, "seed": seed, "load": load}, metrics)
+
+
+def test_the_summary_has_means_intervals_the_best_and_how_far_others_are(tmp_path: Path) -> None:
+    runs = [plain("fifo", seed, makespan_seconds=3600.0 * hours, utilization=0.5) for seed, hours in enumerate((100, 110, 120))]
+    runs += [plain("las", seed, makespan_seconds=3600.0 * 88, utilization=0.6) for seed in range(3)]
+    page = report(tmp_path / "r.html", runs)
+    assert page.tables[0][0] == ["policy", "seeds", "makespan, days", "used GPU time, %"]
+    # t(0.975, 2) = 4.3027 times the standard error 10 h / √3 is 24.84 h = 1.035 days
+    assert row(page, "fifo") == ["fifo", "3", "4.58 ± 1.04 +25 %", "50 ± 0 −17 %"]
+    assert row(page, "las") == ["las", "3", "3.67 ± 0 best", "60 ± 0 best"]
+
+
+def test_runs_are_compared_at_each_load_and_in_each_setting(tmp_path: Path) -> None:
+    runs = [plain(policy, 0, load, cost=load * rank) for load in (4.0, 2.0) for rank, policy in enumerate(("a", "b"), 1)]
+    page = report(
+        tmp_path / "r.html", [replace(run, labels={**run.labels, "cluster": c}) for run in runs for c in ("big", "small")]
+    )
+    assert [cells[0] for cells in page.tables[0]] == ["policy", "load 2 jobs/h", "a", "b", "load 4 jobs/h", "a", "b"]
+    assert [cells[2] for cells in page.tables[0] if len(cells) > 1] == ["cost", "2 best", "4 +100 %", "4 best", "8 +100 %"]
+    assert [text for text in page.words["h2"] if text.startswith("cluster")] == ["cluster big", "cluster small"]
+
+
+def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", some_runs())
+    assert [*filter(None, page.words["h3"])] == [
+        "Mean completion time against load",
+        "Makespan, load 4 jobs/h",
+        "Mean completion time and makespan, load 4 jobs/h",
+        "Mean completion time and cost, load 4 jobs/h",
+        "Mean completion time and finish-time fairness ρ, load 4 jobs/h",
+        "Completion times, load 4 jobs/h",
+        "Finish-time fairness ρ, load 4 jobs/h",
+        "GPUs in use, load 4 jobs/h",
+        "Promised and delivered, load 4 jobs/h",
+        "Price of one more GPU, load 4 jobs/h",
+        "Jobs in the system, load 4 jobs/h",
+        *(f"Time by accelerator: {p}, load 4 jobs/h, seed 0" for p in ("fifo", "max_min_fairness", "min_makespan")),
+    ]
+    assert page.tags["svg"] == page.tags["figure"] == page.tags["desc"] == page.tags["details"] == 14
+    assert len(page.tables) == 1 + 14
+    assert all(len(cells) == len(table[0]) for table in page.tables[1:] for cells in table)
+
+
+def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> None:
+    run = some_run("fifo", 4.0, 0, jobs=500)
+    page = report(tmp_path / "r.html", [run])
+    times = next(table for table in page.tables if table[0] == ["part of the jobs", "fifo"])
+    shown = {cells[0]: float(cells[1]) for cells in times[1:]}
+    for part, name in ((0.5, "50%"), (0.99, "99%")):
+        assert shown[name] == pytest.approx(float(np.quantile(run.jct_seconds, part)) / 3600, rel=0.01)
+    shares = next(table for table in page.tables if table[0][0] == "job type")
+    assert [float(cells[1]) for cells in shares[1:]] == pytest.approx([each["v100"] for each in run.shares.values()], abs=0.005)
+
+
+def test_of_one_run_it_shows_where_gangs_were_and_compares_nothing(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays())])
+    assert page.tables[0][0] == ["metric", "value"]
+    assert "GPUs over time" in page.words["h3"]
+    text = (tmp_path / "r.html").read_text()
+    assert "best" not in text.split("</style>")[1]
+    assert "confidence" not in text
+    assert "A run of fifo" in page.words["h1"]
+
+
+def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    first, *others = some_runs([HOSTILE, "fifo"], seeds=2, jobs=20, **{f"trace{HOSTILE}": HOSTILE})
+    stays = [replace(stay, job_id=HOSTILE, node=HOSTILE, job_type=HOSTILE, accelerator=HOSTILE) for stay in some_stays()[:3]]
+    shares = {HOSTILE: {HOSTILE: 0.5}}
+    over_time = first.over_time
+    assert over_time is not None
+    over_time = replace(over_time, used={HOSTILE: over_time.used["v100"]})
+    odd = replace(first, stays=stays, shares=shares, over_time=over_time, metrics={**first.metrics, HOSTILE: 1.0})
+    page = report(tmp_path / "r.html", [odd, *others], title=HOSTILE, failures=[({"policy": HOSTILE, HOSTILE: 1.0}, HOSTILE)])
+    assert page.tags["script"] == 0
+    assert page.tags["title"] == 1 + page.tags["svg"]
+    text = (tmp_path / "r.html").read_text()
+    assert "\x00" not in text
+    assert "\u202e" not in text
+    assert "{{ 7 * 7 }}" in text
+    assert row(page, HOSTILE.replace("\x00", "�").replace("\u202e", "�").replace(" ", ""))
+
+
+def test_a_report_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays(80, 8, 100))])
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    assert len(page.addresses) == 1
+    text = re.sub(r"data:image/png;base64,[A-Za-z0-9+/=]*", "", (tmp_path / "r.html").read_text())
+    assert set(re.findall(r"https?://[^\s\"]*", text)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"@import|url\((?!#)", text)
+
+
+def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
+    runs = [replace(run, stays=some_stays()) for run in some_runs(["fifo", "las"], [3.0], seeds=2)]
+    for name in ("a", "b"):
+        gp.write_report(runs, tmp_path / f"{name}.html", charts=tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files
+    assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+
+
+def test_charts_are_written_as_files_too(tmp_path: Path) -> None:
+    written = gp.write_report(bare(some_runs(["fifo", "las"], [3.0], seeds=1)), tmp_path / "r.html", charts=tmp_path / "charts")
+    assert written[0] == tmp_path / "r.html"
+    assert {path.suffix for path in written[1:]} == {".svg", ".png"}
+    assert all(path.stat().st_size > 1000 for path in written)
+    svg = (tmp_path / "charts" / "makespan.svg").read_text()
+    assert "var(--" not in svg
+    assert ">Makespan<" in svg
+
+
+def test_more_policies_than_can_be_told_apart(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", bare(some_runs([f"policy-{n}" for n in range(12)], [3.0], seeds=1)))
+    assert len(page.tables[0]) == 1 + 1 + 12
+    bars = next(table for table in page.tables[1:] if table[0][1].startswith("makespan"))
+    means = {f"policy-{n}": some_run(f"policy-{n}", 3.0, 0, place=n).metrics["mean_jct_seconds"] for n in range(12)}
+    assert {cells[0].replace("- ", "-") for cells in bars[1:]} == set(sorted(means, key=lambda name: means[name])[:8])
+    assert any("8 of 12 policies" in text for text in page.words["p"])
+
+
+def test_more_settings_than_charts(tmp_path: Path) -> None:
+    runs = [plain("fifo", cost=1.0), plain("las", cost=2.0)]
+    page = report(tmp_path / "r.html", [replace(r, labels={**r.labels, "cluster": str(n)}) for n in range(9) for r in runs])
+    assert len([text for text in page.words["h2"] if text.startswith("cluster")]) == 9
+    assert sum("No charts" in text for text in page.words["p"]) == 3
+
+
+def test_solves_and_simulations_stand_apart_and_what_lacks_is_left_out(tmp_path: Path) -> None:
+    solve = gp.Run({"policy": "fifo", "mode": "solve"}, {"objective": 1.5, "gap": None}, shares={"lm": {"v100": 0.5}})
+    simulated = replace(some_run("fifo", 4.0, 0), labels={"policy": "fifo", "mode": "simulate"}, metrics={"cost": np.nan})
+    page = report(tmp_path / "r.html", [solve, simulated])
+    assert [text for text in page.words["h2"] if text.startswith("mode")] == ["mode solve", "mode simulate"]
+    assert page.tables[0][1:] == [["objective", "1.5"]]
+    empty = report(tmp_path / "e.html", [gp.Run({}, {})])
+    assert empty.tags["svg"] == 0
+
+
+def test_runs_of_one_seed_are_not_taken_for_several(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", [plain("fifo", 7, cost=cost) for cost in (1.0, 2.0)] + [plain("las", 7, cost=3.0)])
+    assert row(page, "fifo") == ["fifo", "1", "1.5 best"]
+
+
+def test_means_over_different_jobs_are_pointed_out(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", [plain("fifo", finished=9.0, cost=1.0), plain("las", finished=10.0, cost=2.0)])
+    assert any("fewer finished under fifo" in text for text in page.words["p"])
+
+
+def test_failed_runs_are_listed_with_their_errors(tmp_path: Path) -> None:
+    failures = [({"policy": "las", "seed": 3.0}, "SolverError: no optimum\nafter 3 tries"), ({"policy": "fifo"}, "killed")]
+    page = report(tmp_path / "r.html", [plain("fifo", cost=1.0)], failures=failures)
+    assert page.tables[-1] == [
+        ["policy", "seed", "error"],
+        ["las", "3", "SolverError: no optimum\nafter 3 tries"],
+        ["fifo", "–", "killed"],
+    ]
+    only = report(tmp_path / "f.html", [], failures=failures)
+    assert len(only.tables) == 1
+    assert only.tags["svg"] == 0
+
+
+def without(module: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "told"),
+    [
+        ("r.pdf", None, "a report is written as .html"),
+        ("no/r.html", None, "there is no folder"),
+        ("r.html", without("jinja2"), "reports need jinja2"),
+        ("r.html", without("matplotlib"), "reports need matplotlib"),
+    ],
+)
+def test_what_stands_in_the_way_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, patch: Callable[[pytest.MonkeyPatch], None] | None, told: str
+) -> None:
+    if patch is not None:
+        patch(monkeypatch)
+    with pytest.raises(gp.InputError, match=re.escape(told)):
+        gp.write_report([plain("fifo", cost=1.0)], tmp_path / name)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_no_run_and_no_place_for_charts_is_told(tmp_path: Path) -> None:
+    with pytest.raises(gp.InputError, match=r"run 2: must be a gavel_py\.Run, found str"):
+        gp.write_report([plain("fifo"), "fifo"], tmp_path / "r.html")  # type: ignore[list-item]
+    with pytest.raises(gp.InputError, match="nothing to report"):
+        gp.write_report([], tmp_path / "r.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(gp.InputError, match="is a file, where a folder is to be"):
+        gp.write_report([plain("fifo")], tmp_path / "r.html", charts=tmp_path / "file")
+
+
+def test_many_runs_of_many_jobs_make_a_small_file(tmp_path: Path) -> None:
+    runs = some_runs([f"p{n}" for n in range(10)], [1.0, 2.0, 4.0, 8.0], seeds=5, jobs=1000)
+    runs[0] = replace(runs[0], stays=some_stays(150, 8, 300))
+    gp.write_report(runs, tmp_path / "r.html")
+    assert len(runs) == 200
+    assert (tmp_path / "r.html").stat().st_size < 2_000_000
