@@ -17,10 +17,10 @@ def write_whole(path: str | Path, content: bytes, *, durable: bool = False) -> N
     durable: not before it is on the disk, so that a machine that loses its power loses neither. Raises `InputError`.
     """
     try:
-        place = Path(os.path.realpath(path))
-        if place.exists() and not place.is_file():
-            place.write_bytes(content)  # a pipe or a device
+        if Path(path).exists() and not Path(path).is_file():
+            Path(path).write_bytes(content)  # a pipe or a device; /dev/stdout leads to one that has no path of its own
             return
+        place = Path(os.path.realpath(path))
         beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
             _write(beside, content, durable)

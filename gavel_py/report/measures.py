@@ -60,12 +60,20 @@ MEASURES = {
     "undelivered_share": Measure("promised, not delivered", "share"),
     "cost": Measure("cost"),
     "finished": Measure("finished jobs", better="more"),
+    "failed": Measure("failed jobs"),
+    "cancelled": Measure("cancelled jobs"),
+    "active": Measure("jobs left at the end"),
     "late": Measure("late jobs"),
     "preemptions": Measure("preemptions"),
+    "starts": Measure("starts"),
+    "rounds": Measure("rounds", better=None),
     "solver_seconds": Measure("time for allocations", "time"),
     "wall_seconds": Measure("time of the run", "time"),
     "objective": Measure("objective", better=None),
     "gap": Measure("gap"),
+    "total_normalized_throughput": Measure("total v", better="more"),
+    "least_normalized_throughput": Measure("least v", better="more"),
+    "excluded": Measure("jobs left out"),
 }
 
 

@@ -109,7 +109,8 @@ class _Drawn:
                 )
                 curves.append(self._curve(course, share))
             told = "GPU time delivered up to each moment over GPU time promised; above 1, jobs that wait got GPUs that would idle."
-            panel = Panel(curves, Axis("delivered / promised"))
+            shares = np.concatenate([curve.y for curve in curves])
+            panel = Panel(curves, Axis("delivered / promised", low=min(0.9, np.nanmin(shares)), high=max(1.02, np.nanmax(shares))))
         yield self._chart(name, title, told, [panel], [panel])
 
     def jobs(self) -> Iterator[Chart]:

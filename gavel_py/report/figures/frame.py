@@ -102,12 +102,27 @@ def set_axis(axes: Axes, which: str, axis: Axis, values: NDArray[np.float64]) ->
         decades = math.log10(finite.max() / finite.min())
         getattr(axes, f"{which}axis").set_major_locator(LogLocator(10, subs=(1, 2, 5) if decades < 1.5 else (1,), numticks=8))
         getattr(axes, f"{which}axis").set_minor_formatter(NullFormatter())
+        getattr(axes, f"{which}axis").set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     else:
         getattr(axes, f"{which}axis").set_major_locator(MaxNLocator(6 if which == "x" else 5, steps=[1, 2, 2.5, 5, 10]))
-    getattr(axes, f"{which}axis").set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        _tell_steps(getattr(axes, f"{which}axis"))
     if axis.low is not None or axis.high is not None:
         getattr(axes, f"set_{which}lim")(axis.low, axis.high)
     getattr(axes, f"set_{which}label")(axis.title)
+
+
+def _tell_steps(axis: Any) -> None:
+    """Let ticks at even steps have as many digits as it takes to tell them apart."""
+
+    def text(value: float, _: int | None) -> str:
+        ticks = axis.get_majorticklocs()
+        step = abs(float(ticks[1] - ticks[0])) if len(ticks) > 1 else 0.0
+        if not 1e-6 <= step < 1e9:
+            return short(value)
+        places = next(places for places in range(9) if abs(round(step, places) - step) < 1e-3 * step)
+        return f"{value + 0.0:,.{places}f}"
+
+    axis.set_major_formatter(FuncFormatter(text))
 
 
 def legend_rows(labels: Sequence[str]) -> int:
