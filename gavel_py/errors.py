@@ -22,6 +22,7 @@ __all__ = [
     "MissingThroughputError",
     "PolicyContractError",
     "ProofError",
+    "SlurmError",
     "SolverError",
     "UnknownNameError",
     "nearest",
@@ -103,6 +104,10 @@ class SolverError(GavelError, RuntimeError):
 
 class ProofError(SolverError):
     """The solver reported an optimum, but its answer is not feasible or its bound does not meet its value."""
+
+
+class SlurmError(GavelError, RuntimeError):
+    """Slurm does not answer, or refuses what it was asked."""
 
 
 class PolicyContractError(GavelError, AssertionError):

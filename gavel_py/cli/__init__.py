@@ -23,6 +23,7 @@ COMMANDS = {
     "profiles": "profiles",
     "rounds": "rounds",
     "simulate": "simulate",
+    "slurm": "slurm",
     "solve": "solve",
     "sweep": "sweep",
     "trace": "trace",

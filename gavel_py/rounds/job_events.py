@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gavel_py.errors import Fault, InputError
 from gavel_py.jobs import Job
 from gavel_py.rounds.in_force import alone, same_gang
@@ -88,6 +90,22 @@ class JobEvents(SchedulerCore):
         """
         self._state.take_back(self._state.book.known(job_id).job_id, self.round_seconds)
         self._state.changed = True
+
+    def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:
+        """Note that a job runs, without having been started by a round, or elsewhere: on so many GPUs of each of these nodes.
+
+        So it is where a cluster is taken over on which jobs run. It may go on there, as if the latest round had started it, but
+        nothing is counted as delivered. Which GPUs of a node it has is chosen among those that nobody holds and that are not lost.
+        Raises `UnknownNameError`; `InputError` for nodes of several types, or where so many GPUs are not free or not its gang's.
+        """
+        job, state = self._state.book.known(job_id), self._state
+        taken = {gpu for other, held in state.running.items() if other != job_id for gpu in held.gpus}
+        assignment = state.nodes.free_place(job_id, gpus, taken)
+        if len(assignment.gpus) != job.num_gpus:
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {job.num_gpus} in all, found {len(assignment.gpus)}"))
+        state.running[job_id] = assignment
+        state.book.standings[job_id].running_since_seconds = None if state.last is None else state.last.start_seconds
+        state.changed = True
 
     def forget(self, *job_ids: str) -> None:
         """Drop the accounts and the past of jobs that have left, all of which memory and saved files would keep for ever.

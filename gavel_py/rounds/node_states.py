@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 from numbers import Integral
 from typing import Any
 
 from gavel_py.cluster import Cluster, Node
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.free_gpus import Gpu
 
 __all__ = ["NodeState", "NodeStates"]
@@ -94,6 +95,20 @@ class NodeStates:
         was_lost = gpu in self._lost
         self._lost.discard(gpu)
         return self._moved(was_lost)
+
+    def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> Assignment:
+        """Return an assignment of so many GPUs of each node, none of them lost or taken. Raises `InputError`."""
+        types = {self._node(name).accelerator for name in gpus}
+        found: list[Gpu] = []
+        for name, count in sorted(gpus.items()):
+            free = [gpu for gpu in ((name, index) for index in range(self._nodes[name].num_gpus)) if gpu not in taken | self._lost]
+            if len(free) < count:
+                text = f"{count} GPUs of node {name!r} are told, and {len(free)} are free there"
+                raise InputError(Fault(f"job {job_id!r}", "gpus", text))
+            found += free[:count]
+        if len(types) != 1:
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be of one type, found {', '.join(sorted(types)) or 'none'}"))
+        return Assignment(types.pop(), found)
 
     def is_gone(self, gpus: Iterable[Gpu]) -> bool:
         """Say whether a gang on these GPUs has lost one: to a node that is down, or by itself."""

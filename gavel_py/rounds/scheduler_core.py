@@ -9,7 +9,7 @@ from typing import TypeGuard
 from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
 from gavel_py.cluster import Cluster
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.job_arrays import Profile, known_part
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy
@@ -49,7 +49,7 @@ class SchedulerCore:
             if not (is_finite(value) and value >= 0):
                 raise InputError(fault(name, f"must be a finite number of at least 0, found {value!r}"))
         self.cluster = known_part(cluster, profile)
-        self.profile = profile
+        self._profile = profile
         self._solver = Solver(policy)  # it keeps the basis of the last program, so that few changes take little time
         self.round_seconds = float(round_seconds)
         self.restart_seconds = float(restart_seconds)
@@ -73,6 +73,21 @@ class SchedulerCore:
         self._state.changed = True
 
     @property
+    def profile(self) -> Profile:
+        """How fast jobs are; another one, which must know the cluster's types and the jobs, counts from the next round on."""
+        return self._profile
+
+    @profile.setter
+    def profile(self, profile: Profile) -> None:
+        unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
+        known = profile.accelerators
+        InputError.raise_any(
+            [fault("profile", f"does not know accelerator {n!r}, which the cluster has{nearest(n, known)}") for n in unknown]
+        )
+        self._profile = profile
+        self._state.changed = True
+
+    @property
     def jobs(self) -> tuple[Job, ...]:
         """The jobs in the system with the progress last reported, sorted by job_id (`natural_key`)."""
         return self._state.book.in_order
@@ -91,6 +106,11 @@ class SchedulerCore:
     def running(self) -> dict[str, Assignment]:
         """{job_id: Assignment} of the gangs that hold GPUs now: of the latest round, less what has stopped since."""
         return copied(self._state.running)
+
+    @property
+    def last_start_seconds(self) -> float | None:
+        """When the latest round has started, None before the first; none may start earlier."""
+        return None if self._state.last is None else self._state.last.start_seconds
 
     @property
     def nodes(self) -> dict[str, NodeState]:

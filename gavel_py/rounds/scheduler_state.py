@@ -105,8 +105,9 @@ class SchedulerState:
     def take_back(self, job_id: str, round_seconds: float) -> None:
         """Stop a gang, if it runs, as if the round in progress had not been: it has had nothing of it."""
         held = self.stop(job_id)
-        if held is not None:
-            counted = held if self.last is None else self.last.assignments.get(job_id, held)
+        counted = None if self.last is None else self.last.assignments.get(job_id)
+        # One that was found running has been counted for nothing.
+        if held is not None and counted is not None and counted.accelerator == held.accelerator:
             self.ledger.take_back(job_id, held.accelerator, round_seconds, is_apart=self.spans.is_spread(held))
             self.book.standings[job_id].attained_gpu_seconds -= round_seconds * counted.gpu_share
             for partner in map(self.book.jobs.get, counted.shared_with):

@@ -1,0 +1,29 @@
+"""gavel slurm: a Slurm cluster, looked at, planned and driven in rounds; one file per command."""
+
+from __future__ import annotations
+
+import click
+
+from gavel_py.cli.lazy import LazyGroup
+
+__all__ = ["command"]
+
+COMMANDS = {
+    "status": "status",
+    "plan": "plan",
+    "run": "run",
+    "install": "install",
+    "report": "report",
+}
+
+
+@click.group("slurm", cls=LazyGroup, package=__name__, modules=COMMANDS)
+def command() -> None:
+    """Drive a Slurm cluster: jobs of one partition are preempted and placed in rounds.
+
+    \b
+    gavel slurm install --partition gpu
+    gavel slurm status --partition gpu
+    gavel slurm plan --partition gpu --policy max_min_fairness
+    gavel slurm run --partition gpu --policy max_min_fairness --round 360
+    """

@@ -1,0 +1,51 @@
+"""gavel slurm install: the job_submit plugin, and what the administrator is to do with it."""
+
+from __future__ import annotations
+
+import pwd
+from pathlib import Path
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.output import emit
+
+__all__ = ["command"]
+
+ADVICE = """\
+1. Put {where} beside slurm.conf as job_submit.lua; where there is one already, its functions must call these.
+2. In slurm.conf:
+
+JobSubmitPlugins=lua
+JobRequeue=1
+MinJobAge=300
+SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=1000
+
+   {partition} must not be preempted by Slurm itself (PreemptMode=OFF for it).
+3. scontrol reconfigure
+4. The account that runs `gavel slurm run` must be operator (sacctmgr modify user NAME set adminlevel=operator), or SlurmUser
+   where accounts are not kept in slurmdbd.
+5. gavel slurm status --partition {partition}
+"""
+
+
+@click.command("install")
+@click.option("--partition", required=True, metavar="NAME", help="The partition that is to be managed.")
+@click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root always counts.")
+@click.option("--default-partition", is_flag=True, help="Jobs that name no partition come to this one.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the plugin there.")
+def command(partition: str, users: tuple[str, ...], default_partition: bool, out: Path | None) -> None:
+    """Write the job_submit plugin: jobs start on hold, and it is noted when they came and what their users hold.
+
+    What else is to be done is told on standard error.
+    """
+    text = gp.slurm_plugin(partition, [_uid(name) for name in users], is_default=default_partition)
+    emit(text, out)
+    click.echo(ADVICE.format(where=out or "this text", partition=partition), nl=False, err=True)
+
+
+def _uid(name: str) -> int:
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise click.UsageError(f"--user {name!r}: there is no such user on this machine; give the number of the user id") from None

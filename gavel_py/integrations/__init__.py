@@ -1,0 +1,3 @@
+"""Other programs that decide on clusters, driven or fed by gavel_py: one package for each."""
+
+__all__: list[str] = []

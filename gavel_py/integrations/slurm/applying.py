@@ -1,0 +1,166 @@
+"""Carrying out a round, step by step: stop, wait, send elsewhere, release, wait, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gavel_py.integrations.slurm.commands import Commands
+from gavel_py.integrations.slurm.moves import Moves, is_uneven, orders_of, retarget_of
+from gavel_py.integrations.slurm.reading import read_jobs
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.tracked import Tracked
+from gavel_py.integrations.slurm.values import printable
+
+__all__ = ["Applied", "Applier", "Clock"]
+
+FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
+"""Seconds between two readings while something is waited for."""
+
+
+class Clock(Protocol):
+    """The time, and waiting; tests have one of their own."""
+
+    def now(self) -> float:
+        """Return the time, in seconds since 1970, as Slurm counts."""
+        ...
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait, and say whether to go on: not if the program is to end."""
+        ...
+
+
+@dataclass
+class Applied:
+    """What came of a round. started: as decided; elsewhere: {job: {node: GPUs}}, running, but not as decided; waiting: {job: why},
+    those that did not start, and are held again; left: that ended meanwhile; lingering: that did not stop in time;
+    errors: what Slurm said; jobs: the last reading; stop_seconds, start_seconds: how long it took.
+    """
+
+    kept: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    started: list[str] = field(default_factory=list)
+    elsewhere: dict[str, dict[str, int]] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    lingering: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
+    stop_seconds: float = 0.0
+    start_seconds: float = 0.0
+
+
+class Applier:
+    """Carries out moves. stop_seconds, start_seconds: how long jobs may take to stop and to start."""
+
+    def __init__(self, commands: Commands, clock: Clock, stop_seconds: float, start_seconds: float) -> None:
+        self._commands, self._clock = commands, clock
+        self._stop_seconds, self._start_seconds = stop_seconds, start_seconds
+
+    def apply(self, moves: Moves, tracked: Mapping[str, Tracked]) -> Applied:
+        """Do what `moves` says, and tell what came of it. Raises `SlurmError` where Slurm stops answering."""
+        done = Applied(kept=moves.keep, stopped=moves.stop, waiting=dict(moves.cannot))
+        began = self._clock.now()
+        self._tell([*orders_of("hold", moves.hold), *orders_of("requeuehold", moves.stop)], done)
+        touched = {*moves.stop, *moves.start}
+        jobs = self._wait(lambda jobs: all(_can_be_changed(jobs.get(job_id)) for job_id in touched), self._stop_seconds)
+        done.lingering = sorted(job_id for job_id in touched if not _can_be_changed(jobs.get(job_id)))
+        # As an administrator's hold, it can be told from a hold of the job's user.
+        self._tell(orders_of("hold", (job_id for job_id in moves.stop if _is_waiting(jobs.get(job_id)))), done)
+        done.stop_seconds = self._clock.now() - began
+        even = {job_id: target for job_id, target in moves.start.items() if not is_uneven(target)}
+        odd = {job_id: target for job_id, target in moves.start.items() if is_uneven(target)}
+        for part in (even, odd):  # Slurm splits uneven gangs as it likes, so they come when the others have their GPUs
+            if part:
+                jobs = self._launch(part, jobs, tracked, done)
+        self._compare(moves, jobs, done)
+        done.start_seconds = self._clock.now() - began - done.stop_seconds
+        return done
+
+    def _launch(
+        self, targets: Mapping[str, Mapping[str, int]], jobs: Mapping[str, SlurmJob], tracked: Mapping[str, Tracked], done: Applied
+    ) -> Mapping[str, SlurmJob]:
+        """Send jobs where they are to run, release those that Slurm has really changed, and wait until they run."""
+        ready = {job_id: target for job_id, target in targets.items() if _is_waiting(jobs.get(job_id))}
+        self._tell([retarget_of(jobs[job_id], tracked[job_id], target) for job_id, target in ready.items()], done)
+        if ready:
+            jobs = read_jobs(self._commands)
+        sent = [job_id for job_id, target in ready.items() if _is_sent(jobs.get(job_id), target)]
+        self._tell(orders_of("release", sent), done)
+        return (
+            self._wait(lambda jobs: all(_has_started(jobs.get(job_id)) for job_id in sent), self._start_seconds) if sent else jobs
+        )
+
+    def _compare(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
+        """Compare what runs with what was decided; what has not started is held again."""
+        for job_id, target in moves.start.items():
+            job = jobs.get(job_id)
+            if job is None or job.phase.is_over:
+                done.left.append(job_id)
+            elif job.phase is Phase.RUNNING and dict(job.held) == dict(target):
+                done.started.append(job_id)
+            elif job.phase is Phase.RUNNING and job.held and job_id not in done.lingering:
+                done.elsewhere[job_id] = dict(job.held)
+            else:
+                done.waiting[job_id] = _why_waiting(job, target)
+        back = [job_id for job_id in done.waiting if job_id in jobs and _is_waiting(jobs[job_id]) and not jobs[job_id].is_held]
+        if back:
+            self._tell(orders_of("hold", back), done)
+            jobs = read_jobs(self._commands)
+            self._settle(moves, jobs, done)
+        done.jobs = jobs
+
+    def _settle(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
+        """Some may have started just before they were held again."""
+        for job_id in [job_id for job_id in done.waiting if job_id in jobs and jobs[job_id].phase is Phase.RUNNING]:
+            job = jobs[job_id]
+            del done.waiting[job_id]
+            if dict(job.held) == dict(moves.start.get(job_id, {})):
+                done.started.append(job_id)
+            else:
+                done.elsewhere[job_id] = dict(job.held)
+
+    def _tell(self, lines: list[str], done: Applied) -> None:
+        """Give scontrol these lines; it goes on after one that it refuses, and says so."""
+        if not lines:
+            return
+        answer = self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+        done.errors += [printable(line) for line in answer.err.splitlines() if line.strip()]
+
+    def _wait(self, is_done: Callable[[Mapping[str, SlurmJob]], bool], seconds: float) -> Mapping[str, SlurmJob]:
+        """Read until it is done, or this time has passed; return the last reading."""
+        end, pause = self._clock.now() + seconds, FIRST_LOOK
+        while True:
+            jobs = read_jobs(self._commands)
+            if is_done(jobs) or self._clock.now() >= end:
+                return jobs
+            self._clock.sleep(pause)
+            pause = min(SLOWEST_LOOK, pause * 1.5)
+
+
+def _is_waiting(job: SlurmJob | None) -> bool:
+    return job is not None and job.phase is Phase.WAITING
+
+
+def _can_be_changed(job: SlurmJob | None) -> bool:
+    return job is None or job.phase is Phase.WAITING or job.phase.is_over
+
+
+def _is_sent(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
+    """Say whether Slurm has really changed it; a job that is released otherwise would start anywhere."""
+    if job is None or set(job.required_nodes) != set(target):
+        return False
+    return job.nodes == len(target) and job.num_gpus == sum(target.values())
+
+
+def _has_started(job: SlurmJob | None) -> bool:
+    return job is None or job.phase is not Phase.WAITING
+
+
+def _why_waiting(job: SlurmJob, target: Mapping[str, int]) -> str:
+    if job.phase is not Phase.WAITING:
+        return f"it is {' '.join(sorted(job.words)).lower()}"
+    if not _is_sent(job, target):
+        return "Slurm did not take the nodes that it was given"
+    return f"Slurm has not started it: {printable(job.reason)}"

@@ -1,0 +1,171 @@
+"""From a reading to a decision: the scheduler is brought up to date, and says what the next round is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gavel_py.errors import Fault, UnknownNameError, nearest
+from gavel_py.integrations.slurm.cluster_picture import Parts, cluster_of, used_by
+from gavel_py.integrations.slurm.driver_state import DriverState, load_state
+from gavel_py.integrations.slurm.following import Follower
+from gavel_py.integrations.slurm.moves import Moves, moves_of, targets_of
+from gavel_py.integrations.slurm.newcomers import Where
+from gavel_py.integrations.slurm.progress import Progress
+from gavel_py.integrations.slurm.records import Snapshot
+from gavel_py.integrations.slurm.roles import Standing, is_to_be_let_go
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.values import printable
+from gavel_py.integrations.slurm.watching import Log, Watcher
+from gavel_py.policies import Policy
+from gavel_py.rounds import Round, RoundScheduler, Wait
+from gavel_py.throughput_profiles import ThroughputProfile
+
+__all__ = ["Decided", "Decider", "Picture"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A reading as this program sees it. standings: whose each job is; refused: {job: why} the scheduler cannot take it;
+    let_go: jobs that wait on a hold of ours and are none of ours; notes: what was left out of the reading.
+    """
+
+    snapshot: Snapshot
+    state: DriverState
+    standings: Mapping[str, Standing]
+    refused: Mapping[str, str]
+    let_go: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def used_by_others(self) -> dict[str, int]:
+        """{node: GPUs} that jobs hold which are not managed."""
+        return used_by(self.snapshot.jobs[i] for i in self.standings if i not in self.state.tracked)
+
+    @property
+    def left_alone(self) -> dict[str, str]:
+        """{job: why} of the jobs of the partition that are not planned."""
+        here = {i: standing for i, standing in self.standings.items() if self.snapshot.jobs[i].partition == self.state.partition}
+        return {i: standing.why for i, standing in here.items() if standing.why} | dict(self.refused)
+
+    @staticmethod
+    def shown(text: str) -> str:
+        """Return a text of a user as it can be printed."""
+        return printable(text)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A picture, the round that follows from it, and what that comes to."""
+
+    picture: Picture
+    begun: Round
+    moves: Moves
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """{job: why} of the managed jobs that have no place in this round."""
+        scheduler, told = self.picture.state.scheduler, {**self.begun.excluded, **self.moves.cannot}
+        for job_id in self.picture.state.tracked:
+            if job_id not in self.begun.assignments and job_id not in told:
+                delivery = scheduler.delivery_of(job_id)
+                told[job_id] = str((delivery.why if delivery is not None else None) or Wait.TURN)
+        return told
+
+
+class Decider:
+    """options: the numbers of `RoundScheduler`; path: of the state, None for none; log: is told what is found."""
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        profile: ThroughputProfile,
+        policy: Policy,
+        options: Mapping[str, float],
+        path: Path | None,
+        progress: Progress,
+        log: Log,
+    ) -> None:
+        _check_default(settings, profile)
+        self._settings, self._profile, self._policy, self._options = settings, profile, policy, dict(options)
+        self._path, self._progress, self._log = path, progress, log
+        self.state: DriverState | None = None
+        self.watcher: Watcher | None = None
+
+    def picture(self, snapshot: Snapshot) -> Picture:
+        """Bring the scheduler up to a reading, and return what is seen. Raises `InputError`."""
+        parts = self._known_parts(cluster_of(snapshot.nodes.values(), self._settings))
+        state = self._state_for(parts)
+        types = {node.name: node.accelerator for node in parts.cluster.nodes}
+        self.watcher = Watcher(state, self._progress, types, self._log)
+        known = {*state.tracked, *state.aside}
+        where = Where(parts.slurm_names, types, snapshot.nodes)
+        follower = Follower(state, self._settings, self.watcher, where, self._log)
+        follower.follow(snapshot)
+        standings, jobs = follower.standings, snapshot.jobs
+        let_go = [i for i, standing in standings.items() if is_to_be_let_go(jobs[i], standing, known, state.stopping)]
+        return Picture(snapshot, state, standings, follower.refused, tuple(let_go), (*parts.left_out, *snapshot.unread))
+
+    def decide(self, snapshot: Snapshot) -> Decided:
+        """Bring the scheduler up to a reading, and begin the next round. Raises `InputError`, and whatever `solve` raises."""
+        picture = self.picture(snapshot)
+        state = picture.state
+        before = state.scheduler.last_start_seconds
+        begun = state.scheduler.next_round(snapshot.seconds if before is None else max(before, snapshot.seconds))
+        state.scheduler.forget(*state.gone)
+        state.gone, state.rounds = [], state.rounds + 1
+        return Decided(picture, begun, moves_of(targets_of(begun), snapshot.jobs, state.tracked))
+
+    def _known_parts(self, parts: Parts) -> Parts:
+        """Only the types whose speeds are known can be planned."""
+        known = set(self._profile.accelerators)
+        names = parts.cluster.accelerator_names
+        unknown = [name for name in names if name not in known]
+        where = f"profile {self._profile.name}"
+        texts = [f"does not know GPU type {name!r}{nearest(name, sorted(known))}" for name in unknown]
+        if len(unknown) == len(names):
+            hint = "; name it as in the profile with --map-accelerator OLD=NEW"
+            raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
+        left = tuple(f"{where} {text}; its nodes are left out" for text in texts)
+        kept = {name: kinds for name, kinds in parts.slurm_names.items() if name in known}
+        return Parts(parts.cluster.restricted_to(kept), kept, (*parts.left_out, *left))
+
+    def _state_for(self, parts: Parts) -> DriverState:
+        if self.state is None:
+            self.state = self._loaded() or self._new(parts)
+        shapes = [{n.name: (n.accelerator, n.num_gpus) for n in c.nodes} for c in (self.state.scheduler.cluster, parts.cluster)]
+        if not shapes[1].items() <= shapes[0].items():
+            self.state = self._renewed(self.state, parts)
+        return self.state
+
+    def _loaded(self) -> DriverState | None:
+        if self._path is None or not self._path.exists():
+            return None
+        state = load_state(self._path, self._settings.partition, self._policy)
+        for name, value in self._options.items():
+            setattr(state.scheduler, name, value)
+        speeds = Speeds(self._profile, state.speeds.measured, state.speeds.sizes)
+        if speeds.base.rows != state.speeds.base.rows:
+            state.speeds, state.scheduler.profile = speeds, speeds.profile
+        return state
+
+    def _new(self, parts: Parts) -> DriverState:
+        speeds = Speeds(self._profile)
+        return DriverState(self._settings.partition, self._scheduler(parts, speeds), speeds)
+
+    def _scheduler(self, parts: Parts, speeds: Speeds) -> RoundScheduler:
+        return RoundScheduler(parts.cluster, speeds.profile, self._policy, **self._options)  # type: ignore[arg-type]
+
+    def _renewed(self, state: DriverState, parts: Parts) -> DriverState:
+        """There are other nodes than before: begin anew with them, and let all jobs come again. What was owed is lost."""
+        self._log("cluster", nodes=len(parts.cluster.nodes), why="nodes have come, or have other GPUs than before")
+        aside = {**state.aside, **state.tracked}
+        return replace(state, scheduler=self._scheduler(parts, state.speeds), tracked={}, aside=aside, gone=[])
+
+
+def _check_default(settings: SlurmSettings, profile: ThroughputProfile) -> None:
+    if settings.default_type is not None and settings.default_type not in profile.job_types:
+        text = f"{settings.default_type!r} is not in profile {profile.name!r}{nearest(settings.default_type, profile.job_types)}"
+        raise UnknownNameError(Fault("slurm", "default_type", text))

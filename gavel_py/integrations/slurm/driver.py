@@ -1,0 +1,269 @@
+"""The driver: reads a Slurm cluster, lets the round scheduler decide, carries it out, and sees whether it has come about."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gavel_py.errors import InputError, SlurmError
+from gavel_py.integrations.slurm.applying import Applied, Applier, Clock
+from gavel_py.integrations.slurm.commands import Commands, SlurmCommands
+from gavel_py.integrations.slurm.deciding import Decided, Decider, Picture
+from gavel_py.integrations.slurm.driver_state import DriverState, save_state
+from gavel_py.integrations.slurm.lock import only_one
+from gavel_py.integrations.slurm.measuring import measurements_of
+from gavel_py.integrations.slurm.moves import orders_of
+from gavel_py.integrations.slurm.progress import Progress
+from gavel_py.integrations.slurm.reading import read_cluster, read_jobs
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.roles import Role, standing_of
+from gavel_py.integrations.slurm.run_log import RunLog
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.tracked import Tracked
+from gavel_py.policies import Policy, resolve_policy
+from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
+
+__all__ = ["SlurmDriver", "WallClock"]
+
+STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
+SLOWEST_RETRY = 60.0
+FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
+"""A job that did not start so often in a row is left out for a while, twice as long each time, in rounds."""
+
+
+class WallClock:
+    """The time of this machine; `stop` ends all waiting."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def now(self) -> float:
+        """Return the seconds since 1970."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait, and say whether to go on."""
+        return not self._stopped.wait(max(0.0, seconds))
+
+    def stop(self) -> None:
+        """Let the driver end after what it is doing; may be called by a signal's handler."""
+        self._stopped.set()
+
+
+class SlurmDriver:
+    """Drives one partition of a Slurm cluster.
+
+    settings: what the site decides; profile: throughputs by job type; policy: a name or a `Policy`; directory: where the state, the
+    log and the lock are, None: nothing is kept, which is enough to look and to plan; progress: a directory with a file of each job;
+    store, measured: where measured throughputs go, under which name (None: nowhere); commands, clock: other ways to reach Slurm and
+    to tell time; options: `round_seconds`, `restart_seconds` and `min_run_seconds` of `RoundScheduler`.
+    As a context manager it holds the lock, without which nothing is changed. Raises `InputError` for wrong arguments.
+    """
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        profile: ThroughputProfile,
+        policy: str | Policy = "max_min_fairness",
+        *,
+        directory: str | Path | None = None,
+        progress: str | Path | None = None,
+        store: ThroughputStore | None = None,
+        measured: str = "slurm",
+        commands: Commands | None = None,
+        clock: Clock | None = None,
+        **options: float,
+    ) -> None:
+        self.settings, self.policy = settings, resolve_policy(policy)
+        self._directory = None if directory is None else Path(directory)
+        self._commands: Commands = SlurmCommands() if commands is None else commands
+        self._clock: Clock = WallClock() if clock is None else clock
+        self._store, self._measured = store, measured
+        self._round_seconds = options.setdefault("round_seconds", 360.0)
+        steps = Progress(None if progress is None else Path(progress))
+        path = None if self._directory is None else self._directory / STATE
+        self._decider = Decider(settings, profile, self.policy, options, path, steps, self._log)
+        self._applier = Applier(self._commands, self._clock, settings.stop_seconds, settings.start_seconds)
+        self._file: RunLog | None = None
+        self._locked = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._directory is None:
+            raise InputError("a driver that is to change anything needs a directory for its state")
+        self._locked.enter_context(only_one(self._directory / LOCK))
+        self._file = self._locked.enter_context(RunLog(self._directory / LOG))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file = None
+        self._locked.close()
+
+    @property
+    def state(self) -> DriverState | None:
+        """What it knows; None before it has looked."""
+        return self._decider.state
+
+    def look(self) -> Picture:
+        """Read the cluster and return it as this program sees it; nothing is changed. Raises `SlurmError`."""
+        return self._decider.picture(read_cluster(self._commands, self._clock.now()))
+
+    def plan(self) -> Decided:
+        """Return what the next round would be; nothing is changed. Raises `SlurmError`, and what deciding raises."""
+        return self._decider.decide(read_cluster(self._commands, self._clock.now()))
+
+    def round(self) -> tuple[Decided, Applied]:
+        """Play one round: read, decide, carry out, compare. Raises `SlurmError`, and what deciding raises."""
+        decided = self.plan()
+        state, moves = decided.picture.state, decided.moves
+        self._tell_round(decided)
+        state.stopping |= set(moves.stop)
+        self._save()
+        self._let_go(decided.picture)
+        applied = self._applier.apply(moves, state.tracked)
+        self._take_in(applied)
+        state.stopping = set(applied.lingering)
+        self._learn()
+        self._save()
+        self._tell_applied(applied)
+        return decided, applied
+
+    def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
+        """Play rounds, until the clock says that it is to end, or so many; then leave or release the jobs that wait.
+
+        tell: is called with each round and what came of it. A controller that does not answer is waited for.
+        """
+        self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
+        retry, played = self.settings.retry_seconds, 0
+        while True:
+            try:
+                decided, applied = self.round()
+                retry, played = self.settings.retry_seconds, played + 1
+                if tell is not None:
+                    tell(decided, applied)
+                if rounds is not None and played >= rounds:
+                    break
+                if not self._until_next(decided.begun.end_seconds, bool(applied.kept or applied.started)):
+                    break
+            except SlurmError as error:
+                self._log("no_answer", why=str(error), retry_seconds=retry)
+                if not self._clock.sleep(retry):
+                    break
+                retry = min(SLOWEST_RETRY, retry * 2)
+        self.end()
+
+    def _until_next(self, end: float, had_any: bool) -> bool:
+        """Watch jobs until the next round is due, or nobody runs any more and somebody waits; say whether to go on."""
+        while (left := end - self._clock.now()) > 0:
+            if not self._clock.sleep(min(left, self.settings.poll_seconds)):
+                return False
+            if end - self._clock.now() <= 0:
+                break
+            jobs, state = read_jobs(self._commands), self._decider.state
+            assert state is not None  # noqa: S101
+            assert self._decider.watcher is not None  # noqa: S101
+            known = {*state.tracked, *state.aside}
+            self._decider.watcher.watch(jobs, self._clock.now())
+            self._learn()
+            self._save()
+            new = any(self._is_new(job, known) for job in jobs.values())
+            if not any(tracked.runs for tracked in state.tracked.values()) and (new or (had_any and state.tracked)):
+                break
+        return True
+
+    def _is_new(self, job: SlurmJob, known: set[str]) -> bool:
+        if job.phase is not Phase.WAITING or job.job_id in known:
+            return False
+        return standing_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
+
+    def _take_in(self, applied: Applied) -> None:
+        """Let the scheduler know what came of the round."""
+        state, watcher = self._decider.state, self._decider.watcher
+        assert state is not None  # noqa: S101
+        assert watcher is not None  # noqa: S101
+        watcher.watch(applied.jobs, self._clock.now())
+        for job_id in [*applied.waiting, *applied.elsewhere]:
+            if job_id in state.tracked:
+                state.scheduler.interrupted(job_id)
+        for job_id in applied.waiting:
+            if job_id in state.tracked:
+                _note_failed_start(state.tracked[job_id], state.rounds)
+
+    def _let_go(self, picture: Picture) -> None:
+        if picture.let_go:
+            self._commands.run(["scontrol"], "\n".join([*orders_of("release", picture.let_go), "quit"]) + "\n")
+            self._log("let_go", jobs={job_id: picture.standings[job_id].why for job_id in picture.let_go})
+
+    def _learn(self) -> None:
+        """Take what jobs have shown of their speed into use, and into the store."""
+        state = self._decider.state
+        if state is None or not state.news:
+            return
+        measured = measurements_of(state.sums, state.news)
+        state.news = set()
+        state.speeds.learn({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
+        state.scheduler.profile = state.speeds.profile
+        self._log("measured", speeds=[[m.job_type, m.num_gpus, m.accelerator, m.steps_per_second] for m in measured])
+        if self._store is not None:
+            self._store.add(self._measured, measured)
+
+    def end(self) -> None:
+        """Release the jobs that wait on hold, if the settings say so; `run` does it at its end."""
+        state = self._decider.state
+        if self.settings.on_exit == "release" and state is not None:
+            try:
+                jobs = read_jobs(self._commands)
+                held = [i for i in state.tracked if i in jobs and jobs[i].is_held]
+                self._commands.run(["scontrol"], "\n".join([*orders_of("release", held), "quit"]) + "\n")
+                self._log("released", jobs=held)
+            except SlurmError as error:
+                self._log("no_answer", why=str(error))
+        self._log("ended")
+
+    def _save(self) -> None:
+        if self._directory is not None and self._decider.state is not None:
+            save_state(self._directory / STATE, self._decider.state)
+
+    def _log(self, event: str, seconds: float | None = None, **told: Any) -> None:
+        if self._file is not None:
+            self._file.write(event, self._clock.now() if seconds is None else seconds, **told)
+
+    def _tell_round(self, decided: Decided) -> None:
+        begun, moves = decided.begun, decided.moves
+        self._log(
+            "round",
+            seconds=begun.start_seconds,
+            round=begun.index,
+            keep=list(moves.keep),
+            stop=list(moves.stop),
+            hold=list(moves.hold),
+            start={job_id: dict(target) for job_id, target in moves.start.items()},
+            cannot=dict(moves.cannot),
+            excluded=begun.excluded,
+            refused=dict(decided.picture.refused),
+        )
+
+    def _tell_applied(self, applied: Applied) -> None:
+        self._log(
+            "applied",
+            started=applied.started,
+            elsewhere=applied.elsewhere,
+            waiting=applied.waiting,
+            left=applied.left,
+            lingering=applied.lingering,
+            errors=applied.errors,
+            stop_seconds=round(applied.stop_seconds, 3),
+            start_seconds=round(applied.start_seconds, 3),
+        )
+
+
+def _note_failed_start(tracked: Tracked, rounds: int) -> None:
+    """Count it, and leave the job out for a while if that has happened often."""
+    tracked.failed_starts += 1
+    beyond = tracked.failed_starts - FAILURES_TO_PAUSE
+    if beyond >= 0:
+        tracked.not_before_round = rounds + min(LONGEST_PAUSE, 2**beyond)

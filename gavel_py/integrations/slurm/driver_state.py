@@ -1,0 +1,99 @@
+"""What a driver must not lose, and how it gets into its file and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.tracked import Tracked
+from gavel_py.policies import Policy
+from gavel_py.rounds import RoundScheduler
+from gavel_py.rounds.policy_document import policy_document
+from gavel_py.rounds.state_file import Kind, read_state, write_state
+from gavel_py.throughput_profiles import Measurement, ThroughputProfile
+from gavel_py.throughput_profiles.measurement import Row
+
+__all__ = ["DriverState", "load_state", "save_state"]
+
+DRIVER = Kind("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
+
+Sums = dict[tuple[str, int, str], list[float]]
+"""{(job type, GPUs, accelerator): [steps, seconds]} of stays that were measured."""
+
+
+@dataclass
+class DriverState:
+    """scheduler: who decides; speeds: the throughputs that it has; tracked: the jobs in its hands; aside: those that wait for
+    something else, for when they come back; stopping: those that are being stopped, so that nobody takes their hold for another's;
+    gone: jobs that the scheduler can forget after the next decision; sums: what was measured; news: of which sums there is news
+    that the speeds do not have yet; rounds: how many there have been.
+    """
+
+    partition: str
+    scheduler: RoundScheduler
+    speeds: Speeds
+    tracked: dict[str, Tracked] = field(default_factory=dict)
+    aside: dict[str, Tracked] = field(default_factory=dict)
+    stopping: set[str] = field(default_factory=set)
+    gone: list[str] = field(default_factory=list)
+    sums: Sums = field(default_factory=dict)
+    news: set[tuple[str, int, str]] = field(default_factory=set)
+    rounds: int = 0
+
+
+def save_state(path: Path, state: DriverState) -> None:
+    """Write the state to its file, which holds what it held before until the new one is whole. Raises `InputError`."""
+    speeds = state.speeds
+    document = {
+        "partition": state.partition,
+        "scheduler": state.scheduler.to_dict(),
+        "profile": {"name": speeds.base.name, "rows": [list(row) for row in speeds.base.rows], "sizes": sorted(speeds.sizes)},
+        "measured": [[*entry, speed] for entry, speed in speeds.measured.items()],
+        "tracked": [job.to_dict() for job in state.tracked.values()],
+        "aside": [job.to_dict() for job in state.aside.values()],
+        "stopping": sorted(state.stopping),
+        "gone": list(state.gone),
+        "sums": [[*entry, *sums] for entry, sums in state.sums.items()],
+        "rounds": state.rounds,
+    }
+    write_state(path, document, DRIVER)
+
+
+def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
+    """Return the state that was saved, with this policy from the next round on. Raises `InputError`."""
+    document = read_state(path, DRIVER)
+    try:
+        if document["partition"] != partition:
+            text = f"is of partition {document['partition']!r}, not {partition!r}; give each partition a directory of its own"
+            raise InputError(Fault(str(path), "", text))
+        speeds = _speeds(document)
+        written = document["scheduler"]["policy"]["document"]
+        handed = policy if written is None else None  # one of the user's own, which no file can hold
+        scheduler = RoundScheduler.from_dict(document["scheduler"], speeds.profile, policy=handed, source=path)
+        if policy_document(policy) != written:
+            scheduler.policy = policy
+        return DriverState(
+            partition=partition,
+            scheduler=scheduler,
+            speeds=speeds,
+            tracked={job["job_id"]: Tracked.from_dict(job) for job in document["tracked"]},
+            aside={job["job_id"]: Tracked.from_dict(job) for job in document["aside"]},
+            stopping=set(document["stopping"]),
+            gone=list(document["gone"]),
+            sums={(kind, gpus, name): [steps, seconds] for kind, gpus, name, steps, seconds in document["sums"]},
+            rounds=document["rounds"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
+        raise InputError(Fault(str(path), "", text)) from None
+
+
+def _speeds(document: Mapping[str, Any]) -> Speeds:
+    profile = document["profile"]
+    base = ThroughputProfile(profile["name"], [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]])
+    measured = {(kind, gpus, name): speed for kind, gpus, name, speed in document["measured"]}
+    return Speeds(base, measured, profile["sizes"])

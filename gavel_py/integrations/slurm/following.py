@@ -1,0 +1,147 @@
+"""From a reading to the scheduler: who has come, left, moved or stopped, and what nodes can be used."""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Mapping
+
+from gavel_py.errors import InputError
+from gavel_py.integrations.slurm.cluster_picture import used_by
+from gavel_py.integrations.slurm.driver_state import DriverState
+from gavel_py.integrations.slurm.kinds import kind_of
+from gavel_py.integrations.slurm.newcomers import Where, asks_of, job_for, tracked_from
+from gavel_py.integrations.slurm.node_sync import sync_lost, sync_nodes
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
+from gavel_py.integrations.slurm.roles import Role, Standing, standing_of
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.tracked import Tracked
+from gavel_py.integrations.slurm.watching import Log, Watcher
+
+__all__ = ["MORE", "Follower"]
+
+MORE = 1.1
+"""A job that has done all that was expected of it, and still runs, is expected to do so much in all."""
+
+
+class Follower:
+    """Keeps the scheduler at what Slurm says. standings: what was made of each job of the latest reading; refused: {job: why} of
+    those that the scheduler would not take.
+    """
+
+    def __init__(self, state: DriverState, settings: SlurmSettings, watcher: Watcher, where: Where, log: Log) -> None:
+        self._state, self._settings, self._watcher, self._where, self._log = state, settings, watcher, where, log
+        self.standings: dict[str, Standing] = {}
+        self.refused: dict[str, str] = {}
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Tell the scheduler all that has happened up to this reading."""
+        state, now = self._state, snapshot.seconds
+        self._watcher.watch(snapshot.jobs, now)
+        live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
+        self.standings = {job_id: self._standing(job, now) for job_id, job in live.items()}
+        for job_id, tracked in list(state.tracked.items()):
+            job = live[job_id]
+            if self.standings[job_id].role is not Role.MANAGED or (job.phase is Phase.WAITING and tracked.asks != asks_of(job)):
+                self._set_aside(job_id)
+        state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
+        self._take_in({job_id: job for job_id, job in live.items() if self.standings[job_id].role is Role.MANAGED}, now)
+        for name, node_state in sync_nodes(state.scheduler, snapshot.nodes).items():
+            self._log("node", node=name, state=str(node_state))
+        self._sync_running()
+        others = [job for job_id, job in live.items() if job_id not in state.tracked]
+        sync_lost(state.scheduler, snapshot.nodes, used_by(others))
+        self._report()
+
+    def _standing(self, job: SlurmJob, now: float) -> Standing:
+        state = self._state
+        known = state.tracked.get(job.job_id) or state.aside.get(job.job_id)
+        if known is not None and known.not_before_round > state.rounds and job.phase is Phase.WAITING:
+            return Standing(Role.ASIDE, f"it did not start {known.failed_starts} times; it is tried again later")
+        return standing_of(job, self._settings.partition, now, ChainMap(state.tracked, state.aside), state.stopping)
+
+    def _set_aside(self, job_id: str) -> None:
+        state, standing = self._state, self.standings[job_id]
+        tracked = state.tracked.pop(job_id)
+        state.scheduler.cancel(job_id)
+        state.gone.append(job_id)
+        if standing.role is not Role.OTHER:
+            state.aside[job_id] = tracked
+        self._log("aside", job=job_id, why=standing.why or "it has been changed")
+
+    def _take_in(self, jobs: Mapping[str, SlurmJob], now: float) -> None:
+        """Submit the jobs that are new, or come back; one that has left and comes again waits until it is forgotten."""
+        state = self._state
+        self.refused = {}
+        fresh = [job for job_id, job in jobs.items() if job_id not in state.tracked and job_id not in state.gone]
+        self._learn_sizes(fresh)
+        for job in fresh:
+            if job.phase is not Phase.STOPPING:  # it may be about to end
+                self._submit(job, now)
+
+    def _learn_sizes(self, jobs: list[SlurmJob]) -> None:
+        state = self._state
+        state.speeds.need(job.num_gpus for job in jobs)
+        if state.scheduler.profile is not state.speeds.profile:
+            state.scheduler.profile = state.speeds.profile
+
+    def _submit(self, job: SlurmJob, now: float) -> None:
+        state = self._state
+        tracked = state.aside.get(job.job_id)
+        if tracked is None or tracked.asks != asks_of(job):
+            tracked = self._new(job, now, tracked)
+        try:
+            state.scheduler.submit(job_for(tracked, job, self._where, state.speeds, self._settings))
+        except InputError as error:
+            self.refused[job.job_id] = str(error)
+            self._log("refused", job=job.job_id, why=str(error))
+            return
+        state.aside.pop(job.job_id, None)
+        state.tracked[job.job_id] = tracked
+        tracked.seen_seconds = now
+        self._watcher.watch_one(tracked, job, now)
+
+    def _new(self, job: SlurmJob, now: float, before: Tracked | None) -> Tracked:
+        kind = kind_of(job, self._state.speeds.profile, self._settings)
+        tracked = tracked_from(job, kind, now)
+        if before is not None:
+            tracked.take_past_of(before)
+        self._log(
+            "arrived",
+            job=job.job_id,
+            name=tracked.name,
+            user=tracked.user,
+            job_type=tracked.job_type,
+            gpus=tracked.num_gpus,
+            arrival_seconds=tracked.arrival_seconds,
+            steps=tracked.total_steps,
+            notes=list(kind.notes),
+        )
+        return tracked
+
+    def _sync_running(self) -> None:
+        """Let the scheduler know which gangs hold which GPUs, where that is not as it thinks."""
+        scheduler, tracked = self._state.scheduler, self._state.tracked
+        thought = {job_id: Counter(node for node, _ in held.gpus) for job_id, held in scheduler.running.items()}
+        wrong = [job_id for job_id in tracked if thought.get(job_id, {}) != tracked[job_id].held]
+        for job_id in wrong:
+            scheduler.interrupted(job_id)
+        found = [job_id for job_id in wrong if tracked[job_id].runs]
+        nodes = {node for job_id in found for node in tracked[job_id].held}
+        for node, index in scheduler.lost_gpus:
+            if node in nodes:
+                scheduler.gpu_back(node, index)  # others had them; `sync_lost` takes what they have now
+        for job_id in found:
+            try:
+                scheduler.found_running(job_id, tracked[job_id].held)
+            except InputError as error:
+                self._log("strange", job=job_id, why=str(error))
+
+    def _report(self) -> None:
+        """Tell how far jobs are; one that has done all that was expected of it is expected to need more."""
+        scheduler = self._state.scheduler
+        for job in scheduler.jobs:
+            steps = self._state.tracked[job.job_id].steps_done
+            if job.total_steps is not None and steps >= job.total_steps:
+                scheduler.update(job.job_id, total_steps=steps * MORE)
+            if steps != job.steps_done:
+                scheduler.report(job.job_id, steps_done=steps)

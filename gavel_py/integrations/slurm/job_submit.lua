@@ -1,0 +1,76 @@
+-- job_submit.lua: written by `gavel slurm install`, gavel-py.
+-- Jobs of the managed partition that ask for GPUs start on hold; only administrators release them (the driver is one).
+-- It notes when they came, since a requeue overwrites their submit time, and what their users hold.
+
+local PARTITION = "@PARTITION@"
+local IS_DEFAULT = @IS_DEFAULT@
+local ADMINISTRATORS = { @ADMINISTRATORS@ }
+local HOLD = "gavel%-hold"
+
+local function is_managed(partition)
+   if partition == nil or partition == "" then
+      return IS_DEFAULT
+   end
+   return partition == PARTITION
+end
+
+local function wants_gpus(job)
+   for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }) do
+      local text = job[field]
+      if type(text) == "string" and string.find(text, "gpu", 1, true) then
+         return true
+      end
+   end
+   return false
+end
+
+local function is_administrator(uid)
+   return ADMINISTRATORS[uid] == true
+end
+
+function slurm_job_submit(job, partitions, uid)
+   if not is_managed(job.partition) or not wants_gpus(job) then
+      return slurm.SUCCESS
+   end
+   if job.script == nil or job.script == "" then
+      slurm.log_user("partition " .. PARTITION .. " takes batch jobs only (sbatch): jobs are stopped and started again")
+      return slurm.ERROR
+   end
+   if job.requeue == 0 then
+      slurm.log_user("partition " .. PARTITION .. " takes jobs only that may be requeued: leave out --no-requeue")
+      return slurm.ERROR
+   end
+   local mark = "gavel:submit=" .. os.time()
+   if job.priority == 0 then
+      mark = mark .. ";userhold"
+   end
+   job.priority = 0
+   job.requeue = 1
+   job.admin_comment = mark
+   return slurm.SUCCESS
+end
+
+-- A user's hold of a job that is held already changes nothing in Slurm, so it is noted in the comment; a release takes the note
+-- away, and leaves the driver's hold.
+function slurm_job_modify(job, record, partitions, uid)
+   if is_administrator(uid) or not is_managed(record.partition) or job.priority == slurm.NO_VAL then
+      return slurm.SUCCESS
+   end
+   local comment = string.gsub(record.comment or "", "%s*" .. HOLD, "")
+   if job.priority == 0 then
+      job.comment = comment .. " gavel-hold"
+      return slurm.SUCCESS
+   end
+   if string.find(record.admin_comment or "", "gavel:", 1, true) == nil then
+      return slurm.SUCCESS
+   end
+   if comment == (record.comment or "") then
+      slurm.log_user("jobs of partition " .. PARTITION .. " start when it is their turn")
+      return slurm.ERROR
+   end
+   job.comment = comment == "" and "gavel:" or comment
+   job.priority = slurm.NO_VAL
+   return slurm.SUCCESS
+end
+
+return slurm.SUCCESS

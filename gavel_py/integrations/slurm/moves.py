@@ -1,0 +1,99 @@
+"""What a round comes to in Slurm: which jobs keep their GPUs, which are stopped, held, started, and how each start is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gavel_py.integrations.slurm.hostlists import is_node_name
+from gavel_py.integrations.slurm.marks import with_mark
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.tracked import Tracked
+from gavel_py.rounds import Round
+
+__all__ = ["Moves", "is_job_id", "is_uneven", "moves_of", "orders_of", "retarget_of", "targets_of"]
+
+Target = Mapping[str, int]
+"""{node: GPUs}."""
+
+MOST_IDS = 100
+"""Jobs named in one line of a command."""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """keep: run as they should; stop: run, and should not, or elsewhere; hold: wait, and Slurm might start them by itself;
+    start: {job: {node: GPUs}}, where they are to run; cannot: {job: why} of those that cannot be started as it was decided.
+    """
+
+    keep: tuple[str, ...]
+    stop: tuple[str, ...]
+    hold: tuple[str, ...]
+    start: Mapping[str, Target]
+    cannot: Mapping[str, str]
+
+
+def targets_of(begun: Round) -> dict[str, dict[str, int]]:
+    """Return {job: {node: GPUs}} of a round."""
+    return {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
+
+
+def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> Moves:
+    """Return what is to be done; jobs: as Slurm has them now; managed: those that may be touched."""
+    there = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
+    keep = {job.job_id for job in there if job.phase is Phase.RUNNING and dict(job.held) == targets.get(job.job_id)}
+    wanted = {job.job_id: targets[job.job_id] for job in there if job.job_id in targets and job.job_id not in keep}
+    cannot = {job.job_id: _why_not(job, wanted[job.job_id]) for job in there if job.job_id in wanted}
+    cannot = {job_id: why for job_id, why in cannot.items() if why}
+    return Moves(
+        keep=tuple(job.job_id for job in there if job.job_id in keep),
+        stop=tuple(job.job_id for job in there if job.phase is Phase.RUNNING and job.job_id not in keep),
+        hold=tuple(job.job_id for job in there if job.phase is Phase.WAITING and not job.is_held),
+        start={job_id: target for job_id, target in wanted.items() if job_id not in cannot},
+        cannot=cannot,
+    )
+
+
+def is_uneven(target: Target) -> bool:
+    """Say whether the nodes of a gang have different numbers of its GPUs."""
+    return len(set(target.values())) > 1
+
+
+def _why_not(job: SlurmJob, target: Target) -> str:
+    """Slurm has no words for an uneven split of GPUs of a given type."""
+    if is_uneven(target) and any(job.requested):
+        split = " + ".join(str(count) for count in target.values())
+        return f"it asks for a GPU type, and there is room for it only as {split} GPUs on several nodes"
+    return ""
+
+
+def is_job_id(text: str) -> bool:
+    """Say whether this is how commands call a job; nothing else goes into one."""
+    first, _, task = text.partition("_")
+    return text.isascii() and first.isdecimal() and ("_" not in text or task.isdecimal())
+
+
+def orders_of(verb: str, job_ids: Iterable[str]) -> list[str]:
+    """Return the lines for scontrol that do the same to many jobs: hold, requeuehold, release."""
+    ids = [job_id for job_id in job_ids if is_job_id(job_id)]
+    return [f"{verb} {','.join(ids[at : at + MOST_IDS])}" for at in range(0, len(ids), MOST_IDS)]
+
+
+def retarget_of(job: SlurmJob, tracked: Tracked, target: Target) -> str:
+    """Return the line for scontrol that has a waiting job start on these nodes, and on no others.
+
+    GPUs are asked for by node where all nodes have the same number: only so is the split as it was decided. A type that the job
+    names stays; Slurm accepts another one, and then never starts the job.
+    """
+    if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
+        raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
+    (kind,) = job.requested
+    gpu = f"gpu:{kind}" if kind else "gpu"
+    if is_uneven(target):
+        form = f"TresPerJob={gpu}:{sum(target.values())} Gres={gpu}:0"
+    else:
+        form = f"TresPerJob= Gres={gpu}:{next(iter(target.values()))}"
+    line = f"update JobId={job.job_id} NumNodes={len(target)} ReqNodeList={','.join(sorted(target))} {form} StartTime=now"
+    mark = with_mark(job.admin_comment, tracked.arrival_seconds, tracked.place)
+    return line if mark is None or mark == job.admin_comment else f"{line} AdminComment={mark}"

@@ -1,0 +1,97 @@
+"""Whose a job is: managed here, set aside for now, or Slurm's own business."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from enum import StrEnum
+from typing import NamedTuple
+
+from gavel_py.integrations.slurm.comments import said_in
+from gavel_py.integrations.slurm.features import is_plain
+from gavel_py.integrations.slurm.marks import mark_in
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
+
+__all__ = ["Role", "Standing", "is_to_be_let_go", "standing_of"]
+
+REQUEUED_ON_HOLD = "requeued in held state"
+"""Slurm's words for a job that was stopped by `scontrol requeuehold`."""
+
+
+class Role(StrEnum):
+    """What becomes of a job."""
+
+    MANAGED = "managed"
+    """It is planned, stopped and started."""
+    ASIDE = "set aside"
+    """It would be managed, but waits for something else: its user, its time, another job."""
+    OTHER = "not managed"
+    """It is left alone; GPUs that it uses are not planned."""
+
+
+class Standing(NamedTuple):
+    """The role of a job, and why, in words that follow "since"."""
+
+    role: Role
+    why: str = ""
+
+
+def standing_of(
+    job: SlurmJob, partition: str, now_seconds: float, known: Container[str] = (), stopping: Container[str] = ()
+) -> Standing:
+    """Return whose a job is. known: jobs that are managed already; stopping: those that this program has been stopping."""
+    if job.partition != partition:
+        return Standing(Role.OTHER, "it is in another partition")
+    if not job.num_gpus:
+        return Standing(Role.OTHER, "it asks for no GPUs")
+    obstacle = _obstacle(job, known)
+    if obstacle:
+        return Standing(Role.OTHER, obstacle)
+    why = _reason_to_wait(job, now_seconds, known, stopping) if job.phase is Phase.WAITING else ""
+    return Standing(Role.ASIDE, why) if why else Standing(Role.MANAGED)
+
+
+def is_to_be_let_go(job: SlurmJob, standing: Standing, known: Container[str], stopping: Container[str]) -> bool:
+    """Say whether a job waits on a hold of this program or its plugin, and will never be managed: Slurm shall have it back."""
+    if standing.role is not Role.OTHER or not job.is_held or said_in(job.comment).holds:
+        return False
+    marked = mark_in(job.admin_comment) is not None
+    return (marked or job.job_id in known) and not _is_held_by_others(job, known, stopping)
+
+
+def _obstacle(job: SlurmJob, known: Container[str]) -> str:
+    if job.obstacles:
+        return job.obstacles[0]
+    if len(job.requested) > 1:
+        return f"it asks for GPUs of several types ({', '.join(sorted(name or 'any' for name in job.requested))})"
+    mark = mark_in(job.admin_comment)
+    is_new = job.job_id not in known and (mark is None or mark.place is None)
+    if is_new and job.required_nodes:
+        return "it asks for certain nodes (--nodelist)"
+    return "it has a --constraint that is more than names joined by & or |" if not is_plain(job.features) else ""
+
+
+def _reason_to_wait(job: SlurmJob, now_seconds: float, known: Container[str], stopping: Container[str]) -> str:
+    if said_in(job.comment).holds:
+        return "its user holds it"
+    if job.is_held and _is_held_by_others(job, known, stopping):
+        return "its user or an administrator holds it"
+    if job.dependency:
+        return "it waits for another job"
+    # A requeue sets a time too; that one is ours to change.
+    begins = job.eligible_seconds
+    if begins is not None and begins > now_seconds and job.restarts == 0:
+        return "it is to begin later"
+    return ""
+
+
+def _is_held_by_others(job: SlurmJob, known: Container[str], stopping: Container[str]) -> bool:
+    """Say whether somebody else holds a job. What this program holds, it has noted in Slurm or in its state before."""
+    mark = mark_in(job.admin_comment)
+    if mark is not None and mark.user_holds:
+        return True
+    if job.reason == "JobHeldAdmin":
+        return mark is None and job.job_id not in known
+    if REQUEUED_ON_HOLD in job.description:
+        return not (job.job_id in stopping or (job.job_id not in known and mark is not None))
+    # The plugin's hold; once a job has been taken over, it is held as an administrator holds it.
+    return mark is None or mark.place is not None

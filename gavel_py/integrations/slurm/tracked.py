@@ -1,0 +1,77 @@
+"""One managed job as it is followed from reading to reading: what it is, where it runs, how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gavel_py.integrations.slurm.marks import Place
+
+__all__ = ["Tracked"]
+
+PAST = (
+    "arrival_seconds",
+    "place",
+    "steps_done",
+    "first_start_seconds",
+    "running_seconds",
+    "starts",
+    "preemptions",
+    "worked",
+    "ran_on",
+)
+
+
+@dataclass
+class Tracked:
+    """num_gpus: of its gang, whatever form the request has been given; place: whether it must be on one node; seen_seconds: up to
+    when its progress is counted; total_steps: None where nobody has told them; held, accelerator: where it was seen running last,
+    empty while it waits; stay_seconds, stay_steps: when it began to run there, and from which step on; failed_starts: in a row;
+    not_before_round: until when it is not tried again; worked: {accelerator: [steps, seconds]} of stays that were measured; ran_on:
+    the accelerators that it has had; asks: what its user asks for; is_known: whether its type is its own, not the default.
+    """
+
+    job_id: str
+    name: str
+    user: str
+    job_type: str
+    num_gpus: int
+    place: Place
+    arrival_seconds: float
+    seen_seconds: float
+    total_steps: float | None = None
+    steps_done: float = 0.0
+    held: dict[str, int] = field(default_factory=dict)
+    accelerator: str = ""
+    stay_seconds: float = 0.0
+    stay_steps: float | None = None
+    first_start_seconds: float | None = None
+    running_seconds: float = 0.0
+    starts: int = 0
+    preemptions: int = 0
+    failed_starts: int = 0
+    not_before_round: int = 0
+    worked: dict[str, list[float]] = field(default_factory=dict)
+    ran_on: list[str] = field(default_factory=list)
+    asks: str = ""
+    is_known: bool = True
+
+    @property
+    def runs(self) -> bool:
+        """Whether it held GPUs when it was seen last."""
+        return bool(self.held)
+
+    def take_past_of(self, before: Tracked) -> None:
+        """Go on from what has become of the job so far, when its user has changed what it asks for."""
+        for name in PAST:
+            setattr(self, name, getattr(before, name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Tracked:
+        """Return what `to_dict` described."""
+        return cls(**document)
