@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gavel_py.integrations.slurm.commands import Commands
-from gavel_py.integrations.slurm.moves import Moves, is_uneven, orders_of, retarget_of
+from gavel_py.integrations.slurm.moves import Moves, orders_of, retarget_of
 from gavel_py.integrations.slurm.reading import read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.tracked import Tracked
@@ -69,11 +69,8 @@ class Applier:
         # As an administrator's hold, it can be told from a hold of the job's user.
         self._tell(orders_of("hold", (job_id for job_id in moves.stop if _is_waiting(jobs.get(job_id)))), done)
         done.stop_seconds = self._clock.now() - began
-        even = {job_id: target for job_id, target in moves.start.items() if not is_uneven(target)}
-        odd = {job_id: target for job_id, target in moves.start.items() if is_uneven(target)}
-        for part in (even, odd):  # Slurm splits uneven gangs as it likes, so they come when the others have their GPUs
-            if part:
-                jobs = self._launch(part, jobs, tracked, done)
+        if moves.start:
+            jobs = self._launch(moves.start, jobs, tracked, done)
         self._compare(moves, jobs, done)
         done.start_seconds = self._clock.now() - began - done.stop_seconds
         return done

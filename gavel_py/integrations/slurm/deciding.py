@@ -101,7 +101,7 @@ class Decider:
         types = {node.name: node.accelerator for node in parts.cluster.nodes}
         self.watcher = Watcher(state, self._progress, types, self._log)
         known = {*state.tracked, *state.aside}
-        where = Where(parts.slurm_names, types, snapshot.nodes)
+        where = Where(parts.slurm_names, parts.cluster, snapshot.nodes)
         follower = Follower(state, self._settings, self.watcher, where, self._log)
         follower.follow(snapshot)
         standings, jobs = follower.standings, snapshot.jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -125,7 +125,7 @@ class SlurmDriver:
         self._save()
         self._let_go(decided.picture)
         applied = self._applier.apply(moves, state.tracked)
-        self._take_in(applied)
+        self._take_in(applied, moves.cannot)
         state.stopping = set(applied.lingering)
         self._learn()
         self._save()
@@ -180,7 +180,7 @@ class SlurmDriver:
             return False
         return standing_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
 
-    def _take_in(self, applied: Applied) -> None:
+    def _take_in(self, applied: Applied, cannot: Mapping[str, str]) -> None:
         """Let the scheduler know what came of the round."""
         state, watcher = self._decider.state, self._decider.watcher
         assert state is not None  # noqa: S101
@@ -190,7 +190,7 @@ class SlurmDriver:
             if job_id in state.tracked:
                 state.scheduler.interrupted(job_id)
         for job_id in applied.waiting:
-            if job_id in state.tracked:
+            if job_id in state.tracked and job_id not in cannot:
                 _note_failed_start(state.tracked[job_id], state.rounds)
 
     def _let_go(self, picture: Picture) -> None:

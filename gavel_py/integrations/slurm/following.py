@@ -12,7 +12,7 @@ from gavel_py.integrations.slurm.kinds import kind_of
 from gavel_py.integrations.slurm.newcomers import Where, asks_of, job_for, tracked_from
 from gavel_py.integrations.slurm.node_sync import sync_lost, sync_nodes
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
-from gavel_py.integrations.slurm.roles import Role, Standing, standing_of
+from gavel_py.integrations.slurm.roles import Role, Standing, beyond_limits, standing_of
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.watching import Log, Watcher
@@ -39,6 +39,7 @@ class Follower:
         self._watcher.watch(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.standings = {job_id: self._standing(job, now) for job_id, job in live.items()}
+        self.standings |= beyond_limits(live, [i for i, standing in self.standings.items() if standing.role is Role.MANAGED])
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
             if self.standings[job_id].role is not Role.MANAGED or (job.phase is Phase.WAITING and tracked.asks != asks_of(job)):

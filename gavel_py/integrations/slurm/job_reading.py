@@ -96,6 +96,7 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         deadline_seconds=_moment(entry.get("deadline")),
         time_limit_seconds=_minutes(entry.get("time_limit")),
         restarts=_whole(entry.get("restart_cnt")),
+        most_tasks=_whole(entry.get("array_max_tasks")),
         obstacles=tuple(_obstacles(entry)),
     )
 

@@ -12,7 +12,7 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.rounds import Round
 
-__all__ = ["Moves", "is_job_id", "is_uneven", "moves_of", "orders_of", "retarget_of", "targets_of"]
+__all__ = ["Moves", "is_job_id", "moves_of", "orders_of", "retarget_of", "targets_of"]
 
 Target = Mapping[str, int]
 """{node: GPUs}."""
@@ -44,7 +44,7 @@ def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], manage
     there = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     keep = {job.job_id for job in there if job.phase is Phase.RUNNING and dict(job.held) == targets.get(job.job_id)}
     wanted = {job.job_id: targets[job.job_id] for job in there if job.job_id in targets and job.job_id not in keep}
-    cannot = {job.job_id: _why_not(job, wanted[job.job_id]) for job in there if job.job_id in wanted}
+    cannot = {job.job_id: _why_not(wanted[job.job_id]) for job in there if job.job_id in wanted}
     cannot = {job_id: why for job_id, why in cannot.items() if why}
     return Moves(
         keep=tuple(job.job_id for job in there if job.job_id in keep),
@@ -55,17 +55,12 @@ def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], manage
     )
 
 
-def is_uneven(target: Target) -> bool:
-    """Say whether the nodes of a gang have different numbers of its GPUs."""
-    return len(set(target.values())) > 1
-
-
-def _why_not(job: SlurmJob, target: Target) -> str:
-    """Slurm has no words for an uneven split of GPUs of a given type."""
-    if is_uneven(target) and any(job.requested):
-        split = " + ".join(str(count) for count in target.values())
-        return f"it asks for a GPU type, and there is room for it only as {split} GPUs on several nodes"
-    return ""
+def _why_not(target: Target) -> str:
+    """Slurm cannot be told an uneven split: asked for 3 GPUs on two nodes, it may give 3 on each."""
+    if len(set(target.values())) == 1:
+        return ""
+    split = " + ".join(str(count) for _, count in sorted(target.items()))
+    return f"there is room for it only as {split} GPUs on {len(target)} nodes, and Slurm cannot be told such a split"
 
 
 def is_job_id(text: str) -> bool:
@@ -83,17 +78,15 @@ def orders_of(verb: str, job_ids: Iterable[str]) -> list[str]:
 def retarget_of(job: SlurmJob, tracked: Tracked, target: Target) -> str:
     """Return the line for scontrol that has a waiting job start on these nodes, and on no others.
 
-    GPUs are asked for by node where all nodes have the same number: only so is the split as it was decided. A type that the job
-    names stays; Slurm accepts another one, and then never starts the job.
+    GPUs are asked for by node, whatever the request was: only so is the split as it was decided. A type that the job names stays;
+    Slurm accepts another one, and then never starts the job.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
     (kind,) = job.requested
     gpu = f"gpu:{kind}" if kind else "gpu"
-    if is_uneven(target):
-        form = f"TresPerJob={gpu}:{sum(target.values())} Gres={gpu}:0"
-    else:
-        form = f"TresPerJob= Gres={gpu}:{next(iter(target.values()))}"
-    line = f"update JobId={job.job_id} NumNodes={len(target)} ReqNodeList={','.join(sorted(target))} {form} StartTime=now"
+    (count,) = set(target.values())
+    nodes = f"NumNodes={len(target)} ReqNodeList={','.join(sorted(target))}"
+    line = f"update JobId={job.job_id} {nodes} TresPerJob= Gres={gpu}:{count} StartTime=now"
     mark = with_mark(job.admin_comment, tracked.arrival_seconds, tracked.place)
     return line if mark is None or mark == job.admin_comment else f"{line} AdminComment={mark}"

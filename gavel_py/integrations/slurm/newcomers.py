@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.features import satisfies
@@ -22,15 +23,15 @@ MEGABYTES_PER_GIGABYTE = 1024.0
 
 
 class Where:
-    """Where jobs may run. slurm_names: {accelerator: its names in Slurm}; nodes: those of the partition, by name."""
+    """Where jobs may run. slurm_names: {accelerator: its names in Slurm}; nodes: all by name, of which the cluster has some."""
 
-    def __init__(self, slurm_names: Mapping[str, frozenset[str]], types: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> None:
-        self._slurm_names = slurm_names
+    def __init__(self, slurm_names: Mapping[str, frozenset[str]], cluster: Cluster, nodes: Mapping[str, SlurmNode]) -> None:
+        self._slurm_names, self._cluster = slurm_names, cluster
         self.accelerators = frozenset(slurm_names)
         self._features: dict[str, set[frozenset[str]]] = {}
-        for name, accelerator in types.items():
-            if name in nodes:
-                self._features.setdefault(accelerator, set()).add(nodes[name].features)
+        for node in cluster.nodes:
+            if node.name in nodes:
+                self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
 
     def candidates(self, job: SlurmJob) -> tuple[str, ...]:
         """Return the accelerators on every node of which the job's request can be met: its GPU type, its --constraint."""
@@ -41,6 +42,10 @@ class Where:
             if (not kind or kind in names)
             and all(satisfies(features, job.features) for features in self._features.get(accelerator, ()))
         )
+
+    def smallest_node(self, accelerators: Iterable[str]) -> int:
+        """Return the largest gang that fits one node of each of these types: such gangs are not split, as most programs expect."""
+        return min(self._cluster.largest_gang(name, "node") for name in accelerators)
 
 
 def asks_of(job: SlurmJob) -> str:
@@ -89,7 +94,7 @@ def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, setti
         deadline_seconds=job.deadline_seconds,
         tenant=printable(job.account or job.user),
         allowed_accelerators=None if set(known) == where.accelerators else known,
-        locality="node" if tracked.place == "node" else "any",
+        locality="node" if tracked.place == "node" or tracked.num_gpus <= where.smallest_node(known) else "any",
         cpus_per_gpu=job.cpus / tracked.num_gpus,
         memory_gb_per_gpu=job.memory_mb_per_node * job.nodes / MEGABYTES_PER_GIGABYTE / tracked.num_gpus,
     )

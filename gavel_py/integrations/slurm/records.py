@@ -50,7 +50,8 @@ class SlurmJob:
 
     job_id: as in commands, 37 or 37_1; words: its states as Slurm calls them; requested: {type: GPUs} of the whole job, the type ""
     where it names none; nodes: how many it is to have; one_node: whether it asks for just one; held: {node: GPUs} where it runs;
-    times: seconds of the clock that Slurm uses, None where unknown; obstacles: why it cannot be moved about, in words.
+    times: seconds of the clock that Slurm uses, None where unknown; most_tasks: how many tasks of its array may run at a time, 0: all;
+    obstacles: why it cannot be moved about, in words.
     """
 
     job_id: str
@@ -82,12 +83,18 @@ class SlurmJob:
     deadline_seconds: float | None
     time_limit_seconds: float | None
     restarts: int
+    most_tasks: int = 0
     obstacles: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
         """GPUs of the whole job."""
         return sum(self.requested.values())
+
+    @property
+    def array(self) -> str:
+        """The id of the array that it is a task of, or else its own."""
+        return self.job_id.partition("_")[0]
 
     @property
     def is_held(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -10,8 +10,9 @@ from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.features import is_plain
 from gavel_py.integrations.slurm.marks import mark_in
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.ordering import natural_key
 
-__all__ = ["Role", "Standing", "is_to_be_let_go", "standing_of"]
+__all__ = ["Role", "Standing", "beyond_limits", "is_to_be_let_go", "standing_of"]
 
 REQUEUED_ON_HOLD = "requeued in held state"
 """Slurm's words for a job that was stopped by `scontrol requeuehold`."""
@@ -48,6 +49,25 @@ def standing_of(
         return Standing(Role.OTHER, obstacle)
     why = _reason_to_wait(job, now_seconds, known, stopping) if job.phase is Phase.WAITING else ""
     return Standing(Role.ASIDE, why) if why else Standing(Role.MANAGED)
+
+
+def beyond_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> dict[str, Standing]:
+    """Return the standings of tasks for which there is no room within the limits of their arrays (--array=0-99%4).
+
+    Tasks that run come first, then the others in order.
+    """
+    arrays: dict[str, list[SlurmJob]] = {}
+    for job_id in managed:
+        if jobs[job_id].most_tasks:
+            arrays.setdefault(jobs[job_id].array, []).append(jobs[job_id])
+    beyond = {}
+    for tasks in arrays.values():
+        tasks.sort(key=lambda job: (job.phase is Phase.WAITING, natural_key(job.job_id)))
+        for job in tasks[tasks[0].most_tasks :]:
+            if job.phase is Phase.WAITING:
+                why = f"its array lets {job.most_tasks} of its tasks run at a time"
+                beyond[job.job_id] = Standing(Role.ASIDE, why)
+    return beyond
 
 
 def is_to_be_let_go(job: SlurmJob, standing: Standing, known: Container[str], stopping: Container[str]) -> bool:
