@@ -88,7 +88,7 @@ class JobEvents(SchedulerCore):
         It holds its GPUs no more, the round does not count as delivered, and the job is started anew when its turn comes.
         Raises `UnknownNameError`.
         """
-        self._state.take_back(self._state.book.known(job_id).job_id, self.round_seconds)
+        self._state.take_back(self._state.book.known(job_id).job_id)
         self._state.changed = True
 
     def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:

@@ -115,7 +115,7 @@ class DeliveryLedger:
         is_apart: whether it was on more nodes than it needed.
         """
         tables, at = self._tables, (self._rows[job_id], self.accelerator_types.index(accelerator))
-        tables["delivered"][at] -= round_seconds
+        tables["delivered"][at] = max(0.0, tables["delivered"][at] - round_seconds)
         tables["waits"][at[0], WAITS.index(Wait.NODE)] += 1
         tables["received"][at] = max(0.0, tables["received"][at] - 1.0)
         tables["deficits"][at] = min(tables["deficits"][at] + 1.0, MOST_OWED_ROUNDS)

@@ -95,21 +95,23 @@ class SchedulerState:
                 self.running[other] = replace(self.running[other], shared_with=rest)
         return held
 
-    def stop_lost(self, round_seconds: float) -> tuple[str, ...]:
+    def stop_lost(self) -> tuple[str, ...]:
         """Stop the gangs whose GPUs are gone, take back what the round in progress was counted for, and return their jobs."""
         gone = [job_id for job_id, held in self.running.items() if self.nodes.is_gone(held.gpus)]
         for job_id in gone:
-            self.take_back(job_id, round_seconds)
+            self.take_back(job_id)
         return tuple(gone)
 
-    def take_back(self, job_id: str, round_seconds: float) -> None:
+    def take_back(self, job_id: str) -> None:
         """Stop a gang, if it runs, as if the round in progress had not been: it has had nothing of it."""
-        held = self.stop(job_id)
-        counted = None if self.last is None else self.last.assignments.get(job_id)
+        held, last = self.stop(job_id), self.last
+        counted = None if last is None else last.assignments.get(job_id)
         # One that was found running has been counted for nothing.
-        if held is not None and counted is not None and counted.accelerator == held.accelerator:
-            self.ledger.take_back(job_id, held.accelerator, round_seconds, is_apart=self.spans.is_spread(held))
-            self.book.standings[job_id].attained_gpu_seconds -= round_seconds * counted.gpu_share
-            for partner in map(self.book.jobs.get, counted.shared_with):
-                if partner is not None:
-                    self.company.take_back(CompanyKey(job_id, partner.job_type, held.accelerator))
+        if held is None or last is None or counted is None or counted.accelerator != held.accelerator:
+            return
+        seconds, past = last.end_seconds - last.start_seconds, self.book.standings[job_id]
+        self.ledger.take_back(job_id, held.accelerator, seconds, is_apart=self.spans.is_spread(held))
+        past.attained_gpu_seconds = max(0.0, past.attained_gpu_seconds - seconds * counted.gpu_share)
+        for partner in map(self.book.jobs.get, counted.shared_with):
+            if partner is not None:
+                self.company.take_back(CompanyKey(job_id, partner.job_type, held.accelerator))

@@ -40,13 +40,12 @@ function slurm_job_submit(job, partitions, uid)
       slurm.log_user("partition " .. PARTITION .. " takes jobs only that may be requeued: leave out --no-requeue")
       return slurm.ERROR
    end
-   local mark = "gavel:submit=" .. os.time()
    if job.priority == 0 then
-      mark = mark .. ";userhold"
+      job.comment = (job.comment or "") .. " gavel-hold"
    end
    job.priority = 0
    job.requeue = 1
-   job.admin_comment = mark
+   job.admin_comment = "gavel:submit=" .. os.time()
    return slurm.SUCCESS
 end
 
@@ -68,6 +67,7 @@ function slurm_job_modify(job, record, partitions, uid)
       slurm.log_user("jobs of partition " .. PARTITION .. " start when it is their turn")
       return slurm.ERROR
    end
+   -- An empty comment would leave the old one.
    job.comment = comment == "" and "gavel:" or comment
    job.priority = slurm.NO_VAL
    return slurm.SUCCESS

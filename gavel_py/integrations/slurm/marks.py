@@ -11,33 +11,30 @@ __all__ = ["Mark", "Place", "mark_in", "with_mark"]
 Place = Literal["any", "node"]
 """Whether its gang may be spread over nodes, or must be on one."""
 
-MARK = re.compile(r"gavel:submit=(\d{1,12})(?:;place=(any|node))?(;userhold)?")
+MARK = re.compile(r"gavel:submit=(\d{1,12})(?:;place=(any|node))?")
 SAFE = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
 """What others wrote goes into a command only if it has nothing that could be taken for more than text."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """submit_seconds: when the job first came, which a requeue overwrites; place: None until it is taken over; user_holds: it
-    came on hold (`sbatch --hold`).
-    """
+    """submit_seconds: when the job first came, which a requeue overwrites; place: None until it is taken over."""
 
     submit_seconds: float
     place: Place | None = None
-    user_holds: bool = False
 
 
 def mark_in(admin_comment: str) -> Mark | None:
     """Return the mark of a job, None if it has none.
 
     >>> mark_in("gavel:submit=1700000000;place=node")
-    Mark(submit_seconds=1700000000.0, place='node', user_holds=False)
+    Mark(submit_seconds=1700000000.0, place='node')
     """
     found = MARK.search(admin_comment)
     if found is None:
         return None
     place: Place | None = "any" if found[2] == "any" else "node" if found[2] == "node" else None
-    return Mark(float(found[1]), place, user_holds=found[3] is not None)
+    return Mark(float(found[1]), place)
 
 
 def with_mark(admin_comment: str, submit_seconds: float, place: Place) -> str | None:

@@ -50,7 +50,7 @@ class SlurmJob:
 
     job_id: as in commands, 37 or 37_1; words: its states as Slurm calls them; requested: {type: GPUs} of the whole job, the type ""
     where it names none; nodes: how many it is to have; one_node: whether it asks for just one; held: {node: GPUs} where it runs;
-    times: seconds of the clock that Slurm uses, None where unknown; most_tasks: how many tasks of its array may run at a time, 0: all;
+    times: seconds of the clock that Slurm uses, None where unknown; most_tasks: how many of its array may run at a time, 0: all;
     obstacles: why it cannot be moved about, in words.
     """
 

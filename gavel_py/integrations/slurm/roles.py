@@ -107,8 +107,6 @@ def _reason_to_wait(job: SlurmJob, now_seconds: float, known: Container[str], st
 def _is_held_by_others(job: SlurmJob, known: Container[str], stopping: Container[str]) -> bool:
     """Say whether somebody else holds a job. What this program holds, it has noted in Slurm or in its state before."""
     mark = mark_in(job.admin_comment)
-    if mark is not None and mark.user_holds:
-        return True
     if job.reason == "JobHeldAdmin":
         return mark is None and job.job_id not in known
     if REQUEUED_ON_HOLD in job.description:
