@@ -1,0 +1,1 @@
+"""A real Slurm on this machine: many virtual nodes on loopback, and gavel-py driving them."""

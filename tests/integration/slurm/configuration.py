@@ -1,0 +1,131 @@
+"""The configuration of a Slurm whose nodes are all on this machine, reached by loopback only."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Nodes", "Settings", "write"]
+
+FOLDERS = ("dev", "log", "progress", "run", "spool", "state", "stays")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of one accelerator type, and how many GPUs each has."""
+
+    accelerator: str
+    count: int
+    gpus: int = 4
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{self.accelerator}-{number}" for number in range(self.count)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A cluster to be.
+
+    submit_plugin: a job_submit.lua; none where empty. options: lines of slurm.conf that replace those below or go beside them.
+    """
+
+    nodes: tuple[Nodes, ...]
+    submit_plugin: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def node_names(self) -> list[str]:
+        return [name for kind in self.nodes for name in kind.names]
+
+
+def write(settings: Settings, folder: Path, first_port: int) -> None:
+    """Write slurm.conf and what belongs to it, and make the folders that it names. Ports: the controller's, then one per node."""
+    for name in FOLDERS:
+        (folder / name).mkdir()
+    for name in ("progress", "stays"):
+        (folder / name).chmod(0o1777)  # jobs of every user write there
+    for name in settings.node_names:
+        (folder / "spool" / name).mkdir()
+    options = (
+        _options(folder, first_port) | ({"JobSubmitPlugins": "lua"} if settings.submit_plugin else {}) | dict(settings.options)
+    )
+    lines = [f"{key}={value}" for key, value in options.items()] + _node_lines(settings, first_port + 1) + _PARTITIONS
+    (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+    (folder / "gres.conf").write_text("".join(_gpu_line(kind, folder) for kind in settings.nodes))
+    # Nothing here needs control groups, but slurmd loads a plugin for them, and fails where a container hides what it finds .
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    (folder / "job_submit.lua").write_text(settings.submit_plugin)
+
+
+def _options(folder: Path, port: int) -> dict[str, str]:
+    user = getpass.getuser()
+    return {
+        "ClusterName": "loopback",
+        "SlurmctldHost": "localhost(127.0.0.1)",
+        "SlurmctldPort": str(port),
+        "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny",
+        "SlurmUser": user,
+        "SlurmdUser": user,
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={folder}/run/munge.sock",
+        "CredType": "cred/munge",
+        "MpiDefault": "none",
+        "StateSaveLocation": f"{folder}/state",
+        "SlurmdSpoolDir": f"{folder}/spool/%n",
+        "SlurmctldPidFile": f"{folder}/run/slurmctld.pid",
+        "SlurmdPidFile": f"{folder}/run/slurmd.%n.pid",
+        "SlurmctldLogFile": f"{folder}/log/slurmctld.log",
+        "SlurmdLogFile": f"{folder}/log/slurmd.%n.log",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "SwitchType": "switch/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "sched_interval=2,sched_min_interval=50000,batch_sched_delay=0,bf_interval=2,bf_min_age_reserve=0",
+        "PriorityType": "priority/basic",
+        "PreemptType": "preempt/none",
+        "JobRequeue": "1",
+        "ReturnToService": "2",
+        "SlurmdParameters": "config_overrides",
+        "GresTypes": "gpu",
+        "KillWait": "1",
+        "MinJobAge": "300",
+        "SlurmctldTimeout": "30",
+        "SlurmdTimeout": "60",
+    }
+
+
+# In one the submit plugin holds what users submit, in the other Slurm starts it.
+_PARTITIONS = [
+    "PartitionName=gavel Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",
+    "PartitionName=plain Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
+]
+
+
+def _node_lines(settings: Settings, first_port: int) -> list[str]:
+    kinds = {name: kind for kind in settings.nodes for name in kind.names}
+    return [_node_line(name, kind, port) for port, (name, kind) in enumerate(kinds.items(), first_port)]
+
+
+def _node_line(name: str, kind: Nodes, port: int) -> str:
+    cores = 4 * kind.gpus
+    return (
+        f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cores} Boards=1 SocketsPerBoard=1"
+        f" CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={16_000 * kind.gpus} Gres=gpu:{kind.accelerator}:{kind.gpus}"
+        f" Feature={kind.accelerator} State=UNKNOWN"
+    )
+
+
+def _gpu_line(kind: Nodes, folder: Path) -> str:
+    """GPUs must be device files; slurmd only looks whether they are."""
+    for number in range(kind.gpus):
+        device = folder / "dev" / f"{kind.accelerator}{number}"
+        device.symlink_to("/dev/null")
+    files = f"{folder}/dev/{kind.accelerator}[0-{kind.gpus - 1}]"
+    return f"NodeName={','.join(kind.names)} Name=gpu Type={kind.accelerator} File={files}\n"

@@ -1,0 +1,75 @@
+"""Jobs as `scontrol` shows them: read here in another way than the driver reads them, so that it can be checked by this."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["JobSeen", "jobs_of"]
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    """One job.
+
+    placement: {node: GPUs} while it runs, else empty; held: whether it waits for somebody to release it.
+    """
+
+    id: int
+    name: str
+    partition: str
+    state: str
+    reason: str
+    placement: dict[str, int]
+    held: bool
+    restarts: int
+    comment: str
+    admin_comment: str
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT"}
+
+
+def jobs_of(text: str) -> dict[int, JobSeen]:
+    """The jobs in what `scontrol --details --oneliner show jobs` prints."""
+    jobs = (_job(line) for line in text.splitlines() if line.startswith("JobId="))
+    return {job.id: job for job in jobs}
+
+
+def _job(line: str) -> JobSeen:
+    state = _field(line, "JobState")
+    return JobSeen(
+        id=int(_field(line, "JobId")),
+        name=_field(line, "JobName"),
+        partition=_field(line, "Partition"),
+        state=state,
+        reason=_field(line, "Reason"),
+        placement=_placement(line) if state == "RUNNING" else {},
+        held=state == "PENDING" and _field(line, "Priority") == "0",
+        restarts=int(_field(line, "Restarts")),
+        comment=_field(line, "Comment"),
+        admin_comment=_field(line, "AdminComment"),
+    )
+
+
+def _field(line: str, name: str) -> str:
+    found = re.search(rf"(?:^| ){name}=(.*?)(?= +[A-Z][\w/:&*]*=|\s*$)", line)
+    return found[1] if found else ""
+
+
+def _placement(line: str) -> dict[str, int]:
+    found = re.findall(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=gpu:\w+:(\d+)", line)
+    return {node: int(gpus) for nodes, gpus in found for node in _names(nodes)}
+
+
+def _names(nodes: str) -> list[str]:
+    """`v100-[0-2,5]` is v100-0, v100-1, v100-2 and v100-5: one bracket, no leading zeros, as here."""
+    return [name for stem, ranges, _ in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?(,|$)", nodes) for name in _numbered(stem, ranges)]
+
+
+def _numbered(stem: str, ranges: str) -> list[str]:
+    if not ranges:
+        return [stem]
+    bounds = [part.partition("-") for part in ranges.split(",")]
+    return [f"{stem}{number}" for first, _, last in bounds for number in range(int(first), int(last or first) + 1)]

@@ -1,0 +1,58 @@
+"""A job for tests: it does steps at the speed of the GPU type that it landed on, and goes on where it was stopped.
+
+Run as a batch script, by path, without this package: worker.py FOLDER STEPS TYPE=STEPS_PER_SECOND ...
+
+FOLDER/progress/JOB holds the steps done; it is brought up to date while the job runs, as by frequent checkpoints. FOLDER/stays/JOB
+has one line, as JSON, for each time that the job started, and one for each time that it ended: its own evidence of where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+TICK_SECONDS = 0.25
+
+
+def main() -> None:
+    folder, total, *speeds = sys.argv[1:]
+    job, node = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
+    speed = dict(word.split("=") for word in speeds)[node.rpartition("-")[0]]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    tell(folder, job, event="start", nodes=os.environ["SLURM_JOB_NODELIST"])
+    done = False
+    try:
+        done = work(Path(folder) / "progress" / job, float(total), float(speed))
+    finally:
+        tell(folder, job, event="end", done=done)
+
+
+def work(progress: Path, total: float, speed: float) -> bool:
+    """Do what is left to do."""
+    begun, first = time.time(), float(progress.read_text()) if progress.exists() else 0.0
+    steps = first
+    while steps < total:
+        time.sleep(min(TICK_SECONDS, (total - steps) / speed))
+        steps = min(total, first + (time.time() - begun) * speed)
+        beside = progress.with_suffix(".new")
+        beside.write_text(str(steps))
+        beside.replace(progress)
+    return True
+
+
+def stop(*_: object) -> None:
+    sys.exit(1)
+
+
+def tell(folder: str, job: str, **what: object) -> None:
+    with open(Path(folder) / "stays" / job, "a") as file:
+        file.write(json.dumps({"seconds": time.time()} | what) + "\n")
+
+
+if __name__ == "__main__":
+    main()
