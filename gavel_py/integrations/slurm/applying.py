@@ -62,7 +62,8 @@ class Applier:
         """Do what `moves` says, and tell what came of it. Raises `SlurmError` where Slurm stops answering."""
         done = Applied(kept=moves.keep, stopped=moves.stop, waiting=dict(moves.cannot))
         began = self._clock.now()
-        self._tell([*orders_of("hold", moves.hold), *orders_of("requeuehold", moves.stop)], done)
+        # Without "Incomplete", a job that has ended since it was read would be run again, be it that its user cancelled it.
+        self._tell([*orders_of("hold", moves.hold), *orders_of("requeuehold Incomplete", moves.stop)], done)
         touched = {*moves.stop, *moves.start}
         jobs = self._wait(lambda jobs: all(_can_be_changed(jobs.get(job_id)) for job_id in touched), self._stop_seconds)
         done.lingering = sorted(job_id for job_id in touched if not _can_be_changed(jobs.get(job_id)))
