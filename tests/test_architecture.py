@@ -94,9 +94,9 @@ def test_the_top_floor_uses_the_public_api_only(part: str) -> None:
 def test_every_module_says_what_it_is_and_what_it_exports(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree)
-    names = [
-        target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)
-    ]
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
     assert "__all__" in names or path.name == "__main__.py"
 
 
