@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.jobs import Job
+from gavel_py.rounds.crews import Crew
 from gavel_py.rounds.layout import SCOPES, Layout
 from gavel_py.rounds.needs import NOTHING, Needs
 
@@ -38,16 +39,18 @@ class Asks:
             return [NOTHING] * len(rows)
         return [self.needs[code] for code in self.need_of[rows].tolist()]
 
-    def joined(self, leaders: NDArray[np.int64], followers: NDArray[np.int64]) -> Asks:
-        """Return the same with the rows of leaders asking for what they and their followers ask for together."""
+    def joined(self, crews: Iterable[Crew], parts: NDArray[np.float64]) -> Asks:
+        """Return the same with the row of each crew's first job asking for what all of them ask for together.
+
+        parts: (N,) of each GPU that jobs ask for, and so of what they need with it.
+        """
         made = copy(self)
-        made.scopes = self.scopes.copy()
-        made.scopes[leaders] = np.minimum(self.scopes[leaders], self.scopes[followers])
-        if len(self.needs) > 1:
-            codes, made.need_of = {needs: code for code, needs in enumerate(self.needs)}, self.need_of.copy()
-            for a, b in zip(leaders.tolist(), followers.tolist(), strict=True):
-                one, other = self.needs[self.need_of[a]], self.needs[self.need_of[b]]
-                both = Needs(one.cpus + other.cpus, one.memory_gb + other.memory_gb)
-                made.need_of[a] = codes.setdefault(both, len(codes))
-            made.needs = list(codes)
+        made.scopes, made.need_of, codes = self.scopes.copy(), self.need_of.copy(), {each: n for n, each in enumerate(self.needs)}
+        for crew in crews:
+            rows = list(crew.rows)
+            made.scopes[rows[0]] = self.scopes[rows].min()
+            if len(self.needs) > 1:
+                cpus, memory = parts[rows] @ np.array([self.needs[code] for code in self.need_of[rows].tolist()])
+                made.need_of[rows[0]] = codes.setdefault(Needs(float(cpus), float(memory)), len(codes))
+        made.needs = list(codes)
         return made

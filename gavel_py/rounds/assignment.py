@@ -16,12 +16,14 @@ __all__ = ["Assignment", "Round"]
 class Assignment:
     """GPUs of one accelerator type for one job; gpus: (node, index) pairs, as many as its gang.
 
-    shared_with: the jobs that run on the same GPUs; it is the same assignment whoever they are, and nobody restarts for them.
+    shared_with: the jobs that run on the same GPUs; it is the same assignment whoever they are, and nobody restarts for them;
+    gpu_part: the part of its GPU that the job asked for, 1 of a whole gang.
     """
 
     accelerator: str
     gpus: list[Gpu]
     shared_with: tuple[str, ...] = field(default=(), compare=False)
+    gpu_part: float = field(default=1.0, compare=False)
 
     @cached_property
     def num_nodes(self) -> int:
@@ -30,19 +32,20 @@ class Assignment:
 
     @property
     def gpu_share(self) -> float:
-        """The GPUs that count as this job's: all of them if it is alone, and else an equal part for each who runs there."""
-        return len(self.gpus) / (1 + len(self.shared_with))
+        """The GPUs that count as this job's: its part of one, or of a whole gang's an equal part for each who has them."""
+        return self.gpu_part if self.gpu_part < 1 else len(self.gpus) / (1 + len(self.shared_with))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the assignment as plain data."""
         company = {"shared_with": list(self.shared_with)} if self.shared_with else {}
-        return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus], **company}
+        part = {"gpu_part": self.gpu_part} if self.gpu_part < 1 else {}
+        return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus], **company, **part}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Assignment:
         """Return the assignment that `to_dict` described."""
         gpus = [(node, index) for node, index in document["gpus"]]
-        return cls(document["accelerator"], gpus, tuple(document.get("shared_with", ())))
+        return cls(document["accelerator"], gpus, tuple(document.get("shared_with", ())), document.get("gpu_part", 1.0))
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocator import Solver
-from gavel_py.job_arrays import Profile
+from gavel_py.job_arrays import Profile, gpu_memory
 from gavel_py.jobs import Job
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.crews import Crews, crews_of
+from gavel_py.rounds.bundles import bundled
+from gavel_py.rounds.crews import Crews, Held
 from gavel_py.rounds.demand import Mechanism, RoundDemand
+from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.ground import Ground
 from gavel_py.rounds.in_force import InForce, columns_of, question_of, solved
 from gavel_py.rounds.kinds import kinds_of
+from gavel_py.rounds.matching import matched
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
 from gavel_py.rounds.planning import plan_round
-from gavel_py.rounds.planning_crews import Held, plan_in_crews
+from gavel_py.rounds.planning_crews import plan_in_crews
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
 from gavel_py.rounds.settled import settled
 
@@ -66,11 +69,16 @@ class Chooser:
             jobs = in_force.jobs
             return plan_round(demand, jobs, types, nodes.up, previous, mechanism, fixed=fixed, lost=nodes.lost, ground=ground)
 
-        demand = self._demand(state, in_force, fixed)
-        if not self.sharing:
+        demand, parts = self._demand(state, in_force, fixed), np.minimum(1.0, in_force.problem.num_gpus)
+        if not self.sharing and (parts == 1).all():
             return plan(demand, ground, state.lasting, fixed)
-        crews = _crews(state, in_force, demand)
-        return plan_in_crews(plan, demand, crews, ground, state.lasting, fixed)
+        memory, gpus = gpu_memory(in_force.jobs, nodes.cluster, self.profile), _first_gpus(state, in_force)
+
+        def on_one_gpu(crews: Crews) -> Crews:
+            return bundled(crews, parts, memory, gpus)
+
+        crews, idle = on_one_gpu(_pairs(state, in_force, demand)), lambda left: on_one_gpu(Crews((), left))
+        return plan_in_crews(plan, demand, crews, idle, ground, parts, state.lasting, fixed)
 
     def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
         problem = in_force.problem
@@ -82,7 +90,7 @@ class Chooser:
             fractions=in_force.allocation.time_fractions,
             runnable=runnable,
             throughputs=np.where(runnable, problem.throughputs, 0.0),
-            num_gpus=problem.num_gpus,
+            num_gpus=np.ceil(problem.num_gpus).astype(np.int64),
             capacities=problem.capacities.astype(np.int64),
             running_on=columns_of(problem, state.lasting),
             backfill=self._backfills,
@@ -116,17 +124,23 @@ class Chooser:
         return {job_id: lasting[job_id] for job_id, may in zip(problem.job_ids, may_stay, strict=True) if may and job_id in new}
 
 
-def _crews(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> Crews:
-    """Who goes with whom."""
+def _first_gpus(state: SchedulerState, in_force: InForce) -> list[Gpu | None]:
+    """By job, the first GPU that it has and may keep."""
+    lasting = state.lasting
+    return [lasting[job_id].gpus[0] if job_id in lasting else None for job_id in in_force.problem.job_ids]
+
+
+def _pairs(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> Crews:
+    """Who shares all of their GPUs with whom."""
     companies = in_force.companies
     if companies is None:
-        return Crews.nobody(demand)
+        return Crews((), demand)
     numbers = {job_id: row for row, job_id in enumerate(in_force.problem.job_ids)}
     partners = np.full(len(numbers), -1, dtype=np.int64)
     for job_id, held in state.lasting.items():
         if job_id in numbers and held.shared_with:
             partners[numbers[job_id]] = numbers.get(held.shared_with[0], -1)
-    return crews_of(demand, companies, companies.divided(state.company.owed(companies.keys)), partners)
+    return matched(demand, companies, companies.divided(state.company.owed(companies.keys)), partners)
 
 
 def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_rounds: Floats) -> NDArray[np.int8]:

@@ -1,206 +1,64 @@
-"""Jobs that are to run on the same GPUs in a round: who goes with whom, before it is decided who runs at all."""
+"""Jobs that are to run on the same GPUs in a round: to the rules for who runs, and to placement, they are one gang."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.companies import Companies
-from gavel_py.rounds.demand import RoundDemand, rounded
-from gavel_py.rounds.kinds import Kind
-from gavel_py.rounds.scores import hysteresis_of
+from gavel_py.rounds.demand import RoundDemand
 
-__all__ = ["Crews", "crews_of"]
+__all__ = ["Crew", "Crews"]
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Held = Mapping[str, Assignment]
+
+
+class Crew(NamedTuple):
+    """rows: of its jobs, the first of which stands for all; holder: the row of the job whose GPUs it keeps, if any, -1 for none."""
+
+    rows: tuple[int, ...]
+    holder: int = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Crews:
-    """P pairs of jobs that run together this round or not at all. leaders, followers: (P,) rows; who leads stands for both.
+    """crews: each job is in one of them at most; they run this round or not at all.
 
-    demand: with what both are owed together in the leader's row, and nothing in the follower's; in the rows of the others what they
-    are owed alone.
+    demand: with what all of a crew are owed together in the row of its first job, and nothing in the others'; in the rows of jobs
+    that are in no crew, what they are owed alone.
     """
 
-    leaders: Indices
-    followers: Indices
+    crews: tuple[Crew, ...]
     demand: RoundDemand
 
-    @classmethod
-    def nobody(cls, demand: RoundDemand) -> Crews:
-        """Return no crews."""
-        none = np.zeros(0, dtype=np.int64)
-        return cls(none, none, demand)
-
-    def before(self, previous: Mapping[str, Assignment], ids: list[str]) -> dict[str, Assignment]:
-        """Return who held which GPUs until now, with one entry for each crew: the GPUs of one of the two."""
+    def before(self, previous: Held, ids: list[str]) -> dict[str, Assignment]:
+        """Return who held which GPUs until now, with one entry for each crew."""
         held = dict(previous)
-        for a, b in zip(self.leaders.tolist(), self.followers.tolist(), strict=True):
-            followed = held.pop(ids[b], None)
-            if ids[a] not in held and followed is not None:
-                held[ids[a]] = followed
+        for crew in self.crews:
+            kept = previous.get(ids[crew.holder]) if crew.holder >= 0 else None
+            for row in crew.rows:
+                held.pop(ids[row], None)
+            if kept is not None:
+                held[ids[crew.rows[0]]] = kept
         return held
 
-    def together(self, assignments: Mapping[str, Assignment], ids: list[str]) -> dict[str, Assignment]:
-        """Return who runs where, followers included."""
-        pairs = zip(self.leaders.tolist(), self.followers.tolist(), strict=True)
-        return {**assignments, **{ids[b]: assignments[ids[a]] for a, b in pairs if ids[a] in assignments}}
-
-    def without_place(self, assignments: Mapping[str, Assignment], ids: list[str]) -> Mask:
-        """Return (N,) bool, the jobs of crews that do not run."""
-        waits = np.zeros(len(ids), dtype=bool)
-        for row in (*self.leaders.tolist(), *self.followers.tolist()):
-            waits[row] = ids[row] not in assignments
-        return waits
-
-
-def crews_of(demand: RoundDemand, companies: Companies, owed: Floats, partners: Indices) -> Crews:
-    """Return who goes with whom this round.
-
-    demand: of all jobs, what they are owed on each type in whatever company; owed: (E,) A_i(b,j), the part of it that is owed
-    in the company of each promise; partners: (N,) rows of those with whom jobs share now, -1 for none.
-
-    Each job is to be where it is owed most: alone, or with partners of one kind, and what it has now counts for h rounds more
-    (`hysteresis_of`). The job that is owed most picks first, and its partner is who is owed most with a job of its kind, or
-    else who is with it now; nobody is picked who is owed more elsewhere.
-    """
-    claims = rounded(owed + companies.fractions)
-    together_now = _together_now(demand, companies, partners)
-    kept_for = _kept_for(demand, companies, companies.fractions)
-    scores = claims + kept_for * together_now
-    promised = companies.summed(companies.fractions, demand.fractions.shape)
-    deficits = demand.deficits - companies.summed(owed, demand.fractions.shape)
-    fractions = np.maximum(0.0, demand.fractions - promised)
-    pairs = _Matching(companies, scores, _alone(demand, deficits, fractions, partners), partners).pairs(_may_pair(demand))
-    alone = replace(demand, deficits=deficits, fractions=fractions)
-    return _with_crews(alone, companies, claims, pairs)
-
-
-def _together_now(demand: RoundDemand, companies: Companies, partners: Indices) -> Mask:
-    """(E,) the promises that are being kept now."""
-    there = partners[companies.rows]
-    same: Mask = (
-        (there >= 0) & (companies.kinds[there] == companies.partners) & (demand.running_on[companies.rows] == companies.types)
-    )
-    return same
-
-
-def _kept_for(demand: RoundDemand, companies: Companies, fractions: Floats) -> Floats:
-    return hysteresis_of(fractions, demand.num_gpus[companies.rows], demand.restart_rounds[companies.rows])
-
-
-def _alone(demand: RoundDemand, deficits: Floats, fractions: Floats, partners: Indices) -> Floats:
-    """(N,) the rounds that each job is owed without company on the type where it is owed most."""
-    now = demand.running & (partners < 0)[:, None]
-    kept_for = hysteresis_of(fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None])
-    owed = np.where(demand.runnable & (fractions > 0), rounded(deficits + fractions) + kept_for * now, -np.inf)
-    most: Floats = owed.max(axis=1, initial=-np.inf)
-    return most
-
-
-def _may_pair(demand: RoundDemand) -> Mask:
-    """(N,) the jobs of which it is still open who is with them."""
-    may: Mask = demand.runnable.any(axis=1) & ~demand.locked
-    return may
-
-
-class _Matching:
-    """Picks partners. scores: (E,) of promises; alone: (N,) what each job is owed without company; partners: (N,) of now."""
-
-    def __init__(self, companies: Companies, scores: Floats, alone: Floats, partners: Indices) -> None:
-        self._companies = companies
-        self._scores: list[float] = scores.tolist()
-        self._alone: list[float] = alone.tolist()
-        self._partners: list[int] = partners.tolist()
-        self._order = np.argsort(-scores, kind="stable").tolist()
-        self._rows: list[int] = companies.rows.tolist()
-        kinds = companies.kinds[companies.rows].tolist()
-        self._own = list(zip(kinds, companies.partners.tolist(), companies.types.tolist(), strict=True))
-        # The promises of jobs of one kind with partners of another on one type, who is owed most first.
-        self._sides: dict[tuple[int, int, int], deque[int]] = {}
-        for place in self._order:
-            self._sides.setdefault(self._own[place], deque()).append(place)
-
-    def pairs(self, may_pair: Mask) -> list[tuple[int, int]]:
-        """Return pairs of jobs, each job at most once."""
-        free = may_pair.tolist()
-        found = []
-        for place in self._order:
-            job = self._rows[place]
-            if not free[job]:
-                continue
-            if self._scores[place] <= 0:
-                break
-            partner = self._partner(place, free) if self._scores[place] > self._alone[job] else None
-            if partner is not None:
-                free[job] = free[partner] = False
-                found.append((job, partner))
+    def together(self, assignments: Held, ids: list[str]) -> dict[str, Assignment]:
+        """Return who runs where, all of each crew included."""
+        found = dict(assignments)
+        for crew in self.crews:
+            held = found.get(ids[crew.rows[0]])
+            if held is not None:
+                found |= {ids[row]: held for row in crew.rows[1:]}
         return found
 
-    def _partner(self, place: int, free: list[bool]) -> int | None:
-        job, (own, other, column) = self._rows[place], self._own[place]
-        now = self._partners[job]
-        there = self._companies.place_of.get((now, own, column)) if now >= 0 else None
-        if there is not None and self._willing(there, job, free) and self._own[there][0] == other:
-            return now
-        side = self._sides.get((other, own, column), deque())
-        while side and not free[self._rows[side[0]]]:
-            side.popleft()
-        return next((self._rows[each] for each in side if self._willing(each, job, free)), None)
-
-    def _willing(self, place: int, job: int, free: list[bool]) -> bool:
-        partner = self._rows[place]
-        return partner != job and free[partner] and bool(self._scores[place] > self._alone[partner])
-
-
-def _with_crews(demand: RoundDemand, companies: Companies, claims: Floats, pairs: list[tuple[int, int]]) -> Crews:
-    """Put what pairs are owed into the rows of their leaders: of the two who runs now, the one that stands first."""
-    running = demand.running_on.tolist()
-    ordered = [(a, b) if (running[a] < 0, a) < (running[b] < 0, b) else (b, a) for a, b in pairs]
-    leaders, followers = np.array(ordered, dtype=np.int64).reshape(-1, 2).T
-    deficits, fractions, runnable = demand.deficits.copy(), demand.fractions.copy(), demand.runnable.copy()
-    runnable[leaders] &= runnable[followers]
-    for a, b in ordered:
-        deficits[a], fractions[a], open_to = _of_pair(companies, claims, a, b, deficits.shape[1])
-        runnable[a] &= open_to
-    deficits[followers] = fractions[followers] = 0.0
-    runnable[followers] = False
-    restarts, received, kinds = demand.restart_rounds.copy(), demand.received.copy(), demand.kinds.copy()
-    restarts[leaders] = np.maximum(restarts[leaders], restarts[followers])
-    received[leaders] = (received[leaders] + received[followers]) / 2
-    kinds[leaders] = np.where(kinds[leaders] == Kind.APART, Kind.TOGETHER, kinds[leaders])  # how fast pairs are spread nobody knows
-    on = demand.running_on.copy()
-    on[followers] = -1
-    joint = replace(
-        demand,
-        deficits=deficits,
-        fractions=fractions,
-        runnable=runnable,
-        running_on=on,
-        restart_rounds=restarts,
-        received=received,
-        kinds=kinds,
-    )
-    return Crews(leaders, followers, joint)
-
-
-def _of_pair(companies: Companies, claims: Floats, a: int, b: int, num_types: int) -> tuple[Floats, Floats, Mask]:
-    """(K,) what a pair is owed from before, (K,) what it is promised, the mean of both, and (K,) where it is promised anything."""
-    deficits, fractions, open_to = np.zeros(num_types), np.zeros(num_types), np.zeros(num_types, dtype=bool)
-    kinds = companies.kinds[[a, b]].tolist()
-    for j in range(num_types):
-        keys = (a, kinds[1], j), (b, kinds[0], j)
-        sides = [companies.place_of[key] for key in keys if key in companies.place_of]
-        if len(sides) == len(keys):
-            fractions[j] = companies.fractions[sides].mean()
-            deficits[j] = claims[sides].mean() - fractions[j]
-            open_to[j] = True
-    return deficits, fractions, open_to
+    def without_place(self, assignments: Held, ids: list[str]) -> Mask:
+        """Return (N,) bool, the jobs of crews that do not run."""
+        waits = np.zeros(len(ids), dtype=bool)
+        for crew in self.crews:
+            waits[list(crew.rows)] = ids[crew.rows[0]] not in assignments
+        return waits

@@ -1,8 +1,8 @@
-"""A round in which jobs share GPUs: crews are planned as single gangs, and what idles is offered to who finds no place so."""
+"""A round in which jobs have GPUs together: crews are planned as single gangs, and what idles is offered to the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.crews import Crews
+from gavel_py.rounds.crews import Crews, Held
 from gavel_py.rounds.demand import RoundDemand
 from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.ground import Ground
 
-__all__ = ["Held", "Plan", "plan_in_crews", "with_company"]
+__all__ = ["Plan", "plan_in_crews", "with_company"]
 
-Held = Mapping[str, Assignment]
+Floats = NDArray[np.float64]
 
 
 class Plan(Protocol):
@@ -29,29 +29,46 @@ class Plan(Protocol):
 
 
 def plan_in_crews(
-    plan: Plan, demand: RoundDemand, crews: Crews, ground: Ground, previous: Held, fixed: Held
+    plan: Plan,
+    demand: RoundDemand,
+    crews: Crews,
+    idle: Callable[[RoundDemand], Crews],
+    ground: Ground,
+    parts: Floats,
+    previous: Held,
+    fixed: Held,
 ) -> dict[str, Assignment]:
-    """Return {job_id: Assignment} of the jobs that run, sorted by job_id; demand: of all jobs, whatever their company."""
+    """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
+
+    demand: of all jobs, whatever their company; crews: who goes with whom; idle: from a demand for GPUs that idle to the crews that
+    may have them; parts: (N,) of each GPU that jobs ask for, 1 of whole gangs.
+    """
     ids = ground.asks.ids
-    asking = ground.asking(ground.asks.joined(crews.leaders, crews.followers)) if len(crews.leaders) else ground
-    found = crews.together(plan(crews.demand, asking, crews.before(previous, ids), fixed), ids)
+    found = _planned(plan, crews, ground, parts, previous, fixed)
     waits = crews.without_place(found, ids)
     if demand.backfill and waits.any():
-        found = plan(_idle_gpus_for(demand, waits), ground, previous, found)
-    return with_company(found)
+        found = _planned(plan, idle(_idle_gpus_for(demand, waits)), ground, parts, previous, found)
+    return with_company(found, dict(zip(ids, parts.tolist(), strict=True)))
 
 
-def with_company(assignments: Held) -> dict[str, Assignment]:
-    """Return them sorted by job_id, each with the names of those that have the same GPUs."""
+def with_company(assignments: Held, parts: Mapping[str, float]) -> dict[str, Assignment]:
+    """Return them sorted by job_id, each with its part of its GPUs, and the names of those that have the same ones."""
     on: dict[Gpu, list[str]] = {}
     for job_id in sorted(assignments):
         on.setdefault(assignments[job_id].gpus[0], []).append(job_id)
-    return {job_id: _beside(held, job_id, on[held.gpus[0]]) for job_id, held in sorted(assignments.items())}
+    return {job_id: _beside(held, job_id, on[held.gpus[0]], parts[job_id]) for job_id, held in sorted(assignments.items())}
 
 
-def _beside(held: Assignment, job_id: str, there: list[str]) -> Assignment:
+def _planned(plan: Plan, crews: Crews, ground: Ground, parts: Floats, previous: Held, fixed: Held) -> dict[str, Assignment]:
+    ids = ground.asks.ids
+    asking = ground.asking(ground.asks.joined(crews.crews, parts)) if crews.crews else ground
+    return crews.together(plan(crews.demand, asking, crews.before(previous, ids), fixed), ids)
+
+
+def _beside(held: Assignment, job_id: str, there: list[str], part: float) -> Assignment:
     others = tuple(other for other in there if other != job_id)
-    return held if held.shared_with == others else replace(held, shared_with=others)
+    same = held.shared_with == others and held.gpu_part == part
+    return held if same else replace(held, shared_with=others, gpu_part=part)
 
 
 def _idle_gpus_for(demand: RoundDemand, waits: NDArray[np.bool_]) -> RoundDemand:

@@ -28,6 +28,8 @@ def settled(state: SchedulerState, in_force: InForce, *, backfill: bool) -> dict
     `backfill`, no gang that waits fits the GPUs that are left.
     """
     fractions = in_force.allocation.time_fractions
+    if (in_force.problem.num_gpus < 1).any():
+        return None  # they are packed onto GPUs
     if in_force.companies is not None or any(held.shared_with for held in state.lasting.values()):
         return None
     if not ((fractions == 0) | (fractions == 1)).all():

@@ -117,10 +117,9 @@ class Course:
             restart = self._scheduler.restart_seconds if own is None else own
             work.started(state.now, restart, column, speed, self._prices[column], spread=spread)
             holds.take(work)
-        if self._scheduler.sharing:
-            for job_id, held in begun.assignments.items():
-                if held.shared_with != state.active[job_id].with_there:
-                    self._join(job_id, held.shared_with, state.now)
+        for job_id, held in begun.assignments.items():
+            if held.shared_with != state.active[job_id].with_there:
+                self._join(job_id, held.shared_with, state.now)
         state.tally.spread_job_rounds += holds.spread
 
     def _stops(self) -> tuple[float, list[Stop]]:
@@ -154,7 +153,7 @@ class Course:
             work.kept_steps = work.steps_done  # its checkpoint is that of the round's beginning
         work.advance(state.now, seconds)
         name = self._scheduler.cluster.accelerator_names[work.column_there]
-        speed, gpus = self._speed_with(work, others, name), work.job.num_gpus / (1 + len(others))
+        speed, gpus = self._speed_with(work, others, name), work.gpus_with(others)
         state.usage.used[name] += (seconds - state.now) * (work.gpus_there - gpus)  # it counts for the whole round as at its end
         work.joined(others, speed, gpus, seconds, state.now, self._checkpoint_seconds)
         state.holds.take(work)

@@ -80,6 +80,10 @@ class Work:
         """The steps at which it fails, infinite if it does not any more."""
         return self.failing[0] * self.total_steps if self.failing else math.inf
 
+    def gpus_with(self, others: tuple[str, ...]) -> float:
+        """Return the GPUs that count as its own: of one GPU the part that it asked for, or of a whole gang's its share."""
+        return self.job.num_gpus if self.job.num_gpus < 1 else self.job.num_gpus / (1 + len(others))
+
     @property
     def stops_at(self) -> float:
         """When it will be done or fail, if nothing else happens after `since_seconds`, until which it has its credit."""
