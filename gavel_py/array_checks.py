@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.ordering import NumberedNames
-from gavel_py.validation import MOST, has_control
+from gavel_py.validation import MOST, SMALLEST_FRACTION, has_control
 
 __all__ = ["ArrayChecker", "returned_numbers"]
 
@@ -22,7 +22,10 @@ RULES: dict[str, tuple[str, Test]] = {
     "finite": ("must be a finite number", np.isfinite),
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
     "greater than 0": ("must be a finite number greater than 0", lambda a: np.isfinite(a) & (a > 0)),
-    "whole": (f"must be a whole number from 1 to {MOST:,}", lambda a: (a >= 1) & (a <= MOST) & (a == np.floor(a))),
+    "GPUs": (
+        f"must be a whole number from 1 to {MOST:,}, or a fraction of one GPU of at least {SMALLEST_FRACTION:g}",
+        lambda a: ((a >= 1) & (a <= MOST) & (a == np.floor(a))) | ((a >= SMALLEST_FRACTION) & (a < 1)),
+    ),
     "from 0 to 1": ("must be a number from 0 to 1", lambda a: (a >= -1e-9) & (a <= 1 + 1e-9)),
     "finite or NaN": ("must be a finite number, or NaN for none", lambda a: ~np.isinf(a)),
     "at least 0 or NaN": (

@@ -47,7 +47,7 @@ class Cluster:
                 kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
         self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
         self.left_out: tuple[str, ...] = ()
-        self._largest: dict[tuple[str, str, float, float], int] = {}  # what has been asked before
+        self._largest: dict[tuple[str, str, float, float], float] = {}  # what has been asked before
 
     @cached_property
     def accelerator_names(self) -> tuple[str, ...]:
@@ -121,10 +121,11 @@ class Cluster:
 
     def largest_gang(
         self, accelerator: str, locality: str = "any", *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0
-    ) -> int:
+    ) -> float:
         """The largest gang that an empty cluster can hold on this type within one node, one rack, or anywhere.
 
-        Each GPU takes so many cores and so much memory, GB, of its node; a node that does not say what it has has enough.
+        Each GPU takes so many cores and so much memory, GB, of its node; a node that does not say what it has has enough. Where
+        not even one GPU has enough, it is the largest fraction of one GPU that has, with as large a fraction of them.
         Nodes without a rack count as a rack of their own each.
         """
         if locality not in LOCALITIES:
@@ -134,7 +135,8 @@ class Cluster:
             holes: Counter[str] = Counter()
             for node in self.nodes_of(accelerator):
                 holes[_hole(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
-            self._largest[key] = max(holes.values(), default=0)
+            fraction = max((_room(node, cpus_per_gpu, memory_gb_per_gpu) for node in self.nodes_of(accelerator)), default=0.0)
+            self._largest[key] = max(holes.values(), default=0) or min(1.0, fraction)
         return self._largest[key]
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
@@ -223,9 +225,14 @@ class Cluster:
 
 def _usable(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> int:
     """GPUs of an empty node that have all the CPUs and memory they need."""
+    return int(_room(node, cpus_per_gpu, memory_gb_per_gpu))
+
+
+def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
+    """The same with the part of a GPU that has the rest of them."""
     pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
     rooms = [there / per_gpu + ROUNDING for there, per_gpu in pairs if there is not None and per_gpu > 0]
-    return int(min([node.num_gpus, *rooms]))
+    return min([node.num_gpus, *rooms])
 
 
 def _hole(node: Node, locality: str) -> str:

@@ -133,7 +133,7 @@ def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> NDArray[np.bool_]:
 def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     """Return (N, K) GPUs of each type that one gang may span in an empty cluster: its locality, CPUs and memory allow no more."""
     names = cluster.accelerator_names
-    rows: dict[tuple[str, float, float], list[int]] = {}
+    rows: dict[tuple[str, float, float], list[float]] = {}
     counted = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
     asked = [(job.locality, job.cpus_per_gpu * counted[0], job.memory_gb_per_gpu * counted[1]) for job in jobs]
     for where, cpus, memory in set(asked):

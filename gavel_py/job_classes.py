@@ -14,7 +14,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.numbering import Numbering, number_equal, refined
 from gavel_py.ordering import NumberedNames
 from gavel_py.problem import AllocationProblem
-from gavel_py.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs
+from gavel_py.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
 from gavel_py.rules import NO_RULES, Floor, Rules, entries_of, scale_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class JobClasses:
         return before
 
     @cached_property
-    def num_gpus(self) -> Indices:
+    def num_gpus(self) -> Floats:
         """(G,) s_g, GPUs of each gang."""
         return self.problem.num_gpus[self.rows]
 
@@ -273,7 +273,7 @@ def classes_of(
     else:
         rows = [part(problem.type_index)]
     where = [part(bits) for bits in np.packbits(problem.runnable, axis=1).T]
-    kinds = number_equal([*rows, part(problem.num_gpus), *where], len(jobs))
+    kinds = number_equal([*rows, size_numbers(part(problem.num_gpus)), *where], len(jobs))
     if problem.type_index is not None:  # equal types may have equal rows, and keys are to tell of content
         kinds = _by_content(problem, jobs, kinds)
     kinds = refined(kinds, groups)
@@ -331,7 +331,7 @@ def _kind_columns(problem: AllocationProblem, rules: Rules, columns: Columns | N
 
 def _by_content(problem: AllocationProblem, jobs: Indices, kinds: Numbering) -> Numbering:
     one = jobs[kinds.first]
-    columns = [*problem.throughputs[one].T, problem.num_gpus[one], *np.packbits(problem.runnable[one], axis=1).T]
+    columns = [*problem.throughputs[one].T, size_numbers(problem.num_gpus[one]), *np.packbits(problem.runnable[one], axis=1).T]
     alike = number_equal(columns, len(one))
     counts = np.bincount(alike.index, kinds.counts, len(alike.first)).astype(np.int64)
     return Numbering(alike.index[kinds.index], kinds.first[alike.first], counts, alike.keys)

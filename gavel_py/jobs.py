@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError, together
-from gavel_py.validation import MOST, Finite, Integer, Name, NotNegative, Positive, Record, Text, Whole, check_records, repeated
+from gavel_py.validation import MOST, Finite, GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records, repeated
 
 __all__ = ["RECORDED", "Job", "JobSet", "Locality"]
 
@@ -28,15 +29,18 @@ RECORDED = "recorded_"
 class Job(Record):
     """A job as it is submitted: what it runs, how large its gang is, and what it is owed.
 
-    job_id: unique name; job_type: row of the throughput profile; num_gpus: GPUs of the gang, all or nothing;
+    job_id: unique name; job_type: row of the throughput profile; num_gpus: GPUs of the gang, all or nothing, or a fraction of one
+    GPU, 0.25 for a quarter, of which other jobs may have the rest at the same time;
     weight: a job of weight 2 is owed twice as much; priority: higher goes first;
     total_steps, steps_done: work in training steps, unknown total when None; duration_seconds on duration_accelerator:
     stands in for total_steps (steps = duration x throughput there);
     arrival_seconds, deadline_seconds: on the clock of the cluster, a deadline is absolute;
     deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
     tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere;
-    cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node;
-    gpu_memory_gb: what it takes of the memory of each of its GPUs, GB, by default what the throughput profile says;
+    cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node, a fraction of a GPU
+    that part of them;
+    gpu_memory_gb: what it takes of the memory of each of its GPUs, GB, by default what the throughput profile says; all that it
+    takes, also with a fraction of a GPU;
     restart_seconds: what it costs to start, move or be resumed, checkpoint and load, by default what the scheduler says (0);
     max_retries: a job that has failed is started anew so many times, then reported as failed.
 
@@ -49,7 +53,7 @@ class Job(Record):
 
     job_id: Name
     job_type: Text = ""
-    num_gpus: Whole = 1
+    num_gpus: GangSize = 1
     weight: Positive = 1.0
     priority: Finite = 0.0
     total_steps: Positive | None = None
@@ -70,6 +74,11 @@ class Job(Record):
 
     def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)
+
+    @property
+    def whole_gpus(self) -> int:
+        """On how many GPUs it runs: those of its gang, or the one of which it has a fraction."""
+        return math.ceil(self.num_gpus)
 
     @field_validator("allowed_accelerators", mode="before")
     @classmethod

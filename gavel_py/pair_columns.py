@@ -108,7 +108,7 @@ class PairColumns(FurtherColumns):
         theirs[sides.one, sides.column] = time[sides.other, sides.their_column]
         theirs[sides.other, sides.their_column] = time[sides.one, sides.column]
         columns = columns * np.divide(theirs, time, out=np.ones_like(time), where=time > theirs)[self.pairs.kinds[jobs.rows]]
-        used = self.gpus(columns, (jobs.counts * jobs.num_gpus).astype(float))
+        used = self.gpus(columns, jobs.counts * jobs.num_gpus)
         room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
         mended: Floats = columns * room[self.source]
         return mended

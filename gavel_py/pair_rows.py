@@ -51,13 +51,13 @@ class Balance:
     def split(self) -> tuple[NDArray[np.generic], ...]:
         return (self.members.kinds,)
 
-    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:
         table = np.zeros(len(rows) * self.num_columns)
         places, values = self.entries(rows, num_gpus)
         table[places] = values
         return table.reshape(len(rows), self.num_columns)
 
-    def entries(self, rows: Indices, num_gpus: Indices) -> tuple[Indices, Floats]:  # noqa: ARG002
+    def entries(self, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floats]:  # noqa: ARG002
         by_kind = self.members.of(rows)
         one, other = (by_kind[kind] for kind in self.of)
         places = np.concatenate([one * self.num_columns + self.columns[0], other * self.num_columns + self.columns[1]])
@@ -88,7 +88,7 @@ class Company:
     def split(self) -> tuple[NDArray[np.generic], ...]:
         return (self.signs,)
 
-    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:  # noqa: ARG002
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:  # noqa: ARG002
         table = np.zeros((len(rows), self.num_columns))
         table[:, self.column] = self.signs[rows]
         return table

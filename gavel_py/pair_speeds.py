@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -73,20 +74,25 @@ def pair_speeds(
     """Return what is known of pairs of these jobs, None if nothing is.
 
     throughputs: (N, K) of each alone; measured: see `Measured`. Two whose memory no GPU of a type has do not share there, whatever
-    was measured. Jobs are of one kind where they are as fast, and fit beside the same jobs.
+    was measured. Jobs are of one kind where they are as fast, and fit beside the same jobs. Pairs are of whole gangs: a job with a
+    fraction of a GPU is of none.
     """
-    rows = [(job.job_type, job.num_gpus, row.tobytes()) for job, row in zip(jobs, memory.company, strict=True)]
-    numbers = {kind: n for n, kind in enumerate(sorted(set(rows)))}  # so that the order of the jobs changes nothing
-    kinds = np.array([numbers[row] for row in rows], dtype=np.int64)
-    first = np.unique(kinds, return_index=True)[1]
-    found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(jobs) else None
+    rows = [(job.job_type, job.whole_gpus, row.tobytes()) for job, row in zip(jobs, memory.company, strict=True)]
+    whole = [job.num_gpus >= 1 for job in jobs]
+    numbers = {
+        kind: n for n, kind in enumerate(sorted(set(compress(rows, whole))))
+    }  # so that the order of the jobs changes nothing
+    kinds = np.array([numbers[row] if able else -1 for row, able in zip(rows, whole, strict=True)], dtype=np.int64)
+    there, first = np.unique(kinds, return_index=True)
+    first = first[there >= 0]
+    found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(first) else None
     if found is None or not np.nan_to_num(found).any():
         return None
     sizes = np.array([size for _, size, _ in numbers], dtype=np.int64)
     return _limited(kinds, np.where(memory.together(first), np.nan_to_num(found), 0.0), sizes, throughputs)
 
 
-def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Indices, throughputs: Floats) -> PairSpeeds:
+def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Floats, throughputs: Floats) -> PairSpeeds:
     """Return the speeds of pairs that a caller gives as arrays (`AllocationProblem.from_arrays`); raises `InputError`."""
     for name, given, other in (("pair_kinds", kinds, "pair_throughputs"), ("pair_throughputs", speeds, "pair_kinds")):
         if given is None:
@@ -106,11 +112,12 @@ def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Ind
         raise InputError(Fault("", "pair_kinds", text))
     sizes, shares = np.ones(len(table), dtype=np.int64), numbers >= 0
     sizes[numbers[shares]] = num_gpus[shares]
-    other = shares & (sizes[numbers] != num_gpus)
+    other = shares & (sizes[numbers] != num_gpus)  # a fraction has become 0
     if other.any():
         kind = numbers[other].min()
-        text = f"kind {kind} has gangs of {' and '.join(map(str, np.unique(num_gpus[numbers == kind]).tolist()))} GPUs"
-        raise InputError(Fault("", "pair_kinds", f"{text}, and only equal gangs share"))
+        found = " and ".join(f"{size:g}" for size in np.unique(num_gpus[numbers == kind]).tolist())
+        text = f"kind {kind} has gangs of {found} GPUs, and only equal whole gangs share two by two"
+        raise InputError(Fault("", "pair_kinds", text))
     numbers = numbers.astype(np.int64)
     return _limited(numbers, table, sizes, throughputs)
 

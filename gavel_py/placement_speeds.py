@@ -86,9 +86,9 @@ def _could_be_apart(gangs: Sequence[Job], cluster: Cluster) -> Mask:
     """(gangs, K) whether there is a region within a gang's locality with room on more nodes than it needs."""
     names = cluster.accelerator_names
     rows: dict[tuple[int, str], list[bool]] = {}
-    for size, locality in {(job.num_gpus, job.locality) for job in gangs}:
+    for size, locality in {(job.whole_gpus, job.locality) for job in gangs}:
         rows[size, locality] = [_has_region(cluster, name, size, locality) for name in names]
-    return np.array([rows[job.num_gpus, job.locality] for job in gangs], dtype=bool)
+    return np.array([rows[job.whole_gpus, job.locality] for job in gangs], dtype=bool)
 
 
 def _has_region(cluster: Cluster, accelerator: str, size: int, locality: str) -> bool:

@@ -29,8 +29,8 @@ from gavel_py.problem_arrays import (
     OptionalArrays,
     RunningOn,
     isolated_throughputs,
+    size_numbers,
     table_shape,
-    whole_numbers,
 )
 from gavel_py.screening import screen
 
@@ -44,7 +44,8 @@ class AllocationProblem:
     """N jobs and K accelerator types as arrays; build one with `from_arrays`, `from_types` or `from_jobs`.
 
     throughputs: (N, K) T_ij, steps/s of the whole gang, 0 = cannot run; capacities: (K,) c_j, GPUs;
-    runnable: (N, K) where a job may be given time; excluded: {job_id: reason} of the jobs that get none.
+    num_gpus: (N,) s_i, whole numbers, or fractions of one GPU; runnable: (N, K) where a job may be given time;
+    excluded: {job_id: reason} of the jobs that get none.
     All other arrays are (N,) but prices_per_hour (K,) and previous_fractions (N, K). Unknown numbers are NaN.
     type_index: (N,) jobs with the same number have the same throughputs; None where nobody has said so;
     share_capacities: (K,) the GPUs from which the normalisers are taken, `capacities` but in `with_capacities`;
@@ -61,7 +62,7 @@ class AllocationProblem:
     excluded: dict[str, str]
     prices_per_hour: Floats
     tenants: Sequence[str]
-    num_gpus: NDArray[np.int64]
+    num_gpus: Floats
     weights: Floats
     priorities: Floats
     steps_remaining: Floats
@@ -154,8 +155,9 @@ class AllocationProblem:
 
         throughputs: (N, K) steps/s of the whole gang, 0 = cannot run; capacities: (K,) GPUs.
         Optional, (N,) unless said: accelerator_types (K,), prices_per_hour (K,) of one GPU, job_ids, tenants,
-        num_gpus (1), weights (1), priorities (0), steps_remaining (total_steps if given, else unknown), total_steps
-        (unknown), arrival_seconds (0), elapsed_seconds since arrival (0), waiting_seconds (0), isolated_seconds (0),
+        num_gpus (1; whole numbers, or fractions of one GPU), weights (1), priorities (0), steps_remaining (total_steps if
+        given, else unknown), total_steps (unknown), arrival_seconds (0), elapsed_seconds since arrival (0),
+        waiting_seconds (0), isolated_seconds (0),
         attained_gpu_seconds (0), deadlines_seconds from now (NaN = none), running_on (type name or column, None or -1 =
         not running), previous_fractions (N, K) (0).
         Jobs share GPUs where pair_kinds, whole numbers, -1 = never, and pair_throughputs (kinds, kinds, K) are given: steps/s of a
@@ -331,12 +333,12 @@ class AllocationProblem:
         previous = check.numbers("previous_fractions", previous_fractions, 0, "from 0 to 1", [jobs, kinds])
         running = check.columns_of("running_on", running_on, ids, types)
         check.finish()
-        gangs = whole_numbers(columns.pop("num_gpus"))
+        gangs = columns["num_gpus"]
         finished = columns["steps_remaining"] == 0
         if type_index is None:
             runnable, excluded = screen(ids, types, table, allowed, gangs, largest_gangs, finished, memory=memory)
         else:  # jobs of one type and gang size run in the same places: what holds for one holds for all
-            alike = number_equal([type_index, gangs, finished], len(ids))
+            alike = number_equal([type_index, size_numbers(gangs), finished], len(ids))
             one = alike.first
             runnable, excluded = screen(
                 ids, types, table[type_index[one]], allowed[one], gangs[one], largest_gangs[one], finished[one], alike.index
@@ -352,7 +354,6 @@ class AllocationProblem:
             excluded=excluded,
             prices_per_hour=prices,
             tenants=tenants,
-            num_gpus=gangs,
             running_on=running,
             previous_fractions=previous,
             hosts=hosts,

@@ -17,8 +17,9 @@ __all__ = [
     "OptionalArrays",
     "RunningOn",
     "isolated_throughputs",
+    "plain_size",
+    "size_numbers",
     "table_shape",
-    "whole_numbers",
 ]
 
 Floats = NDArray[np.float64]
@@ -26,7 +27,7 @@ RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
 
 # Each (N,) array: its default, and the rule that its numbers obey.
 JOB_COLUMNS: dict[str, tuple[float, str]] = {
-    "num_gpus": (1, "whole"),
+    "num_gpus": (1, "GPUs"),
     "weights": (1, "greater than 0"),
     "priorities": (0, "finite"),
     "steps_remaining": (np.nan, "at least 0"),
@@ -69,7 +70,7 @@ class OptionalArrays(TypedDict, total=False):
     pair_throughputs: ArrayLike | None
 
 
-def isolated_throughputs(throughputs: Floats, num_gpus: NDArray[np.int64], capacities: Floats, num_jobs: int) -> Floats:
+def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floats, num_jobs: int) -> Floats:
     """Return Σ_j T_ij x_ij in the isolated share x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij): an N-th of each type.
 
     The yardstick of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
@@ -95,8 +96,16 @@ def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) 
     return shape[0], shape[1]
 
 
-def whole_numbers(values: Floats) -> NDArray[np.int64]:
-    """Floats that have been checked to be whole as integers; a default stays one number in memory."""
-    if values.strides == (0,):
-        return np.broadcast_to(values[:1].astype(np.int64), values.shape)
-    return values.astype(np.int64)
+def plain_size(num_gpus: float) -> int | float:
+    """Return the GPUs of a gang as people write them: whole numbers without a point."""
+    return int(num_gpus) if num_gpus >= 1 else float(num_gpus)
+
+
+def size_numbers(num_gpus: Floats) -> NDArray[np.int64]:
+    """Return a whole number for each gang, the same for gangs of the same size: by small ones, equal rows are found fast.
+
+    Whole gangs have their GPUs; the bits of a fraction are larger than any gang. What is one number in memory stays that.
+    """
+    if num_gpus.strides == (0,):
+        return np.broadcast_to(size_numbers(num_gpus[:1].copy()), num_gpus.shape)
+    return np.where(num_gpus >= 1, num_gpus, 0).astype(np.int64) | np.where(num_gpus >= 1, 0.0, num_gpus).view(np.int64)

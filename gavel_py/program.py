@@ -48,7 +48,7 @@ class Program:
     ) -> None:
         self.jobs = jobs
         self.rows, self.columns = np.nonzero(jobs.runnable)
-        gpus = (jobs.counts * jobs.num_gpus)[self.rows].astype(float)
+        gpus = (jobs.counts * jobs.num_gpus)[self.rows]
         units = np.where(jobs.capacities > 0, jobs.capacities, 1.0)
         # The variables are x in parts of the most that it can be, and capacities are 1, so that HiGHS's absolute tolerances
         # mean the same for 2 GPUs and for 10^7, and for one job and for a million.
@@ -101,7 +101,7 @@ class Program:
                 short = cp.pos(1 - cp.multiply(1 / least[some], self.throughput[some]))
                 losses.append((floor.penalty or 0.0) * (jobs.counts[some].astype(float) @ short))
         if rules.switch_cost:
-            gpus = (jobs.counts * jobs.num_gpus)[self.rows].astype(float)
+            gpus = (jobs.counts * jobs.num_gpus)[self.rows]
             before = jobs.before[self.rows, self.columns]
             moved = cp.abs(cp.multiply(self.most, self._parts) - before)
             losses.append(rules.switch_cost * (gpus @ moved))
@@ -132,7 +132,7 @@ class Program:
         return weights
 
     @property
-    def num_gpus(self) -> NDArray[np.int64]:
+    def num_gpus(self) -> NDArray[np.float64]:
         """(G,) s_g, GPUs of each gang."""
         return self.jobs.num_gpus
 

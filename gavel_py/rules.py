@@ -60,7 +60,7 @@ class Row(Protocol):
     def split(self) -> tuple[NDArray[np.generic], ...]:
         """(N,) columns in which jobs of one kind must agree, so that a_ij is the same for all of them."""
 
-    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:
         """Return (G, K) a_ij of the jobs in these rows, whose gangs are (G,) num_gpus."""
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:
@@ -109,13 +109,13 @@ class Limit:
     def split(self) -> tuple[NDArray[np.generic], ...]:
         return (self.group,)
 
-    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:
         table: Floats = self.sign * np.where(self.group[rows], num_gpus, 0)[:, None] * self.per_gpu
         return table
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:
         jobs = np.flatnonzero(self.group)
-        gpus = problem.num_gpus[jobs].astype(float) @ time_fractions[jobs]
+        gpus = problem.num_gpus[jobs] @ time_fractions[jobs]
         return self.sign * float(gpus @ self.per_gpu)
 
 
@@ -142,7 +142,7 @@ class Gains:
     def split(self) -> tuple[NDArray[np.generic], ...]:
         return (self.index,)
 
-    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:  # noqa: ARG002
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:  # noqa: ARG002
         classes = self.index[rows]
         table: Floats = -np.where(classes[:, None] >= 0, self.table[classes], 0.0)
         return table
@@ -168,7 +168,7 @@ class Load:
     def split(self) -> tuple[NDArray[np.generic], ...]:
         return tuple(self.loads.values())
 
-    def costs(self, rows: Indices, num_gpus: Indices) -> Floats:  # noqa: ARG002
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:  # noqa: ARG002
         table = np.zeros((len(rows), self.num_types))
         for column, loads in self.loads.items():
             table[:, column] = loads[rows]
@@ -345,7 +345,7 @@ def _floor(needs: Sequence[Need], fastest: Floats) -> Floor:
     return Floor(lambda i: needs[source[i]].name_of(i), least, needs[0].penalty)
 
 
-def entries_of(row: Row, rows: Indices, num_gpus: Indices) -> tuple[Indices, Floats]:
+def entries_of(row: Row, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floats]:
     """Return the places g·K + j and the values of all a_gj that are not 0, of the jobs in (G,) rows."""
     if hasattr(row, "entries"):
         found: tuple[Indices, Floats] = row.entries(rows, num_gpus)

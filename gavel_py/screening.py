@@ -19,7 +19,7 @@ def screen(
     accelerator_types: Sequence[str],
     throughputs: NDArray[np.float64],
     allowed: Mask,
-    num_gpus: NDArray[np.int64],
+    num_gpus: NDArray[np.float64],
     largest_gangs: NDArray[np.float64],
     finished: Mask,
     index: NDArray[np.int64] | None = None,
@@ -73,7 +73,7 @@ def _too_large(needed: NDArray[np.float64], types: Sequence[str], there: NDArray
 
 
 def _cannot_run(
-    measured: Mask, allowed: Mask, fits: Mask, num_gpus: int, types: Sequence[str], largest_gangs: NDArray[np.float64]
+    measured: Mask, allowed: Mask, fits: Mask, num_gpus: float, types: Sequence[str], largest_gangs: NDArray[np.float64]
 ) -> str:
     among = measured & allowed
     if allowed.any() and not (allowed & (num_gpus <= largest_gangs)).any():
@@ -86,6 +86,8 @@ def _cannot_run(
     return _fits_nowhere(num_gpus, types, largest_gangs, among)
 
 
-def _fits_nowhere(num_gpus: int, types: Sequence[str], largest_gangs: NDArray[np.float64], among: Mask) -> str:
-    holes = ", ".join(f"{types[j]}: {largest_gangs[j]:g}" for j in np.flatnonzero(among).tolist())
-    return f"its gang of {num_gpus} GPUs fits nowhere (GPUs that one gang can get together: {holes})"
+def _fits_nowhere(num_gpus: float, types: Sequence[str], largest_gangs: NDArray[np.float64], among: Mask) -> str:
+    spans = np.floor(largest_gangs) if num_gpus >= 1 else largest_gangs
+    holes = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among).tolist())
+    asked = f"gang of {num_gpus:.0f} GPUs" if num_gpus >= 1 else f"{num_gpus:g} of a GPU"
+    return f"its {asked} fits nowhere (GPUs that one gang can get together: {holes})"

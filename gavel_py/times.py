@@ -45,7 +45,7 @@ class JobTimes:
         """Return how many GPUs change hands, Σ_ij s_i |X_ij − previous_ij|, on the types where jobs can run."""
         problem = self.problem
         change = np.where(problem.runnable, np.abs(self.fractions - problem.previous_fractions), 0.0)
-        return float(problem.num_gpus.astype(float) @ change @ np.ones(change.shape[1]))
+        return float(problem.num_gpus @ change @ np.ones(change.shape[1]))
 
     def broken(self, rules: Rules) -> list[Broken]:
         """Return every rule that must hold and does not, by more than rounding."""
@@ -73,7 +73,7 @@ class ClassTimes:
     @property
     def num_gpus(self) -> Floats:
         """(G,) GPUs of all jobs of each class."""
-        return (self.jobs.counts * self.jobs.num_gpus).astype(float)
+        return self.jobs.counts * self.jobs.num_gpus
 
     def used(self, row: Row) -> float:
         """Return what all jobs have of what a rule counts, Σ_g n_g Σ_j a_gj x_gj."""

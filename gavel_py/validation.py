@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, InputError, nearest
 
 __all__ = [
     "MOST",
+    "SMALLEST_FRACTION",
     "Finite",
+    "GangSize",
     "Integer",
     "Name",
     "NotNegative",
@@ -22,6 +26,7 @@ __all__ = [
     "Text",
     "Whole",
     "check_records",
+    "gang_size",
     "has_control",
     "repeated",
 ]
@@ -32,6 +37,8 @@ CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
 MOST = 1_000_000
 """The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
 
+SMALLEST_FRACTION = 0.001
+"""Of a GPU; schedulers that share GPUs count in thousandths at most, and a smaller part is a slip."""
 
 LONGEST_TEXT = 1000
 """Characters of a name; a longer one is a broken file, and every message and table would repeat it."""
@@ -49,11 +56,36 @@ def _no_bool(value: object) -> object:
     return value
 
 
+def gang_size(value: object) -> int | float:
+    """Return the GPUs that a job asks for, which may be given as text: a whole number of them, or a fraction of one."""
+    if type(value) is int and 1 <= value <= MOST:
+        return value
+    size = _number(value)
+    if size < SMALLEST_FRACTION:
+        raise ValueError(f"must be at least {SMALLEST_FRACTION:g} of a GPU, found {_shown(value)}")
+    if size > MOST:
+        raise ValueError(f"must be at most {MOST:,}, found {_shown(value)}")
+    if size >= 1 and size.is_integer():
+        return int(size)
+    if size < 1:
+        return size
+    raise ValueError(f"must be a whole number of GPUs, or a fraction of one, found {_shown(value)}")
+
+
+def _number(value: object) -> float:
+    """What a number or a text says, NaN where that is no number."""
+    try:
+        return float(value) if isinstance(value, Real | str) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+
+
 # The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
 Text = Annotated[str, Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)]
 Name = Annotated[Text, Field(min_length=1)]
 Integer = Annotated[int, BeforeValidator(_no_bool)]
 Whole = Annotated[Integer, Field(ge=1, le=MOST)]
+GangSize = Annotated[int | float, PlainValidator(gang_size)]
 Finite = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 NotNegative = Annotated[Finite, Field(ge=0)]
 Positive = Annotated[Finite, Field(gt=0)]

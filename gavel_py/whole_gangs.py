@@ -128,7 +128,7 @@ def _by_kind(
     )
 
 
-def _narrowed(num_gpus: Indices, hosts: Hosts, j: int) -> NDArray[np.str_]:
+def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> NDArray[np.str_]:
     """(N,) the narrowest locality in which a gang fits on a type."""
     largest = {scope: max(hosts.gpus[scope][j], default=0) for scope in SCOPES}
     return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(SCOPES), "any")
@@ -137,7 +137,7 @@ def _narrowed(num_gpus: Indices, hosts: Hosts, j: int) -> NDArray[np.str_]:
 def _row_of(problem: AllocationProblem, hosts: Hosts, asked: _Entries, j: int) -> Load | None:
     gpus = int(problem.capacities[j] + LEAST_EXCESS)
     groups = _groups(problem, asked, gpus)
-    if all(group.size == 1 for group in groups):
+    if not groups or (groups[0].size == 1 and (problem.num_gpus >= 1).all()):
         return None
     bounds = _bounds(groups, hosts, j, gpus)
     means = np.array([asked.times[group.entries].sum() for group in groups])
@@ -209,18 +209,26 @@ class _Group:
 
 
 def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[_Group]:
-    """The entries that may be given time by size and locality; single-GPU jobs come last and fill what others leave."""
+    """The entries that may be given time by size and locality; single-GPU jobs come last and fill what others leave.
+
+    Jobs of more than half a GPU have one each. What smaller ones need is left out here: they may be where others are.
+    """
     able, times = np.flatnonzero(asked.able), asked.times
-    sizes, localities = problem.num_gpus[asked.jobs[able]], asked.localities[able]
+    sizes, localities = _whole_sizes(problem.num_gpus[asked.jobs[able]]), asked.localities[able]
     localities[sizes == 1] = "any"
     groups = []
-    for size in np.unique(sizes)[::-1].tolist():
+    for size in np.unique(sizes[sizes > 0])[::-1].tolist():
         for locality in np.unique(localities[sizes == size]).tolist():
             entries = able[(sizes == size) & (localities == locality)]
             if times[entries].any():
                 entries = entries[np.argsort(-times[entries], kind="stable")]
                 groups.append(_Group(size, locality, entries, min(len(entries), gpus // size)))
     return groups
+
+
+def _whole_sizes(num_gpus: Floats) -> Indices:
+    """The GPUs that gangs have to themselves: a fraction of more than a half keeps all others of that kind off its GPU."""
+    return np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
 
 
 def _bounds(groups: Sequence[_Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:

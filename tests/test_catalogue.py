@@ -370,8 +370,8 @@ def test_allox_names_the_gangs_that_it_does_not_serve() -> None:
     with pytest.raises(gp.InputError) as caught:
         gp.solve(problem, "allox")
     assert str(caught.value).splitlines() == [
-        "job 'a', field num_gpus: is 2, and allox serves jobs of one GPU only",
-        "job 'c', field num_gpus: is 4, and allox serves jobs of one GPU only",
+        "job 'a', field num_gpus: is 2, and allox serves jobs of one whole GPU only",
+        "job 'c', field num_gpus: is 4, and allox serves jobs of one whole GPU only",
     ]
 
 

@@ -129,15 +129,15 @@ class TestJobFaults:
     @pytest.mark.parametrize(
         ("value", "problem"),
         [
-            (0, "must be at least 1, found 0"),
-            (-8, "must be at least 1, found -8"),
-            (1.5, "must be a whole number, found 1.5"),
-            ("1.5", "must be a whole number, found '1.5'"),
-            (NAN, "must be a finite number, found nan"),
-            (INF, "must be a finite number, found inf"),
-            ("two", "must be a whole number, found 'two'"),
-            ("9" * 5000, f"must be a whole number of reasonable size, found '{'9' * 56}..."),
-            (None, "must be a whole number, found None"),
+            (0, "must be at least 0.001 of a GPU, found 0"),
+            (-8, "must be at least 0.001 of a GPU, found -8"),
+            (1.5, "must be a whole number of GPUs, or a fraction of one, found 1.5"),
+            ("1.5", "must be a whole number of GPUs, or a fraction of one, found '1.5'"),
+            (NAN, "must be a whole number of GPUs, or a fraction of one, found nan"),
+            (INF, "must be at most 1,000,000, found inf"),
+            ("two", "must be a whole number of GPUs, or a fraction of one, found 'two'"),
+            ("9" * 5000, f"must be at most 1,000,000, found '{'9' * 56}..."),
+            (None, "must be a whole number of GPUs, or a fraction of one, found None"),
         ],
     )
     def test_gang(self, value: object, problem: str) -> None:
@@ -222,7 +222,7 @@ class TestJobFaults:
 
     def test_all_faults_at_once(self) -> None:
         assert refusal(Job, "a", num_gpus=0, weight=-1, steps=5).splitlines() == [
-            "job 'a', field num_gpus: must be at least 1, found 0",
+            "job 'a', field num_gpus: must be at least 0.001 of a GPU, found 0",
             "job 'a', field weight: must be greater than 0, found -1",
             "job 'a', field steps: is not known; did you mean 'steps_done' or 'total_steps'?",
         ]
@@ -319,13 +319,13 @@ class TestCsv:
             pytest.param(
                 'job_id,num_gpus,weight,tenant\na,0,-1,x\nb,1,1,"two\nlines"\nc,x,nan,x\nc,inf,1e999,x\n',
                 "jobs.csv, line 6 (job 'c'), field job_id: stands twice, first at jobs.csv, line 5\n"
-                "jobs.csv, line 2 (job 'a'), field num_gpus: must be at least 1, found '0'\n"
+                "jobs.csv, line 2 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found '0'\n"
                 "jobs.csv, line 2 (job 'a'), field weight: must be greater than 0, found '-1'\n"
                 "jobs.csv, line 3 (job 'b'), field tenant: must not contain line breaks or control characters, "
                 "found 'two\\nlines'\n"
-                "jobs.csv, line 5 (job 'c'), field num_gpus: must be a whole number, found 'x'\n"
+                "jobs.csv, line 5 (job 'c'), field num_gpus: must be a whole number of GPUs, or a fraction of one, found 'x'\n"
                 "jobs.csv, line 5 (job 'c'), field weight: must be a finite number, found 'nan'\n"
-                "jobs.csv, line 6 (job 'c'), field num_gpus: must be a whole number, found 'inf'\n"
+                "jobs.csv, line 6 (job 'c'), field num_gpus: must be at most 1,000,000, found 'inf'\n"
                 "jobs.csv, line 6 (job 'c'), field weight: must be a finite number, found '1e999'",
                 id="several lines at once",
             ),
@@ -337,7 +337,7 @@ class TestCsv:
     def test_a_thousand_faults_are_counted(self) -> None:
         path = file("jobs.csv", "job_id,num_gpus\n" + "".join(f"j{i},0\n" for i in range(1000)))
         shown = refusal(JobSet.from_file, path).splitlines()
-        assert shown[0] == "jobs.csv, line 2 (job 'j0'), field num_gpus: must be at least 1, found '0'"
+        assert shown[0] == "jobs.csv, line 2 (job 'j0'), field num_gpus: must be at least 0.001 of a GPU, found '0'"
         assert shown[20:] == ["... and 980 more faults of this kind"]
 
 
@@ -385,7 +385,7 @@ class TestJson:
             pytest.param(
                 '[1, {"job_id": "a", "num_gpus": 0}, "b", []]',
                 "jobs.json, entry 1: must be a mapping of field to value, found 1\n"
-                "jobs.json, entry 2 (job 'a'), field num_gpus: must be at least 1, found 0\n"
+                "jobs.json, entry 2 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found 0\n"
                 "jobs.json, entry 3: must be a mapping of field to value, found 'b'\n"
                 "jobs.json, entry 4: must be a mapping of field to value, found []",
                 id="entries that are no objects",
@@ -412,7 +412,7 @@ class TestJsonLines:
         content = '{"job_id": "a", "num_gpus": -2}\n[]\n\n{"job_id": "a", "size": 1}\n'
         assert refusal(JobSet.from_file, file("jobs.jsonl", content)).splitlines() == [
             "jobs.jsonl, line 4 (job 'a'), field job_id: stands twice, first at jobs.jsonl, line 1",
-            "jobs.jsonl, line 1 (job 'a'), field num_gpus: must be at least 1, found -2",
+            "jobs.jsonl, line 1 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found -2",
             "jobs.jsonl, line 2: must be a mapping of field to value, found []",
             f"jobs.jsonl, line 4 (job 'a'), field size: is not known; {FIELD_LIST}",
         ]
@@ -458,7 +458,7 @@ class TestGavelTrace:
             (trace_line().replace("\t", ","), "line 3: has 1 tab-separated fields, Gavel's trace has 10"),
             (trace_line(steps=0), "line 3 (job '1'), field total_steps: must be greater than 0, found '0'"),
             (trace_line(steps=""), "line 3 (job '1'), field total_steps: must be a number, found ''"),
-            (trace_line(gang=0), "line 3 (job '1'), field num_gpus: must be at least 1, found '0'"),
+            (trace_line(gang=0), "line 3 (job '1'), field num_gpus: must be at least 0.001 of a GPU, found '0'"),
             (trace_line(weight=-1), "line 3 (job '1'), field weight: must be greater than 0, found '-1'"),
             (trace_line(arrival="noon"), "line 3 (job '1'), field arrival_seconds: must be a number, found 'noon'"),
             (trace_line(slo=0), "line 3 (job '1'), field deadline_factor: must be greater than 0, found '0'"),

@@ -289,7 +289,7 @@ def test_a_hundred_thousand_jobs_are_dealt_out_to_the_last_digit() -> None:
         ({"pair_throughputs": "fast"}, "pair_throughputs: must be an array of numbers"),
         ({"pair_throughputs": [[[1.0], [1.0, 2.0]], [[1.0], [1.0]]]}, "pair_throughputs: must be an array of numbers"),
         ({"pair_kinds": ["a", "b"]}, "pair_kinds: must be an array of numbers"),
-        ({"pair_kinds": [0, 0], "num_gpus": [1, 2]}, "kind 0 has gangs of 1 and 2 GPUs, and only equal gangs share"),
+        ({"pair_kinds": [0, 0], "num_gpus": [1, 2]}, "kind 0 has gangs of 1 and 2 GPUs, and only equal whole gangs share"),
     ],
 )
 def test_wrong_pairs_are_refused(arrays: dict[str, Any], message: str) -> None:

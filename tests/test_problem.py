@@ -105,10 +105,10 @@ class TestFromArrays:
         np.testing.assert_array_equal(problem.prices_per_hour, [2.5, NAN])
         np.testing.assert_array_equal(problem.previous_fractions, [[0.5, 0.5], [0, 1], [0, 0]])
 
-    def test_gangs_are_whole_numbers(self) -> None:
-        problem = from_arrays(SPEEDS, COUNTS, num_gpus=[1.0, 2.0, 4.0])
-        assert problem.num_gpus.dtype == np.int64
-        assert problem.num_gpus.tolist() == [1, 2, 4]
+    def test_gangs_are_whole_numbers_or_fractions_of_one_gpu(self) -> None:
+        problem = from_arrays(SPEEDS, COUNTS, num_gpus=[1, 2.0, 0.25])
+        assert problem.num_gpus.dtype == np.float64
+        assert problem.num_gpus.tolist() == [1, 2, 0.25]
 
     def test_steps_remaining_are_the_total_unless_said(self) -> None:
         assert from_arrays(SPEEDS, COUNTS, total_steps=[5, 6, 7]).steps_remaining.tolist() == [5, 6, 7]
@@ -173,7 +173,11 @@ class TestFaultsInArrays:
     @pytest.mark.parametrize(
         ("field", "rule", "wrong"),
         [
-            ("num_gpus", "must be a whole number from 1 to 1,000,000", [0, -1, 1.5, NAN, INF]),
+            (
+                "num_gpus",
+                "must be a whole number from 1 to 1,000,000, or a fraction of one GPU of at least 0.001",
+                [0, -1, 0.0005, 1.5, NAN, INF],
+            ),
             ("weights", "must be a finite number greater than 0", [0, -1, NAN, INF]),
             ("priorities", "must be a finite number", [NAN, INF, -INF]),
             ("steps_remaining", "must be a finite number of at least 0", [-1, NAN, INF]),

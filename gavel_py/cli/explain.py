@@ -10,7 +10,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import Request, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import counted, emit, number, table_text, width
+from gavel_py.cli.output import counted, emit, gang_text, number, table_text, width
 
 __all__ = ["command"]
 
@@ -62,7 +62,8 @@ def _report(explanation: gp.Explanation, label: str) -> Iterator[str]:
 
 def _share(explanation: gp.Explanation, label: str) -> str:
     """What the job gets."""
-    gang = counted(explanation.num_gpus, "GPU")
+    size = explanation.num_gpus
+    gang = f"{gang_text(size)} of a GPU" if size < 1 else counted(int(size), "GPU")
     speed = f"{number(explanation.throughput)} steps/s, {number(explanation.normalized_throughput)} of an equal share"
     times = [f"{part:.1%} on {name}" for name, part in explanation.time_fractions.items() if part >= LEAST_TIME]
     waits = 1 - sum(explanation.time_fractions.values())

@@ -18,7 +18,7 @@ import click
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["counted", "csv_text", "emit", "number", "table_text", "width"]
+__all__ = ["counted", "csv_text", "emit", "gang_text", "number", "table_text", "width"]
 
 LEAST_TEXT = 16
 """Columns that text gets at least, before it folds."""
@@ -121,6 +121,11 @@ def width() -> int:
 def counted(count: int, word: str) -> str:
     """Return "1 job", "2 jobs"."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def gang_text(num_gpus: float) -> str:
+    """Return the GPUs of a gang, or the fraction of one in four significant digits."""
+    return f"{num_gpus:.4g}" if num_gpus < 1 else str(num_gpus)
 
 
 def number(value: float | None) -> str:

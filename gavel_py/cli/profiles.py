@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.output import emit, number, table_text
+from gavel_py.cli.output import emit, gang_text, number, table_text
 
 __all__ = ["command"]
 
@@ -42,8 +42,8 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
     emit(table_text("", ["profile", "kept", "job types", "gang sizes", "accelerators"], rows, text_columns=5), None)
 
 
-def _sizes(sizes: tuple[int, ...]) -> str:
-    return ", ".join(str(size) for size in sizes)
+def _sizes(sizes: tuple[float, ...]) -> str:
+    return ", ".join(gang_text(size) for size in sizes)
 
 
 @command.command("show")
@@ -62,13 +62,14 @@ def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
 
 
 def _profile_text(profile: gp.ThroughputProfile) -> str:
-    sizes = [(kind, gang) for kind in profile.job_types for gang in profile.gang_sizes]
+    measured = {(each, row.num_gpus) for row in profile.rows for each in (row.job_type, row.partner_job_type)}
+    sizes = [(kind, gang) for kind in profile.job_types for gang in profile.gang_sizes if (kind, gang) in measured]
     rows = []
     for kind, gang in sizes:
         cells = [_cell(profile, kind, gang, accelerator) for accelerator in profile.accelerators]
         if any(cells):
             memory = [profile.gpu_memory_gb(kind, gang, accelerator) for accelerator in profile.accelerators]
-            rows.append([kind, str(gang), _size(max(filter(None, memory), default=None)), *cells])
+            rows.append([kind, gang_text(gang), _size(max(filter(None, memory), default=None)), *cells])
     columns, rows = _told(["job type", "GPUs", MEMORY, *profile.accelerators], rows, 2)
     return table_text(f"{profile.name}: steps/s of the whole gang", columns, rows)
 
@@ -84,7 +85,7 @@ def _size(memory_gb: float | None) -> str:
     return "" if memory_gb is None else number(memory_gb)
 
 
-def _cell(profile: gp.ThroughputProfile, job_type: str, gang: int, accelerator: str) -> str:
+def _cell(profile: gp.ThroughputProfile, job_type: str, gang: float, accelerator: str) -> str:
     return number(profile.throughput(job_type, gang, accelerator)) if profile.has(job_type, gang, accelerator) else ""
 
 
@@ -97,7 +98,7 @@ def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
         own, other = (m.steps_per_second, m.partner_job_type)
         if m.job_type != job_type:
             own, other = m.partner_steps_per_second or 0.0, m.job_type
-        rows.append([m.accelerator, m.placement, other or "", m.source, str(m.num_gpus), _size(m.gpu_memory_gb), number(own)])
+        rows.append([m.accelerator, m.placement, other or "", m.source, gang_text(m.num_gpus), _size(m.gpu_memory_gb), number(own)])
     columns, rows = _told(["accelerator", "placement", "shared with", "source", "GPUs", MEMORY, "steps/s"], rows, 5)
     return table_text(job_type, columns, rows, text_columns=4)
 

@@ -13,7 +13,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import csv_text, emit, table_text, width
+from gavel_py.cli.output import csv_text, emit, gang_text, table_text, width
 from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option
 
 __all__ = ["Played", "command", "delivery_text", "play", "rounds_text"]
@@ -131,7 +131,7 @@ def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
         for job, row in zip(jobs, cells, strict=True):
             # The GPUs stand in the table's first round and wherever they change.
             stays = [k != group[0] and row[k] == row[k - 1] and job.job_id in rounds[k].kept for k in group]
-            rows.append([job.job_id, str(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
+            rows.append([job.job_id, gang_text(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
         tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", columns, rows, text_columns=len(columns)))
     return "\n".join(tables)
 
@@ -181,7 +181,7 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
     rows = (
         [
             job.job_id,
-            str(job.num_gpus),
+            gang_text(job.num_gpus),
             f"{job.promised_seconds:.0f}",
             f"{job.delivered_seconds:.0f}",
             f"{job.shortfall_seconds:.0f}",

@@ -38,7 +38,7 @@ def check_known(profile: gp.Profile, pairs: object) -> None:
         raise gp.InputError(f"profile {profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
 
 
-def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, int]) -> str:
+def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, float]) -> str:
     """Return the pairs that share the most, and how many there are in all; label: the policy, where there are several."""
     pairs = allocation.pairs
     heading = f" under {label}" if label else ""

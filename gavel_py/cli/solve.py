@@ -13,7 +13,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import counted, csv_text, emit, number, table_text
+from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text
 from gavel_py.cli.rounds import Played, delivery_text, play, rounds_text
 from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option, sharing_text
 from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
@@ -169,7 +169,7 @@ def _jobs_table(inputs: Inputs, allocation: gp.Allocation) -> str:
     for i, job_id in enumerate(allocation.job_ids):
         fractions = [_share(allocation, i, j) for j in range(len(allocation.accelerator_types))]
         speed = [number(allocation.throughputs[i]), number(allocation.normalized_throughputs[i])]
-        rows.append([job_id, jobs[job_id].job_type, str(jobs[job_id].num_gpus), *fractions, *speed])
+        rows.append([job_id, jobs[job_id].job_type, gang_text(jobs[job_id].num_gpus), *fractions, *speed])
     title = f"Time of each job on each accelerator type ({allocation.policy})"
     return table_text(title, columns, rows, text_columns=2) + _spread_text(allocation)
 

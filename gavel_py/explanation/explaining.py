@@ -16,6 +16,7 @@ from gavel_py.explanation.reasons import reasons_of
 from gavel_py.explanation.records import Explanation
 from gavel_py.policies import Policy
 from gavel_py.problem import AllocationProblem
+from gavel_py.problem_arrays import plain_size
 
 __all__ = ["explain"]
 
@@ -48,7 +49,7 @@ def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max
         job_id=job_id,
         policy=allocation.policy,
         options=allocation.options,
-        num_gpus=int(problem.num_gpus[i]),
+        num_gpus=plain_size(problem.num_gpus[i]),
         equal_jobs=reasons.equal_jobs,
         time_fractions=_by_type(allocation, allocation.time_fractions[i]),
         gpus=_by_type(allocation, problem.num_gpus[i] * allocation.time_fractions[i]),

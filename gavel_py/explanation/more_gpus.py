@@ -13,6 +13,7 @@ from gavel_py.explanation.places import closed_by
 from gavel_py.explanation.reasons import is_certain
 from gavel_py.explanation.records import OneMoreGpu
 from gavel_py.problem import AllocationProblem
+from gavel_py.problem_arrays import plain_size
 
 __all__ = ["one_more_of_each"]
 
@@ -46,17 +47,14 @@ def _compared(now: Allocation, then: Allocation, i: int, name: str, closed: str)
 def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
     """Why job i cannot run on type j, with one GPU more of it either; empty where it can."""
     assert now.evidence is not None  # noqa: S101
-    gang = int(problem.num_gpus[i])
+    size = plain_size(problem.num_gpus[i])
+    gang = f"its gang of {size}" if size >= 1 else f"its {size:g} of a GPU"
     if now.evidence.problem.runnable[i, j]:
         return ""
     if problem.runnable[i, j]:
         return f"{closed_by(now.evidence, i).get(j, 'a constraint')} keeps it off"
     if problem.throughputs[i, j] == 0:
         return "it cannot run there"
-    if problem.capacities[j] < gang <= problem.capacities[j] + 1:
-        return f"its gang of {gang} does not fit there now, and whether nodes would hold it then, a count does not tell"
-    return (
-        f"its gang of {gang} cannot be placed there"
-        if gang > problem.capacities[j]
-        else "it may not run there, or no nodes or GPUs hold it"
-    )
+    if problem.capacities[j] < size <= problem.capacities[j] + 1:
+        return f"{gang} does not fit there now, and whether nodes would hold it then, a count does not tell"
+    return f"{gang} cannot be placed there" if size > problem.capacities[j] else "it may not run there, or no nodes or GPUs hold it"

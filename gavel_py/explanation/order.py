@@ -52,7 +52,7 @@ class Turn:
     @property
     def held(self) -> Floats:
         """(K,) GPUs that those before it hold."""
-        gpus: Floats = np.where(self.before, self.jobs.num_gpus, 0).astype(float) @ self.fractions
+        gpus: Floats = np.where(self.before, self.jobs.num_gpus, 0.0) @ self.fractions
         return gpus
 
     @property
@@ -112,8 +112,8 @@ def turn_bindings(turn: Turn) -> Iterator[Binding]:
 
 
 def _gone(turn: Turn, j: int) -> Binding:
-    name, gang = turn.jobs.accelerator_types[j], int(turn.jobs.num_gpus[turn.at])
+    name, gang = turn.jobs.accelerator_types[j], turn.jobs.num_gpus[turn.at]
     count = int((turn.before & (turn.fractions[:, j] > SOME)).sum())
     jobs = "1 job" if count == 1 else f"{count} jobs"
     text = f"{name} was taken: {jobs} before it had {turn.held[j]:.4g} of {turn.jobs.capacities[j]:g} GPUs"
-    return Binding("gpus", name, None, text + (f", and its gang needs {gang}" if gang > 1 else ""))
+    return Binding("gpus", name, None, text + (f", and its gang needs {gang:.0f}" if gang > 1 else ""))

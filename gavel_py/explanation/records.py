@@ -75,7 +75,7 @@ class Explanation:
     job_id: str
     policy: str
     options: dict[str, Any]
-    num_gpus: int
+    num_gpus: float
     equal_jobs: int
     time_fractions: dict[str, float]
     gpus: dict[str, float]

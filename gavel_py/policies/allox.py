@@ -27,7 +27,7 @@ class Allox(FormulaPolicy):
     """AlloX: min Σ_i (position_i · n_i / T_ij + t_i) over all ways to queue whole jobs on GPUs; those in front run now.
 
     position_i: 1 for the last job on its GPU, 2 for the one before it, ..., so the sum is that of all completion times;
-    n_i: steps remaining; t_i: seconds since arrival, which changes nothing. Jobs of one GPU only.
+    n_i: steps remaining; t_i: seconds since arrival, which changes nothing. Jobs of one whole GPU only.
     Source: AlloX (EuroSys 2020), without its limit to the users who are worst off.
     """
 
@@ -38,10 +38,10 @@ class Allox(FormulaPolicy):
     reads = ("steps_remaining", "arrival_seconds", "job_ids")
 
     def view(self, jobs: JobClasses) -> JobClasses:
-        wide = np.flatnonzero(jobs.num_gpus > 1).tolist()
-        text = "serves jobs of one GPU only"
+        others = np.flatnonzero(jobs.num_gpus != 1).tolist()
+        text = "serves jobs of one whole GPU only"
         InputError.raise_any(
-            [Fault(f"job {jobs.example(i)!r}", "num_gpus", f"is {jobs.num_gpus[i]}, and {self.name} {text}") for i in wide]
+            [Fault(f"job {jobs.example(i)!r}", "num_gpus", f"is {jobs.num_gpus[i]:g}, and {self.name} {text}") for i in others]
         )
         return super().view(jobs)
 

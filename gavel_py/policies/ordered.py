@@ -81,7 +81,7 @@ class OrderedPolicy(Policy):
     def _serve_whole(self, jobs: JobClasses) -> tuple[Floats, Indices]:
         """The same where no rule says anything and each job gets all of its time on one type, or none: whole GPUs are counted."""
         order, runnable = self._order(jobs), jobs.runnable
-        free, sizes = jobs.capacities.tolist(), jobs.num_gpus.astype(float).tolist()
+        free, sizes = jobs.capacities.tolist(), jobs.num_gpus.tolist()
         columns = np.full(len(order), -1, dtype=np.int64)
         kept = order[:0]
         if not self.preemptive:
@@ -172,7 +172,7 @@ class _Free:
 
     def __init__(self, jobs: JobClasses) -> None:
         self.gpus = jobs.capacities.copy()
-        self._gangs = jobs.num_gpus.astype(float)
+        self._gangs = jobs.num_gpus
         costs, most = jobs.limit_tables
         upper = most >= 0
         self._costs, self._left = costs[upper], most[upper].copy()

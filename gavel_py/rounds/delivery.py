@@ -22,7 +22,7 @@ class JobDelivery:
     """
 
     job_id: str
-    num_gpus: int
+    num_gpus: float
     promised_by_type: dict[str, float]
     delivered_by_type: dict[str, float]
     waits: dict[Wait, int] = field(default_factory=dict)

@@ -144,7 +144,7 @@ class JobRows:
             excluded={job_id: self._reasons[job_id] for job_id in ids if job_id in self._reasons} if self._reasons else {},
             prices_per_hour=cluster.prices_per_hour,
             tenants=tuple(job.tenant for job in jobs),
-            num_gpus=gangs.astype(np.int64),
+            num_gpus=gangs,
             weights=weights,
             priorities=priorities,
             steps_remaining=remaining,

@@ -8,6 +8,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem_arrays import plain_size
 from gavel_py.rounds.delivery import DeliveryReport, JobDelivery
 from gavel_py.rounds.waits import WAITS, Wait
 
@@ -37,7 +38,7 @@ class DeliveryLedger:
     def __init__(self, accelerator_types: Sequence[str]) -> None:
         self.accelerator_types = tuple(accelerator_types)
         self._rows: dict[str, int] = {}
-        self._num_gpus: list[int] = []
+        self._num_gpus: list[float] = []
         names = ("promised", "delivered", "deficits", "received", "apart")
         self._tables = {name: np.zeros((0, len(self.accelerator_types))) for name in names}
         self._tables |= {"waits": np.zeros((0, len(WAITS))), "misplaced": np.zeros((0, 1))}
@@ -65,7 +66,7 @@ class DeliveryLedger:
     def record(
         self,
         job_ids: Sequence[str],
-        num_gpus: NDArray[np.int64],
+        num_gpus: Floats,
         runnable: Mask,
         fractions: Floats,
         columns: NDArray[np.int64],
@@ -160,9 +161,9 @@ class DeliveryLedger:
         waits = {reason: int(count) for reason, count in zip(WAITS, tables["waits"][row].tolist(), strict=True) if count}
         return JobDelivery(job_id, self._num_gpus[row], promised, delivered, waits, float(tables["misplaced"][row, 0]))
 
-    def _rows_of(self, job_ids: Sequence[str], num_gpus: NDArray[np.int64]) -> list[int]:
+    def _rows_of(self, job_ids: Sequence[str], num_gpus: Floats) -> list[int]:
         """The row of each job; new jobs get rows of zeros."""
-        for job_id, gang in zip(job_ids, num_gpus.tolist(), strict=True):
+        for job_id, gang in zip(job_ids, map(plain_size, num_gpus.tolist()), strict=True):
             if job_id not in self._rows:
                 self._rows[job_id] = len(self._rows)
                 self._num_gpus.append(gang)
@@ -173,7 +174,7 @@ class DeliveryLedger:
             self._tables = {name: np.concatenate([each, np.zeros((new, each.shape[1]))]) for name, each in self._tables.items()}
         return [self._rows[job_id] for job_id in job_ids]
 
-    def _resize(self, row: int, gang: int) -> None:
+    def _resize(self, row: int, gang: float) -> None:
         """Count what a gang of another size was promised and had in seconds of the gang of now, GPU-seconds being the same."""
         for name in ("promised", "delivered", "misplaced"):
             self._tables[name][row] *= self._num_gpus[row] / gang

@@ -27,10 +27,10 @@ def place_of(job: Job, accelerator: str, cluster: Cluster, held: Iterable[Assign
     best, room = None, 0
     for node in nodes:
         left = node.num_gpus - len(taken.get(node.name, ()))
-        if left >= job.num_gpus and (best is None or left < room):
+        if left >= job.whole_gpus and (best is None or left < room):
             best, room = node, left
     if best is None:
         return None
     gone = set(taken.get(best.name, ()))
     free = [(best.name, index) for index in range(best.num_gpus) if index not in gone]
-    return Assignment(accelerator, free[: job.num_gpus])
+    return Assignment(accelerator, free[: job.whole_gpus])

@@ -29,7 +29,7 @@ WAITS = tuple(Wait)
 
 
 def waits_of(
-    claims: NDArray[np.float64], ran: Mask, open_types: Mask, free: NDArray[np.float64], num_gpus: NDArray[np.int64], new: Mask
+    claims: NDArray[np.float64], ran: Mask, open_types: Mask, free: NDArray[np.float64], num_gpus: NDArray[np.float64], new: Mask
 ) -> NDArray[np.int64]:
     """Return (N,) why each job waited, as its place in `WAITS`; -1 for jobs that ran or are owed nothing.
 

@@ -37,7 +37,7 @@ class JobRecord:
 
     job_id: str
     job_type: str
-    num_gpus: int
+    num_gpus: float
     tenant: str
     outcome: Outcome
     arrival_seconds: float

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gavel_py.problem_arrays import plain_size
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.simulator.usage import Usage
 
@@ -59,7 +60,7 @@ class Summary:
     jct: Distribution
     makespan_seconds: float
     queueing: Distribution
-    queueing_by_gpus: dict[int, Distribution]
+    queueing_by_gpus: dict[float, Distribution]
     usage: dict[str, dict[str, float]]
     starts: int
     preemptions: int
@@ -94,7 +95,7 @@ class Summary:
     def from_dict(cls, document: Mapping[str, Any]) -> Summary:
         """Return the summary that `to_dict` described."""
         plain = {name: document[name] for name in cls.__dataclass_fields__}
-        by_gpus = {int(size): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
+        by_gpus = {plain_size(float(size)): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
         parts = {name: Distribution(**document[name]) for name in ("jct", "queueing")}
         return cls(**plain | parts | {"queueing_by_gpus": by_gpus})
 
@@ -105,7 +106,7 @@ class Tally:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     jcts: array[float] = field(default_factory=lambda: array("d"))
-    queueing: dict[int, array[float]] = field(default_factory=dict)
+    queueing: dict[float, array[float]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     cost: float = 0.0
     promised: float = 0.0

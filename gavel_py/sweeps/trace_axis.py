@@ -11,7 +11,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.sweeps.parts import Choice, Part
 from gavel_py.sweeps.spec import Asked
 from gavel_py.throughput_profiles import ThroughputProfile
-from gavel_py.validation import NotNegative, Positive, Record, Text, Whole
+from gavel_py.validation import GangSize, NotNegative, Positive, Record, Text, Whole
 from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
 
 __all__ = ["Generator", "lacks_type", "trace_choice"]
@@ -34,7 +34,7 @@ class Generator(Record):
     label: ClassVar[str] = "generate"
 
     jobs: Whole
-    gangs: dict[int, Positive] | None = None
+    gangs: dict[GangSize, Positive] | None = None
     durations: list[tuple[Positive, Positive, Positive]] | Text | None = None
     burstiness: NotNegative = 1.0
     heavy_share: NotNegative = 0.0

@@ -13,15 +13,23 @@ from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.measurement import Entry
 from gavel_py.throughput_profiles.missing import Catalogue, Subject, counted, may_use
 
-__all__ = ["gather", "gather_memory", "gather_pairs", "gather_spread"]
+__all__ = ["gather", "gather_memory", "gather_pairs", "gather_spread", "memory_of", "speed_of"]
 
 
 class Kind(NamedTuple):
     """All that decides a job's row."""
 
     job_type: str
-    num_gpus: int
+    num_gpus: float
     allowed: tuple[str, ...] | None
+
+
+def speed_of(speeds: Mapping[Entry, float], entry: Entry) -> float | None:
+    """Return the speed, None where it is not known. A job with a fraction of a GPU that was not measured with it is as fast as one
+    that has the GPU alone: it asks for what it can use of it.
+    """
+    speed = speeds.get(entry)
+    return speeds.get(entry._replace(num_gpus=1)) if speed is None and entry.num_gpus < 1 else speed
 
 
 def gather(
@@ -36,8 +44,9 @@ def gather(
     for row, kind in enumerate(kinds):
         for column, accelerator in enumerate(accelerators):
             entry = Entry(kind.job_type, kind.num_gpus, accelerator)
-            if entry in speeds:
-                table[row, column] = speeds[entry]
+            speed = speed_of(speeds, entry)
+            if speed is not None:
+                table[row, column] = speed
             elif may_use(kind.allowed, accelerator):
                 missing.append((row, entry))
     if missing:
@@ -47,21 +56,27 @@ def gather(
 
 def gather_spread(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
     """Return (N, K) steps/s of the jobs running alone and spread, NaN where that was not measured."""
-    numbers: dict[tuple[str, int], int] = {}
+    numbers: dict[tuple[str, float], int] = {}
     rows = [numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs]
     table = [[speeds.get(Entry(*kind, name, "spread"), np.nan) for name in accelerators] for kind in numbers]
     return np.array(table, dtype=float).reshape(len(numbers), len(accelerators))[rows]
 
 
+def memory_of(known: Mapping[tuple[str, float], Mapping[str, float]], kind: tuple[str, float]) -> Mapping[str, float]:
+    """Return what is known of a job type and gang size by accelerator; for a fraction of a GPU, or else of one GPU."""
+    own = known.get(kind, {})
+    return {**known.get((kind[0], 1), {}), **own} if kind[1] < 1 else own
+
+
 def gather_memory(
-    known: Mapping[tuple[str, int], Mapping[str, float]], jobs: Sequence[Job], accelerators: Sequence[str]
+    known: Mapping[tuple[str, float], Mapping[str, float]], jobs: Sequence[Job], accelerators: Sequence[str]
 ) -> NDArray[np.float64]:
     """Return (N, K) GB that each job takes of each of its GPUs, NaN where nobody knows; see `ThroughputProfile.gpu_memory_gb`."""
-    numbers: dict[tuple[str, int], int] = {}
+    numbers: dict[tuple[str, float], int] = {}
     rows = [numbers.setdefault((job.job_type, job.num_gpus), len(numbers)) for job in jobs]
     table = np.full((len(numbers), len(accelerators)), np.nan)
     for row, kind in enumerate(numbers):
-        sizes = known.get(kind, {})
+        sizes = memory_of(known, kind)
         most = max(sizes.values(), default=np.nan)
         table[row] = [sizes.get(accelerator, most) for accelerator in accelerators]
     return table[rows]

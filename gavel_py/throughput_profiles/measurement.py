@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import model_validator
 
 from gavel_py.errors import Fault
-from gavel_py.validation import Name, NotNegative, Positive, Record, Text, Whole
+from gavel_py.validation import GangSize, Name, NotNegative, Positive, Record, Text
 
 __all__ = ["PLACEMENTS", "Entry", "Measurement", "Placement", "Row", "collect"]
 
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     """What a throughput is asked for: the speed of a gang of `job_type`, alone or while sharing with `partner`."""
 
     job_type: str
-    num_gpus: int
+    num_gpus: float
     accelerator: str
     placement: str = "consolidated"
     partner: str | None = None
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     """The plain values of a `Measurement`: what profiles keep, files and the store hold, and the built-in data load fast as."""
 
     job_type: str
-    num_gpus: int
+    num_gpus: float
     accelerator: str
     placement: str
     steps_per_second: float
@@ -52,8 +52,9 @@ class Row(NamedTuple):
 class Measurement(Record):
     """A measured speed of a whole gang, alone or in a pair that shares the same GPUs.
 
-    num_gpus: GPUs of the gang, in a pair the same for both; placement: consolidated = on as few nodes as possible,
-    spread = over several nodes; steps_per_second: of job_type, 0 = cannot run there;
+    num_gpus: GPUs of the gang, in a pair the same for both, or the fraction of one GPU that a job has, which is never in a pair;
+    placement: consolidated = on as few nodes as possible, spread = over several nodes;
+    steps_per_second: of job_type, 0 = cannot run there;
     partner_job_type, partner_steps_per_second: who shares the GPUs, and its own speed meanwhile;
     source: where the figure comes from;
     gpu_memory_gb: what the gang takes of the memory of each of its GPUs, GB; told of gangs alone, not of pairs.
@@ -66,7 +67,7 @@ class Measurement(Record):
     identifier: ClassVar[str] = "job_type"
 
     job_type: Name
-    num_gpus: Whole
+    num_gpus: GangSize
     accelerator: Name
     placement: Placement = "consolidated"
     steps_per_second: NotNegative
@@ -79,6 +80,8 @@ class Measurement(Record):
     def _check_pair(self) -> Measurement:
         if (self.partner_job_type is None) != (self.partner_steps_per_second is None):
             raise ValueError("partner_job_type and partner_steps_per_second must be given together")
+        if self.partner_job_type is not None and self.num_gpus < 1:
+            raise ValueError("a pair shares whole GPUs; give the speed of a job with a fraction of a GPU without partner")
         if self.partner_job_type == self.job_type and self.partner_steps_per_second != self.steps_per_second:
             raise ValueError("a pair of one job type with itself must have the same steps_per_second on both sides")
         if self.partner_job_type is not None and self.gpu_memory_gb is not None:

@@ -56,7 +56,7 @@ class Catalogue(NamedTuple):
 def nearest_entries(entries: Iterable[Entry], wanted: Entry, count: int = 5) -> tuple[Entry, ...]:
     """Return the entries of the same job type that come nearest: same pair, placement, accelerator, then gang size."""
 
-    def distance(entry: Entry) -> tuple[bool, bool, bool, int, int]:
+    def distance(entry: Entry) -> tuple[bool, bool, bool, float, float]:
         return (
             entry.partner != wanted.partner,
             entry.placement != wanted.placement,

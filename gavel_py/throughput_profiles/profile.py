@@ -15,7 +15,7 @@ from gavel_py import reading
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import builtin, formats
-from gavel_py.throughput_profiles.gathering import gather, gather_memory, gather_pairs, gather_spread
+from gavel_py.throughput_profiles.gathering import gather, gather_memory, gather_pairs, gather_spread, memory_of, speed_of
 from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
 from gavel_py.throughput_profiles.missing import Catalogue, nearest_entries
@@ -83,8 +83,8 @@ class ThroughputProfile:
         return tuple(dict.fromkeys(entry.job_type for entry in self._speeds))
 
     @cached_property
-    def gang_sizes(self) -> tuple[int, ...]:
-        """The gang sizes measured, in GPUs, smallest first."""
+    def gang_sizes(self) -> tuple[float, ...]:
+        """The gang sizes measured, in GPUs, smallest first; fractions of a GPU come before whole ones."""
         return tuple(sorted({row.num_gpus for row in self.rows}))
 
     @cached_property
@@ -101,21 +101,23 @@ class ThroughputProfile:
         return Catalogue(self.name, self.job_types, self.accelerators, self._speeds)
 
     def has(
-        self, job_type: str, num_gpus: int, accelerator: str, placement: str = "consolidated", partner: str | None = None
+        self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
     ) -> bool:
-        """Say whether this was measured, be it zero."""
-        return Entry(job_type, num_gpus, accelerator, placement, partner) in self._speeds
+        """Say whether `throughput` knows this, be it zero."""
+        return speed_of(self._speeds, Entry(job_type, num_gpus, accelerator, placement, partner)) is not None
 
     def throughput(
-        self, job_type: str, num_gpus: int, accelerator: str, placement: str = "consolidated", partner: str | None = None
+        self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
     ) -> float:
         """Return the steps/s of a whole gang; with a `partner`, its own steps/s while the two share the same GPUs.
+
+        A job with a fraction of a GPU has the speed measured with that fraction, or else that of one GPU.
 
         Raises `UnknownNameError` for a name that the profile does not know at all, `MissingThroughputError` when all are known
         but this combination was not measured.
         """
         entry = Entry(job_type, num_gpus, accelerator, placement, partner)
-        speed = self._speeds.get(entry)
+        speed = speed_of(self._speeds, entry)
         if speed is None:
             raise self._error(entry)
         return speed
@@ -126,14 +128,14 @@ class ThroughputProfile:
         return error(*(self._catalogue.fault(subject) for subject in unknown))
 
     def pair(
-        self, job_type: str, partner: str, num_gpus: int, accelerator: str, placement: str = "consolidated"
+        self, job_type: str, partner: str, num_gpus: float, accelerator: str, placement: str = "consolidated"
     ) -> tuple[float, float]:
         """Return the steps/s of `job_type` and of `partner` while they share the same GPUs; errors as `throughput`."""
         own = self.throughput(job_type, num_gpus, accelerator, placement, partner)
         return own, self.throughput(partner, num_gpus, accelerator, placement, job_type)
 
     def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
-        """Return the steps/s of the job's gang running alone; errors as `throughput`."""
+        """Return the steps/s of the job's gang running alone, or with its fraction of a GPU; errors as `throughput`."""
         return self.throughput(job.job_type, job.num_gpus, accelerator, placement)
 
     def nearest_entries(self, entry: Entry, count: int = 5) -> tuple[Entry, ...]:
@@ -169,18 +171,19 @@ class ThroughputProfile:
         """
         return gather_memory(self._memory, jobs, accelerators) if self._memory else None
 
-    def gpu_memory_gb(self, job_type: str, num_gpus: int, accelerator: str) -> float | None:
+    def gpu_memory_gb(self, job_type: str, num_gpus: float, accelerator: str) -> float | None:
         """Return what a gang takes of the memory of each of its GPUs, GB, None where that is not known.
 
+        A job with a fraction of a GPU takes what was measured with that fraction, or else what it takes with one GPU.
         Where it was not measured on this accelerator, it is the most that the same gang takes on any other.
         """
-        by_accelerator = self._memory.get((job_type, num_gpus), {})
+        by_accelerator = memory_of(self._memory, (job_type, num_gpus))
         return by_accelerator.get(accelerator, max(by_accelerator.values(), default=None))
 
     @cached_property
-    def _memory(self) -> dict[tuple[str, int], dict[str, float]]:
+    def _memory(self) -> dict[tuple[str, float], dict[str, float]]:
         """By job type and gang size, then by accelerator: the most of both placements."""
-        known: dict[tuple[str, int], dict[str, float]] = {}
+        known: dict[tuple[str, float], dict[str, float]] = {}
         for row in self.rows:
             if row.gpu_memory_gb is not None:
                 sizes = known.setdefault((row.job_type, row.num_gpus), {})

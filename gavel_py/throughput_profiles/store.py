@@ -50,7 +50,7 @@ class ProfileSummary:
     rows: int
     job_types: tuple[str, ...]
     accelerators: tuple[str, ...]
-    gang_sizes: tuple[int, ...]
+    gang_sizes: tuple[float, ...]
     description: str
     licence: str
     url: str

@@ -11,20 +11,21 @@ from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
 __all__ = ["extend_profile"]
 
-Series = dict[tuple[str, str, str], dict[int, float]]
+Series = dict[tuple[str, str, str], dict[float, float]]
 """By job type, accelerator and placement: steps/s by gang size, running alone."""
 
 
-def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[int]) -> ThroughputProfile:
+def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> ThroughputProfile:
     """Return the profile with estimated throughputs of these gang sizes, where it has none.
 
     With the smallest and largest measured gangs S and L of a job type on an accelerator, in one placement, and its throughput T:
     T(s) = T(L) (s/L)^e beyond L, with e = log(T(L)/T(S)) / log(L/S), but at least 0 and at most 1: more GPUs never make it slower,
     and never do more than their part. Between two measured gangs, T follows the power of s through both. Where one of them is 0,
-    the job cannot run, and T(s) = 0. Types measured at one size only, and gangs below the smallest, are not estimated. Each
-    estimate has a source that says so. What it takes of the memory of each GPU is what the next smaller gang takes.
+    the job cannot run, and T(s) = 0. Types measured at one size only, gangs below the smallest, and fractions of a GPU, which are as
+    fast as one GPU where they were not measured, are not estimated. Each estimate has a source that says so. What it takes of the
+    memory of each GPU is what the next smaller gang takes.
     """
-    sizes = sorted(set(gang_sizes))
+    sizes = sorted(size for size in set(gang_sizes) if size >= 1)
     estimated = [
         Measurement(
             job_type=job_type,
@@ -55,12 +56,12 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[int]) -> Thr
 def _alone(profile: ThroughputProfile) -> Series:
     series: Series = defaultdict(dict)
     for row in profile.rows:
-        if row.partner_job_type is None:
+        if row.partner_job_type is None and row.num_gpus >= 1:
             series[row.job_type, row.accelerator, row.placement][row.num_gpus] = row.steps_per_second
     return series
 
 
-def _estimates(speeds: Mapping[int, float], sizes: Iterable[int]) -> Iterator[tuple[int, float, str, int]]:
+def _estimates(speeds: Mapping[float, float], sizes: Iterable[float]) -> Iterator[tuple[float, float, str, float]]:
     """Gang size, steps/s, source, and the largest measured gang below."""
     measured = sorted(speeds)
     for size in sizes:
@@ -79,7 +80,7 @@ def _estimates(speeds: Mapping[int, float], sizes: Iterable[int]) -> Iterator[tu
         yield size, speed, f"estimated from {low} and {high} GPUs, exponent {exponent:.3f}", base
 
 
-def _exponent(speeds: Mapping[int, float], low: int, high: int) -> float:
+def _exponent(speeds: Mapping[float, float], low: float, high: float) -> float:
     if not (speeds[low] > 0 and speeds[high] > 0):
         return 0.0
     return math.log(speeds[high] / speeds[low]) / math.log(high / low)

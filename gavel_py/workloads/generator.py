@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import ThroughputProfile
+from gavel_py.validation import gang_size
 from gavel_py.workloads.arrivals import arrivals
 from gavel_py.workloads.durations import PUBLISHED_DURATIONS, Empirical, LogUniform
 from gavel_py.workloads.models import Models
@@ -22,7 +23,7 @@ from gavel_py.workloads.trace import Trace
 
 __all__ = ["PUBLISHED_GANGS", "generate_trace"]
 
-PUBLISHED_GANGS: Mapping[int, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
+PUBLISHED_GANGS: Mapping[float, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 """Parts of the jobs by gang size in Gavel's experiments with several GPUs."""
 
 ASPECTS = ("phase", "gap", "gang", "type", "piece", "duration", "weight")
@@ -50,7 +51,7 @@ def generate_trace(
     *,
     jobs_per_hour: float | None,
     burstiness: float = 1.0,
-    gang_mix: Mapping[int, float] | None = None,
+    gang_mix: Mapping[float, float] | None = None,
     durations: LogUniform | Empirical | None = None,
     heavy_share: float = 0.0,
     heavy_weight: float = 5.0,
@@ -60,9 +61,10 @@ def generate_trace(
     """Return `num_jobs` jobs drawn at random; the same arguments give the same trace, byte for byte.
 
     jobs_per_hour: None = all at time 0; burstiness: coefficient of variation of the times between arrivals, 1 = Poisson;
-    gang_mix: weights by gang size, as published unless said; durations: on the reference accelerator, as published unless said;
-    total_steps = duration x throughput there, rounded; heavy_share of the jobs weigh heavy_weight, the others 1. Job types are all
-    alike likely among those that the profile has for the gang size on all of its accelerators.
+    gang_mix: weights by gang size, fractions of a GPU included, as published unless said;
+    durations: on the reference accelerator, as published unless said; total_steps = duration x throughput there, rounded;
+    heavy_share of the jobs weigh heavy_weight, the others 1. Job types are all alike likely among those that the profile has for
+    the gang size on all of its accelerators.
     Source of the defaults: Narayanan et al., OSDI 2020.
     """
     if num_jobs < 1:
@@ -73,8 +75,7 @@ def generate_trace(
         problem = f"{reference!r} is not in profile {profile.name!r}; known: {', '.join(profile.accelerators)}"
         raise InputError(Fault("generate", "reference", problem))
     models = Models(profile, reference, profile.accelerators)
-    gang_mix = PUBLISHED_GANGS if gang_mix is None else gang_mix
-    _check_gangs(gang_mix, models)
+    gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, models)
     draws = _Draws.of(seed, num_jobs)
     times = np.zeros(num_jobs)
     if jobs_per_hour is not None:
@@ -90,9 +91,15 @@ def generate_trace(
     return Trace(submissions, report)
 
 
-def _check_gangs(gang_mix: Mapping[int, float], models: Models) -> None:
-    faults = []
-    for size, weight in gang_mix.items():
+def _checked(gang_mix: Mapping[float, float], models: Models) -> dict[float, float]:
+    faults, checked = [], {}
+    for given, weight in gang_mix.items():
+        try:
+            size = gang_size(given)
+        except ValueError as error:
+            faults.append(Fault("generate", "gang_mix", f"a gang {error}"))
+            continue
+        checked[size] = weight
         if not 0 < weight < math.inf:
             faults.append(Fault("generate", "gang_mix", f"the weight of gangs of {size} must be above 0, found {weight!r}"))
         elif not models.have(size):
@@ -101,16 +108,17 @@ def _check_gangs(gang_mix: Mapping[int, float], models: Models) -> None:
     if not gang_mix:
         faults.append(Fault("generate", "gang_mix", "must name at least one gang size"))
     InputError.raise_any(faults)
+    return checked
 
 
-def _chosen(gang_mix: Mapping[int, float], places: NDArray[np.float64]) -> Sequence[int]:
+def _chosen(gang_mix: Mapping[float, float], places: NDArray[np.float64]) -> Sequence[float]:
     sizes, weights = list(gang_mix), np.array(list(gang_mix.values()))
     chosen = np.searchsorted(np.cumsum(weights[:-1] / weights.sum()), places, side="right")
     return [sizes[index] for index in chosen]
 
 
 def _submission(
-    number: int, models: Models, arrival: float, seconds: float, num_gpus: int, part: float, weight: float
+    number: int, models: Models, arrival: float, seconds: float, num_gpus: float, part: float, weight: float
 ) -> Submission:
     candidates = models.at(num_gpus, models.reference)
     job_type = candidates[int(part * len(candidates))]

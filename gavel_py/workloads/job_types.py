@@ -92,7 +92,7 @@ def _lacking(trace: Trace, models: Models) -> list[Fault]:
     return [head, *(Fault(where, "", f"gangs of {size} GPUs on {on}: {counted(number)}") for (size, on), number in lacking.items())]
 
 
-def _extrapolated(sizes: Sequence[int]) -> str:
+def _extrapolated(sizes: Sequence[float]) -> str:
     listed = ", ".join(map(str, sizes))
     return (
         f"Throughputs of gangs of {listed} GPUs are estimated from those measured: T(s) = T(L) (s/L)^e beyond the largest "

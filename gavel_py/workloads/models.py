@@ -22,11 +22,11 @@ class Models:
         """Return the accelerator on which steps are counted for a job that ran there."""
         return accelerator if accelerator in self.profile.accelerators else self.reference
 
-    def have(self, num_gpus: int) -> bool:
+    def have(self, num_gpus: float) -> bool:
         """Say whether any type is known for this gang."""
         return bool(self.at(num_gpus, self.reference))
 
-    def _at(self, num_gpus: int, reference: str) -> tuple[str, ...]:
+    def _at(self, num_gpus: float, reference: str) -> tuple[str, ...]:
         """The types of this gang size that run on the reference; a type must be known, be it as 0, on every other accelerator."""
         profile = self.profile
         return tuple(

@@ -88,7 +88,7 @@ def _draw_durations(axes: Any, trace: Trace) -> None:
 
 def _series(trace: Trace) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float64]]]]:
     """Durations above 0, sorted, of the most frequent gang sizes, and of all others together."""
-    by_size: dict[int, list[float]] = {}
+    by_size: dict[float, list[float]] = {}
     for submission in trace:
         if submission.run_seconds:
             by_size.setdefault(submission.job.num_gpus, []).append(submission.run_seconds)

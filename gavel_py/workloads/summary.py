@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem_arrays import plain_size
 from gavel_py.workloads.load import Period, load_over_time
 from gavel_py.workloads.trace import Trace
 
@@ -34,7 +35,7 @@ class Durations:
 class Gang:
     """The jobs of one gang size; gpu_hours and durations: None where no duration was recorded."""
 
-    num_gpus: int
+    num_gpus: float
     num_jobs: int
     gpu_hours: float | None
     durations: Durations | None
@@ -91,7 +92,7 @@ def describe_trace(trace: Trace, periods: int = 12) -> TraceSummary:
         tenants=_counts(submission.job.tenant for submission in trace),
         job_types=_counts(submission.job.job_type for submission in trace),
         durations=_durations(seconds),
-        gangs=tuple(_gang(int(size), seconds[gangs == size]) for size in np.unique(gangs)),
+        gangs=tuple(_gang(plain_size(size), seconds[gangs == size]) for size in np.unique(gangs)),
         periods=load,
     )
 
@@ -101,7 +102,7 @@ def _counts(names: Any) -> dict[str, int]:
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
-def _gang(num_gpus: int, seconds: Floats) -> Gang:
+def _gang(num_gpus: float, seconds: Floats) -> Gang:
     durations = _durations(seconds)
     hours = None if durations is None else float(np.nansum(seconds)) * num_gpus / 3600
     return Gang(num_gpus, len(seconds), hours, durations)

@@ -75,7 +75,7 @@ FAULTS: dict[str, tuple[object, str, str]] = {
     "a pair of one": ({"v100": {A: {B: [1]}}}, f", type 'v100', key {A!r}", "must be a list [own steps/s, partner's steps/s]"),
     "a negative speed": ({"v100": {A: {"null": -1}}}, f", type 'v100', key {A!r}", "must be at least 0, found -1"),
     "no number": ({"v100": {A: {"null": None}}}, f", type 'v100', key {A!r}", "must be a number, found None"),
-    "no GPUs": ({"v100": {"('a', 0)": {"null": 1}}}, ", type 'v100', key \"('a', 0)\"", "must be at least 1, found 0"),
+    "no GPUs": ({"v100": {"('a', 0)": {"null": 1}}}, ", type 'v100', key \"('a', 0)\"", "must be at least 0.001 of a GPU, found 0"),
     "no accelerator": ({"_unconsolidated": {A: {"null": 1}}}, ", type '_unconsolidated'", "must not be empty"),
     "an entry twice": (
         {"v100": {B: {"null": 1}, "('b',1)": {"null": 1}}},

@@ -223,8 +223,8 @@ class TestMeasurement:
         ("field", "value", "problem"),
         [
             ("job_type", "", "must not be empty"),
-            ("num_gpus", 0, "must be at least 1, found 0"),
-            ("num_gpus", 1.5, "must be a whole number, found 1.5"),
+            ("num_gpus", 0, "must be at least 0.001 of a GPU, found 0"),
+            ("num_gpus", 1.5, "must be a whole number of GPUs, or a fraction of one, found 1.5"),
             ("accelerator", "a\nb", "must not contain line breaks or control characters"),
             ("placement", "scattered", "must be one of 'consolidated' or 'spread', found 'scattered'"),
             ("steps_per_second", -1, "must be at least 0, found -1"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gavel_py as gp
-from gavel_py.cli.output import csv_text, number, table_text, width
+from gavel_py.cli.output import csv_text, gang_text, number, table_text, width
 from gavel_py.cli.simulate.metrics import metrics_of
 from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.simulate.played import Played, reasons
@@ -45,14 +45,18 @@ def _gangs(all_played: Sequence[Played]) -> Iterator[str]:
         unit, length = unit_of(each.p99 for each in by_gpus[0].values())
         columns = ["GPUs", "jobs finished", "mean", "median", "90 %", "99 %"]
         rows = [
-            [str(size), f"{each.count:,}", *(number(_per(part, length)) for part in (each.mean, each.median, each.p90, each.p99))]
+            [
+                gang_text(size),
+                f"{each.count:,}",
+                *(number(_per(part, length)) for part in (each.mean, each.median, each.p90, each.p99)),
+            ]
             for size, each in by_gpus[0].items()
         ]
         yield table_text(textwrap.fill(f"Queueing delay by gang ({unit})", width()), columns, rows, text_columns=0)
         return
     means = {size: [each[size].mean if size in each else None for each in by_gpus] for size in sizes}
     unit, length = unit_of(value for row in means.values() for value in row)
-    rows = [[str(size), *(number(_per(value, length)) for value in row)] for size, row in means.items()]
+    rows = [[gang_text(size), *(number(_per(value, length)) for value in row)] for size, row in means.items()]
     title = textwrap.fill(f"Queueing delay by gang, mean ({unit})", width())
     yield table_text(title, ["GPUs", *(played.label for played in all_played)], rows, text_columns=0)
 

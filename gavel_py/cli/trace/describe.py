@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.output import emit, number, table_text, width
+from gavel_py.cli.output import emit, gang_text, number, table_text, width
 from gavel_py.cli.trace.files import FILE, find_profile, format_option, out_option, read, report_text, strict_option, trace_argument
 
 __all__ = ["command"]
@@ -96,7 +96,7 @@ def _gangs(summary: gp.TraceSummary) -> str:
         hours = [None] * 5 if spans is None else [spans.mean, spans.median, spans.p90, spans.p99, spans.longest]
         rows.append(
             [
-                str(gang.num_gpus),
+                gang_text(gang.num_gpus),
                 str(gang.num_jobs),
                 f"{gang.num_jobs / summary.num_jobs:.1%}",
                 "-" if gang.gpu_hours is None else f"{gang.gpu_hours:.0f}",

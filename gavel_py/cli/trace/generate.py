@@ -62,10 +62,10 @@ def command(
     tell(trace, out)
 
 
-def _gangs(text: str) -> dict[int, float]:
+def _gangs(text: str) -> dict[float, float]:
     try:
         pairs = [part.split(":") for part in text.split(",")]
-        return {int(size): float(weight) for size, weight in pairs}
+        return {float(size): float(weight) for size, weight in pairs}
     except ValueError:
         raise click.UsageError(f"--gangs {text!r} is not of the form GPUS:PART,..., as in 1:0.7,2:0.3") from None
 

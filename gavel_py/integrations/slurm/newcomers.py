@@ -45,7 +45,7 @@ class Where:
 
     def smallest_node(self, accelerators: Iterable[str]) -> int:
         """Return the largest gang that fits one node of each of these types: such gangs are not split, as most programs expect."""
-        return min(self._cluster.largest_gang(name, "node") for name in accelerators)
+        return min(int(self._cluster.largest_gang(name, "node")) for name in accelerators)
 
 
 def asks_of(job: SlurmJob) -> str:

@@ -9,7 +9,7 @@ from gavel_py.workloads import extend_profile
 
 __all__ = ["Speeds"]
 
-Measured = Mapping[tuple[str, int, str], float]
+Measured = Mapping[tuple[str, float, str], float]
 
 
 class Speeds:
