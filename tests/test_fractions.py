@@ -203,6 +203,69 @@ class TestAllocations:
         assert level[problem.capacities[0] >= problem.num_gpus].min() == pytest.approx(allocation.objective_value)
 
 
+class TestTraces:
+    PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
+
+    def trace(self) -> gp.Trace:
+        return gp.generate_trace(200, self.PROFILE, jobs_per_hour=10, gang_mix={0.25: 0.3, 0.5: 0.3, 1: 0.2, 4: 0.2}, seed=3)
+
+    def test_a_mix_may_have_parts_of_gpus(self) -> None:
+        trace = self.trace()
+        assert {repr(s.job.num_gpus) for s in trace} == {"0.25", "0.5", "1", "4"}
+        for submission in trace:
+            job = submission.job
+            assert job.total_steps is not None
+            speed = self.PROFILE.throughput(job.job_type, max(1, job.num_gpus), "v100")
+            assert submission.run_seconds == pytest.approx(job.total_steps / speed)
+
+    @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+    def test_files_and_cuts_keep_them(self, form: str, tmp_path: Path) -> None:
+        path = tmp_path / f"trace.{form}"
+        path.write_text(gp.trace_text(self.trace(), form))
+        again = gp.read_trace(path)
+        assert again == self.trace()
+        for changed in (again, again.scale(2), again.window(first=0), again.sample(200)):
+            assert [repr(s.job.num_gpus) for s in changed] == [repr(s.job.num_gpus) for s in again]
+
+    def test_they_are_described(self, tmp_path: Path, gavel: Gavel) -> None:
+        trace = self.trace()
+        summary = gp.describe_trace(trace)
+        assert [repr(gang.num_gpus) for gang in summary.gangs] == ["0.25", "0.5", "1", "4"]
+        hours = sum(s.job.num_gpus * (s.run_seconds or 0) for s in trace) / 3600
+        assert summary.gpu_hours == pytest.approx(hours)
+        assert sum(gang.gpu_hours or 0 for gang in summary.gangs) == pytest.approx(hours)
+        path = tmp_path / "trace.csv"
+        path.write_text(gp.trace_text(trace))
+        shown = gavel("trace", "describe", str(path)).out.splitlines()
+        rows = shown[next(i for i, line in enumerate(shown) if "GPU-hours" in line and "median" in line) + 2 :][:4]
+        assert [row.split()[0] for row in rows] == ["0.25", "0.5", "1", "4"]
+
+    def test_a_size_that_is_none_is_refused(self, gavel: Gavel) -> None:
+        with pytest.raises(
+            gp.InputError, match=r"gang_mix: a gang must be a whole number of GPUs, or a fraction of one, found 1\.5"
+        ):
+            gp.generate_trace(5, self.PROFILE, jobs_per_hour=1, gang_mix={1.5: 1.0})
+        outcome = gavel("trace", "generate", "--jobs", "9", "--static", "--gangs", "0.5:1")
+        assert outcome.code == 0
+        assert {line.split(",")[2] for line in outcome.out.splitlines()[1:]} == {"0.5"}
+
+    def test_types_are_drawn_for_them_as_for_one_gpu(self) -> None:
+        plain = gp.Trace([gp.Submission(gp.Job("a", num_gpus=0.3), run_seconds=60.0)])
+        typed, profile = gp.assign_job_types(plain, self.PROFILE, seed=1, extrapolate=True)
+        whole, _ = gp.assign_job_types(plain.on_whole_gpus(), self.PROFILE, seed=1)
+        assert profile is self.PROFILE
+        assert (typed[0].job.job_type, typed[0].job.total_steps) == (whole[0].job.job_type, whole[0].job.total_steps)
+
+    def test_no_part_of_a_gpu_is_estimated(self) -> None:
+        profile = profile_of((0.25, 0.5), (2, 3.5), (4, 6.0))
+        assert gp.extend_profile(profile, [0.5]) is profile
+        longer = gp.extend_profile(profile, [0.5, 8])
+        assert [row.num_gpus for row in longer.rows] == [0.25, 2, 4, 8]
+        assert longer.throughput("bert", 8, "v100") == gp.extend_profile(profile_of((2, 3.5), (4, 6.0)), [8]).throughput(
+            "bert", 8, "v100"
+        )
+
+
 class TestRounds:
     def test_rounds_refuse_them_and_say_why(self) -> None:
         scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), profile_of((1, 2.0)))

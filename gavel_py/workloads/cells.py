@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["amount", "count", "is_missing", "moment", "required_moment", "run_between"]
+__all__ = ["amount", "count", "is_missing", "moment", "required_moment", "run_between", "whole_or_part"]
 
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
 
@@ -72,3 +72,9 @@ def run_between(start: float, end: float, field: str) -> float:
     if end < start:
         raise InputError(Fault("", field, f"must not be before the start; it is {start - end:,.0f} s before"))
     return end - start
+
+
+def whole_or_part(gpus: float) -> float:
+    """Return what a job gets that asks for so many GPUs in all: less than one as it is, more rounded up to whole ones."""
+    asked = round(gpus, 6)  # sums of parts
+    return asked if asked < 1 else math.ceil(asked)

@@ -95,6 +95,6 @@ def _series(trace: Trace) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.flo
     frequent = sorted(by_size, key=lambda size: (-len(by_size[size]), size))
     named = frequent if len(frequent) <= MOST_LINES else frequent[: MOST_LINES - 1]
     for size in sorted(named):
-        yield f"{size} GPU" if size == 1 else f"{size} GPUs", np.sort(by_size[size])
+        yield f"{size:.3g} GPU" if size <= 1 else f"{size} GPUs", np.sort(by_size[size])
     if len(named) < len(frequent):
         yield "others", np.sort(np.concatenate([by_size[size] for size in frequent[len(named) :]]))

@@ -110,6 +110,22 @@ class Trace(Sequence[Submission]):
         free = (replace(s, job=s.job.model_copy(update={"allowed_accelerators": None})) for s in self.submissions)
         return self.changed(free, f"Jobs that asked for certain types of GPU may run on all of them: {limited:,}.")
 
+    def on_whole_gpus(self) -> Trace:
+        """Return the trace with a GPU of its own for each job that asked for a part of one; it needs no more CPUs and memory."""
+        parts = sum(submission.job.num_gpus < 1 for submission in self.submissions)
+        if not parts:
+            return self
+        said = f"Jobs that asked for a part of a GPU have a whole one: {parts:,}."
+        return self.changed(map(_on_a_whole_gpu, self.submissions), said)
+
+
+def _on_a_whole_gpu(submission: Submission) -> Submission:
+    job = submission.job
+    if job.num_gpus >= 1:
+        return submission
+    needs = {name: getattr(job, name) * job.num_gpus for name in ("cpus_per_gpu", "memory_gb_per_gpu")}
+    return replace(submission, job=job.model_copy(update={"num_gpus": 1, **needs}))
+
 
 def _renamed(submission: Submission, names: Mapping[str, str]) -> Submission:
     job, kind = submission.job, submission.accelerator

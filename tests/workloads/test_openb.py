@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from gavel_py import Job, Submission, ThroughputProfile, assign_job_types, read_trace
+from gavel_py import Job, Submission, ThroughputProfile, assign_job_types, describe_trace, read_trace
 from tests.shared_data import SHARED, needs_shared_data
 from tests.workloads.support import places, read, skipped
 
@@ -21,18 +21,21 @@ def test_pods_become_jobs() -> None:
         + "p1,6000,1000,1,460,,LS,Failed,120,400,120\n"
         + "p2,6000,1000,0,0,,BE,Running,120,400,120\n"
         + "p3,6000,1000,1,1000,,BE,Pending,120,400,\n"
-        + "p4,6000,1000,1,1000,,BE,Running,120,400,500\n",
+        + "p4,6000,1000,1,1000,,BE,Running,120,400,500\n"
+        + "p5,6000,1000,2,500,,BE,Running,130,400,130\n",
     )
-    first, second = trace
+    first, second, third = trace
     job = first.job
     assert (job.job_id, job.num_gpus, job.arrival_seconds, job.cpus_per_gpu) == ("p0", 2, 100, 6)
     assert job.memory_gb_per_gpu == pytest.approx(500 * 2**20 / 1e9)
     assert job.allowed_accelerators == ("V100M16", "T4")
     assert (first.run_seconds, first.wait_seconds, first.status) == (250, 50, "passed")
-    assert (second.job.num_gpus, second.status, second.failed_attempts) == (1, "failed", 1)
+    assert (second.job.num_gpus, second.status, second.failed_attempts) == (0.46, "failed", 1)
+    assert second.job.cpus_per_gpu * 0.46 == pytest.approx(6)
+    assert third.job.num_gpus == 2
     assert skipped(trace) == {"asks for no GPU": 1, "was never scheduled, so its duration is not known": 1}
     assert places(trace) == [("pods.csv, line 6", "deletion_time")]
-    assert "Pods that asked for a part of a GPU (gpu_milli below 1000) get a whole one: 1." in trace.report.assumptions
+    assert "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: 1." in trace.report.assumptions
 
 
 def test_names_of_accelerators_can_be_those_of_a_profile() -> None:
@@ -53,6 +56,16 @@ def test_accelerators_that_a_profile_does_not_know_are_told() -> None:
     assert "Jobs that asked for certain types of GPU may run on all of them: 1." in free.report.assumptions
 
 
+def test_parts_of_gpus_can_be_made_whole() -> None:
+    trace = read("pods.csv", HEADER + "p0,6000,1000,1,500,,LS,Succeeded,100,400,150\np1,8000,0,2,1000,,LS,Succeeded,100,400,150\n")
+    assert [s.job.num_gpus for s in trace] == [0.5, 2]
+    whole = trace.on_whole_gpus()
+    assert [(s.job.num_gpus, s.job.cpus_per_gpu) for s in whole] == [(1, 6), (2, 4)]
+    assert whole[0].job.memory_gb_per_gpu == pytest.approx(1000 * 2**20 / 1e9)
+    assert whole.report.assumptions[-1] == "Jobs that asked for a part of a GPU have a whole one: 1."
+    assert whole.on_whole_gpus() is whole
+
+
 @needs_shared_data
 def test_the_real_pods() -> None:
     trace = read_trace(SHARED / "openb" / "openb_pod_list_gpuspec33.csv", strict=True)
@@ -60,3 +73,7 @@ def test_the_real_pods() -> None:
     assert skipped(trace) == {"asks for no GPU": 1088, "was never scheduled, so its duration is not known": 861}
     assert len(trace) == 6203
     assert Counter(s.status for s in trace)["passed"] == 185
+    gangs = {gang.num_gpus: gang.num_jobs for gang in describe_trace(trace).gangs}
+    assert sum(gangs.values()) == 6203
+    assert sum(number for gpus, number in gangs.items() if gpus < 1) == 2573
+    assert trace.report.assumptions == ()

@@ -47,8 +47,9 @@ def test_jobs_and_tasks_suffice() -> None:
         status="passed",
         accelerator="V100",
     )
-    # 3 x 25 % of a GPU are one.
-    assert (second.job.num_gpus, second.status, second.failed_attempts, second.run_seconds) == (1, "failed", 1, 190)
+    # 3 x 25 % of a GPU
+    assert (second.job.num_gpus, second.status, second.failed_attempts, second.run_seconds) == (0.75, "failed", 1, 190)
+    assert second.job.cpus_per_gpu * 0.75 == pytest.approx(3)
     assert skipped(trace) == {
         "has no start_time, so its submission is not known": 1,
         "had not ended (status Running)": 1,
@@ -56,7 +57,16 @@ def test_jobs_and_tasks_suffice() -> None:
         "has no task with a start and an end, so its duration is not known": 1,
     }
     assert places(trace) == [("pai/pai_task_table.csv, line 8", "inst_num")]
-    assert any(said.startswith("Jobs whose GPUs are no whole number") and ": 1." in said for said in trace.report.assumptions)
+    said = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: 1."
+    assert said in trace.report.assumptions
+
+
+def test_more_than_one_gpu_is_rounded_up() -> None:
+    file("pai/pai_job_table.csv", JOBS)
+    file("pai/pai_task_table.csv", TASKS.replace("j2,worker,3,", "j2,worker,5,").replace("100.0,8.0,25.0", "100.0,10.0,30.0"))
+    trace = read_trace("pai")
+    assert (trace[1].job.num_gpus, trace[1].job.cpus_per_gpu) == (2, 2.5)  # 5 x 30 %
+    assert any(said.startswith("Jobs of more than one GPU that is no whole number") for said in trace.report.assumptions)
 
 
 def test_instances_tell_when_a_job_really_ran_and_how_often_it_was_started_again() -> None:
@@ -114,9 +124,12 @@ SIMULATOR = "job_id,user,num_gpu,num_cpu,submit_time,num_inst,duration,gpu_type,
 
 def test_the_table_of_the_simulator_tells_gpus_per_instance() -> None:
     trace = read(
-        "s.csv", SIMULATOR + "7,alice,0.5,3,100,4,60,T4,12.5,100,80\n8,bob,0,3,100,1,60,CPU,0,,\n9,bob,0.3,3,90,1,60,CPU,,50,\n"
+        "s.csv",
+        SIMULATOR
+        + "7,alice,0.4,3,100,4,60,T4,12.5,100,80\n8,bob,0,3,100,1,60,CPU,0,,\n"
+        + "9,bob,0.3,3,90,1,60,CPU,,50,\n10,eve,0.1,3,200,3,60,T4,0,,\n",
     )
-    bob, alice = trace
+    bob, alice, eve = trace
     assert alice == Submission(
         Job("7", num_gpus=2, tenant="alice", arrival_seconds=100, cpus_per_gpu=6),
         run_seconds=60,
@@ -124,6 +137,10 @@ def test_the_table_of_the_simulator_tells_gpus_per_instance() -> None:
         estimate_seconds=80,
         accelerator="T4",
     )
-    assert (bob.job.num_gpus, bob.wait_seconds, bob.estimate_seconds, bob.accelerator) == (1, None, 50, "")
+    assert (bob.job.num_gpus, bob.wait_seconds, bob.estimate_seconds, bob.accelerator) == (0.3, None, 50, "")
+    assert (eve.job.num_gpus, bob.job.cpus_per_gpu) == (0.3, 10)
     assert skipped(trace) == {"asks for no GPU": 1}
-    assert any(said.startswith("Jobs whose GPUs are no whole number") and ": 1." in said for said in trace.report.assumptions)
+    assert trace.report.assumptions == (
+        "Jobs of more than one GPU that is no whole number (num_inst x num_gpu) get the next larger one: 1.",
+        "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: 1.",
+    )

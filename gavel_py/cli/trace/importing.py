@@ -28,6 +28,7 @@ __all__ = ["command"]
 )
 @click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the trace.")
 @click.option("--any-accelerator", is_flag=True, help="Let jobs run on all types of GPU, whatever they asked for.")
+@click.option("--whole-gpus", is_flag=True, help="Give a whole GPU to jobs that asked for a part of one.")
 @click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept.")
 @click.option("--json", "as_json", is_flag=True, help="Tell what was read as JSON.")
 def command(
@@ -43,6 +44,7 @@ def command(
     profile_out: Path | None,
     renames: tuple[str, ...],
     any_accelerator: bool,
+    whole_gpus: bool,
     store: Path | None,
     as_json: bool,
 ) -> None:
@@ -57,6 +59,8 @@ def command(
     trace = read(file, format_name, strict).map_accelerators(_pairs(renames))
     if any_accelerator:
         trace = trace.on_any_accelerator()
+    if whole_gpus:
+        trace = trace.on_whole_gpus()
     if profile is not None:
         trace, found = gp.assign_job_types(
             trace,

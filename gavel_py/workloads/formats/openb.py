@@ -16,7 +16,7 @@ __all__ = ["IMPORTER"]
 COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
 GB_PER_MIB = 1.048576e-3
-SHARED = "Pods that asked for a part of a GPU (gpu_milli below 1000) get a whole one: {n}."
+SEVERAL = "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: {n}."
 
 
 def _recognises(head: Head) -> bool:
@@ -26,9 +26,10 @@ def _recognises(head: Head) -> bool:
 def _read(path: Path, intake: Intake) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where) as entry:
-            num_gpus = count(row, "num_gpu", 0)
-            if not num_gpus:
+            gpus, part = count(row, "num_gpu", 0), amount(row, "gpu_milli", 1000) / 1000
+            if not gpus:
                 raise SkipError("asks for no GPU")
+            num_gpus = part if gpus == 1 and part < 1 else gpus
             if is_missing(row["scheduled_time"]):
                 raise SkipError("was never scheduled, so its duration is not known")
             scheduled, created = amount(row, "scheduled_time"), amount(row, "creation_time")
@@ -42,11 +43,11 @@ def _read(path: Path, intake: Intake) -> None:
                 status=status,
                 failed_attempts=int(status == "failed"),
             )
-            if amount(row, "gpu_milli", 1000) < 1000:
-                intake.assume(SHARED)
+            if gpus > 1 and part < 1:
+                intake.assume(SEVERAL)
 
 
-def _needs(row: dict[str, str], num_gpus: int) -> dict[str, Any]:
+def _needs(row: dict[str, str], num_gpus: float) -> dict[str, Any]:
     needs: dict[str, Any] = {
         "cpus_per_gpu": amount(row, "cpu_milli", 0) / 1000 / num_gpus,
         "memory_gb_per_gpu": amount(row, "memory_mib", 0) * GB_PER_MIB / num_gpus,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.workloads.cells import amount, count, is_missing
+from gavel_py.workloads.cells import amount, count, is_missing, whole_or_part
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.formats.pai_tables import Instances, gpu_memory_by_job, instances_by_job, pai_rows, required_types
 from gavel_py.workloads.heads import Head
@@ -20,7 +19,8 @@ __all__ = ["IMPORTER"]
 
 JOBS, TASKS = "pai_job_table.csv", "pai_task_table.csv"
 STATUS = {"Terminated": "passed", "Failed": "failed"}
-ROUNDED = "Jobs whose GPUs are no whole number (sum of inst_num x plan_gpu / 100) get the next larger one: {n}."
+ROUNDED = "Jobs of more than one GPU that is no whole number (sum of inst_num x plan_gpu / 100) get the next larger one: {n}."
+JOINED = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: {n}."
 
 
 @dataclass
@@ -63,8 +63,10 @@ def _read(path: Path, intake: Intake) -> None:
             if own.one_gpu_each:
                 fields["gpu_memory_gb"] = memory.get(row["job_name"])
             entry.job(fields, **recorded)
-            if fields["num_gpus"] != own.gpus:
+            if fields["num_gpus"] > 1 and fields["num_gpus"] != round(own.gpus, 6):
                 intake.assume(ROUNDED)
+            if fields["num_gpus"] < 1 and own.instances > 1:
+                intake.assume(JOINED)
 
 
 def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -76,7 +78,7 @@ def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None) -> tupl
     if row["status"] not in STATUS:
         raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
     start, end = _run(tasks, instances)
-    num_gpus = math.ceil(round(tasks.gpus, 6))
+    num_gpus = whole_or_part(tasks.gpus)
     fields = {
         "job_id": row["job_name"],
         "num_gpus": num_gpus,

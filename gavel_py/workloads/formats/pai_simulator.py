@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-from gavel_py.workloads.cells import amount, count, is_missing
+from gavel_py.workloads.cells import amount, count, is_missing, whole_or_part
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
 from gavel_py.workloads.intake import Intake, SkipError
@@ -17,7 +16,8 @@ COLUMNS = ("job_id", "num_gpu", "num_inst", "submit_time", "duration")
 ESTIMATES = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
 """Expected durations, the most particular first: of the job's group and GPUs, of its group, and so on."""
 
-ROUNDED = "Jobs whose GPUs are no whole number (num_inst x num_gpu) get the next larger one: {n}."
+ROUNDED = "Jobs of more than one GPU that is no whole number (num_inst x num_gpu) get the next larger one: {n}."
+JOINED = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: {n}."
 
 
 def _recognises(head: Head) -> bool:
@@ -27,10 +27,11 @@ def _recognises(head: Head) -> bool:
 def _read(path: Path, intake: Intake) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where) as entry:
-            asked = amount(row, "num_gpu", 0) * count(row, "num_inst", 1)
+            instances = count(row, "num_inst", 1)
+            asked = amount(row, "num_gpu", 0) * instances
             if not asked:
                 raise SkipError("asks for no GPU")
-            num_gpus = math.ceil(round(asked, 6))
+            num_gpus = whole_or_part(asked)
             kind = row.get("gpu_type", "")
             entry.job(
                 {
@@ -38,15 +39,17 @@ def _read(path: Path, intake: Intake) -> None:
                     "num_gpus": num_gpus,
                     "arrival_seconds": amount(row, "submit_time"),
                     "tenant": row.get("user", ""),
-                    "cpus_per_gpu": amount(row, "num_cpu", 0) * count(row, "num_inst", 1) / num_gpus,
+                    "cpus_per_gpu": amount(row, "num_cpu", 0) * instances / num_gpus,
                 },
                 run_seconds=amount(row, "duration"),
                 wait_seconds=amount(row, "wait_time", 0) if not is_missing(row.get("wait_time")) else None,
                 estimate_seconds=_estimate(row),
                 accelerator="" if kind == "CPU" or is_missing(kind) else kind,
             )
-            if num_gpus != asked:
+            if num_gpus > 1 and num_gpus != round(asked, 6):
                 intake.assume(ROUNDED)
+            if num_gpus < 1 and instances > 1:
+                intake.assume(JOINED)
 
 
 def _estimate(row: dict[str, str]) -> float | None:
