@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gavel_py.fraction_rows import fraction_rows
 from gavel_py.pair_columns import PairColumns, lonely_rows
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Row, Rules
@@ -24,7 +25,8 @@ def missing_rows(
         assert isinstance(times, ClassTimes)  # noqa: S101
         return _rows_of_pairs(columns, times), columns
     fractions = times.fractions
-    rows: list[Row] = [*gang_rows(problem, fractions, columns.columns_of if columns else {})]
+    of_type = columns.columns_of if columns else {}
+    rows: list[Row] = [*gang_rows(problem, fractions, of_type), *fraction_rows(problem, fractions, of_type)]
     if rows:
         return rows, columns
     rows = [*kind_rows(problem, fractions, columns.second if columns else {})]
@@ -35,9 +37,9 @@ def missing_rows(
 
 
 def _rows_of_pairs(columns: PairColumns, times: ClassTimes) -> list[Row]:
-    """Rows about partners of jobs of their own kind, and, if none is missing, about what whole gangs can use."""
+    """Rows about partners of jobs of their own kind, and, if none is missing, about what whole gangs and fractions can use."""
     lonely = lonely_rows(columns, times)
     if lonely or columns.base.hosts is None:
         return lonely
     parts = times.jobs.spread(columns.folded(times.fractions * columns.parts))
-    return [columns.over_all(row) for row in gang_rows(columns.base, parts)]
+    return [columns.over_all(row) for row in (*gang_rows(columns.base, parts), *fraction_rows(columns.base, parts))]

@@ -36,6 +36,7 @@ FLOORS = [
     {"level_search"},
     {"conic"},
     {"node_rows", "whole_gangs"},
+    {"fraction_rows"},
     {"constraints", "feasibility", "starvation", "filling", "charged_level"},
     {"allocation"},
     {"policies"},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 import gavel_py as gp
+from gavel_py.fraction_rows import fraction_rows
+from gavel_py.whole_gangs import gang_rows
 from tests.commands import Gavel, runner
 from tests.instances import best_level, best_value
 
@@ -201,6 +207,103 @@ class TestAllocations:
         assert allocation.route is not None
         level = problem.num_gpus * allocation.throughputs
         assert level[problem.capacities[0] >= problem.num_gpus].min() == pytest.approx(allocation.objective_value)
+
+
+def on_gpus(sizes: Sequence[float], gpus: int) -> gp.AllocationProblem:
+    jobs = [gp.Job(f"j{i}", job_type="bert", num_gpus=size) for i, size in enumerate(sizes)]
+    speeds = profile_of((1, 2.0), (2, 3.5))
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": gpus}), speeds)
+    return replace(problem, steps_remaining=np.ones(len(jobs)))
+
+
+def fit(sizes: Sequence[float], gpus: Sequence[float]) -> bool:
+    """Whether these jobs, the largest first, find a place on GPUs of which so much is free: tried in all ways."""
+    if not sizes:
+        return True
+    if sizes[0] >= 1:
+        free = [left for left in gpus if left == 1]
+        whole = int(sizes[0])
+        return len(free) >= whole and fit(sizes[1:], [left for left in gpus if left != 1] + free[whole:])
+    places = {left for left in gpus if left >= sizes[0] - 1e-9}
+    return any(fit(sizes[1:], [*gpus[: (at := gpus.index(left))], left - sizes[0], *gpus[at + 1 :]]) for left in places)
+
+
+def rounds_of(problem: gp.AllocationProblem) -> Any:
+    """(P, N) every set of jobs that can run at once on GPUs of one type."""
+    sizes, gpus = problem.num_gpus.tolist(), int(problem.capacities[0])
+    able = np.flatnonzero(problem.runnable[:, 0]).tolist()
+    chosen = [picked for n in range(len(able) + 1) for picked in combinations(able, n)]
+    fitting = [picked for picked in chosen if fit(sorted((sizes[i] for i in picked), reverse=True), [1.0] * gpus)]
+    return np.array([np.isin(np.arange(len(sizes)), picked) for picked in fitting], dtype=float)
+
+
+SIZES = st.sampled_from([0.2, 0.25, 0.3, 1 / 3, 0.34, 0.4, 0.45, 0.5, 0.51, 0.6, 0.75, 1, 2])
+SCENES = st.builds(on_gpus, st.lists(SIZES, min_size=1, max_size=7), st.integers(1, 3))
+
+
+class TestRows:
+    """What is promised of fractions, against all sets of jobs that fit GPUs at once."""
+
+    @settings(max_examples=100, deadline=None)
+    @given(SCENES, st.integers(0, 2**32 - 1))
+    def test_no_row_keeps_out_what_packings_deliver(self, problem: gp.AllocationProblem, seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        rounds = rounds_of(problem)
+        delivered = chance.dirichlet(np.full(len(rounds), 0.3), size=20) @ rounds
+        for _ in range(5):
+            wanted = np.where(problem.runnable, chance.uniform(0.3, 1, problem.runnable.shape), 0.0)
+            for row in [*fraction_rows(problem, wanted), *gang_rows(problem, wanted)]:
+                assert (delivered @ row.loads[0] <= row.most + 1e-7).all()
+                assert row.loads[0] @ wanted[:, 0] > row.most
+
+    @settings(max_examples=60, deadline=None)
+    @given(SCENES, st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))
+    def test_an_allocation_breaks_no_row_and_loses_nothing(self, problem: gp.AllocationProblem, policy: str) -> None:
+        """No mix of packings is better than it, as far as the policy has an objective."""
+        if not problem.runnable.any():
+            return
+        allocation = gp.solve(problem, policy)
+        assert fraction_rows(problem, allocation.time_fractions) == []
+        rounds = rounds_of(problem)
+        able = problem.runnable[:, 0]
+        total = policy == "max_total_throughput"
+        need = {"max_min_fairness": 1 / problem.num_gpus, "min_makespan": 1 / problem.throughputs[:, 0]}.get(policy, 0 * able)
+        best = linprog(
+            -np.append(rounds.sum(axis=1) * total, 1.0 - total),
+            np.vstack([np.column_stack([-rounds.T, need * able]), np.append(np.ones(len(rounds)), 0.0)]),
+            np.append(np.zeros(problem.num_jobs), 1.0),
+            bounds=[(0, None)] * (len(rounds) + 1),
+            method="highs",
+        )
+        found = allocation.objective_value
+        assert found is not None
+        value = 1 / found if policy == "min_makespan" else found
+        assert value >= -best.fun * (1 - 1e-6)
+
+    @pytest.mark.parametrize(
+        ("sizes", "gpus", "together"),
+        [
+            ([0.6] * 5, 3, 3.0),  # one to a GPU
+            ([0.4] * 6, 2, 4.0),  # two to a GPU
+            ([0.3] * 9, 2, 6.0),  # three
+            ([0.5] * 5, 2, 4.0),  # these fill GPUs
+            ([0.75, 0.75, 0.3, 0.3, 0.3], 2, 4.0),  # 0.3 does not fit beside 0.75
+            ([0.75, 0.75, 0.25, 0.25], 2, 4.0),  # a quarter does
+            ([0.6, 0.6, 0.6, 2], 3, 3.0),  # at times three of 0.6, at times one beside the gang of two
+        ],
+    )
+    def test_what_fits_is_promised_and_no_more(self, sizes: list[float], gpus: int, together: float) -> None:
+        problem = on_gpus(sizes, gpus)
+        most = gp.solve(replace(problem, throughputs=np.ones_like(problem.throughputs)), "max_total_throughput")
+        assert most.time_fractions.sum() == pytest.approx(together)
+
+    def test_many_sizes_on_many_gpus_take_few_programs(self) -> None:
+        chance = np.random.default_rng(5)
+        problem = on_gpus(chance.choice([0.05, 0.11, 0.23, 0.32, 0.46, 0.47, 0.55, 0.65, 0.81, 1, 2], 500).tolist(), 64)
+        allocation = gp.solve(problem)
+        assert allocation.route is not None
+        assert allocation.route.programs <= 40
+        assert fraction_rows(problem, allocation.time_fractions) == []
 
 
 class TestTraces:
