@@ -21,11 +21,16 @@ NOTHING = 1e-6
 LEAST_TIME = 5e-4
 """Time that is shown as more than 0.0%."""
 
+MOST_PARTNERS = 10
+"""Partners that are listed, those for the longest time; the JSON has them all."""
+
 
 @click.command("explain")
 @click.argument("job_id", metavar="JOB_ID")
 @problem_options
-def command(request: Request, job_id: str) -> None:
+@click.option("--sharing", is_flag=True, help="Let jobs share GPUs two by two, where the profile knows how fast they are then.")
+@click.option("--with", "partner", metavar="JOB_ID", help="With --sharing: why it does or does not share GPUs with this job.")
+def command(request: Request, job_id: str, sharing: bool, partner: str | None) -> None:
     """Explain why a job gets what it gets: what holds it there, what more GPUs would change, who has what it could use.
 
     What holds it is read off the proof of the allocation; each GPU more is solved for.
@@ -33,26 +38,38 @@ def command(request: Request, job_id: str) -> None:
     \b
     gavel explain vision-003 jobs.csv -c cluster.yaml
     gavel explain vision-003 jobs.csv -c cluster.yaml -p fifo --json
+    gavel explain vision-003 jobs.csv -c cluster.yaml --sharing --with language-011
     """
     if request.form == "csv":
         raise click.UsageError("an explanation is no table; leave out --csv, or take --json")
+    if partner is not None and not sharing:
+        raise click.UsageError("--with asks why two jobs share GPUs or do not; give --sharing with it")
     with warnings_shown():
         policy, *others = policies_of(request)
         if others:
             raise click.UsageError("a job is explained under one --policy at a time")
-        explanation = gp.explain(load(request).problem(), job_id, policy)
+        inputs = load(request)
+        problem = inputs.problem(sharing=sharing)
+        if sharing and problem.pairs is None:
+            raise gp.InputError(f"profile {inputs.profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
+        explanation = gp.explain(problem, job_id, policy, partner=partner)
     if request.form == "json":
         emit(json.dumps(explanation.to_dict(), indent=2, allow_nan=False), request.out)
     else:
-        emit("\n".join(_report(explanation, policy.label)), request.out)
+        emit("\n".join(_report(explanation, policy.label, sharing=sharing, partner=partner)), request.out)
 
 
-def _report(explanation: gp.Explanation, label: str) -> Iterator[str]:
-    """The paragraphs of an explanation."""
+def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: str | None) -> Iterator[str]:
+    """The paragraphs of an explanation; partner: the job about which it says why the two share or do not."""
     if explanation.excluded is not None:
         yield _folded(f"{explanation.job_id} gets no time under {label}: {explanation.excluded}", "")
         return
     yield _share(explanation, label)
+    if sharing:
+        yield _partners(explanation)
+    if partner is not None:
+        answers = "".join(_folded(each.text, "- ") for each in explanation.together)
+        yield f"Does it share GPUs with {partner}?\n\n{answers}"
     reasons = [reason.text for reason in explanation.bindings] or ["nothing: the objective gains nothing from more for it"]
     yield "What holds it there\n\n" + "".join(_folded(reason, "- ") for reason in reasons)
     yield _more_gpus(explanation)
@@ -76,6 +93,18 @@ def _share(explanation: gp.Explanation, label: str) -> str:
     if not explanation.certain:
         lines.append("Other allocations that are just as good may give it more or less")
     return "".join(_folded(line, "") for line in lines)
+
+
+def _partners(explanation: gp.Explanation) -> str:
+    """Who shares GPUs with it."""
+    if not explanation.partners:
+        return "It shares GPUs with nobody.\n"
+    most = explanation.partners[:MOST_PARTNERS]
+    rows = [[each.job_id, each.accelerator, f"{each.time_fraction:.1%}", f"{each.gain:.2f}"] for each in most]
+    more = len(explanation.partners) - len(most)
+    told = f"and {counted(more, 'other')}\n" if more else ""
+    told += "gain: what both do together, in parts of what one of them does alone\n"
+    return table_text("Who shares GPUs with it", ["job", "on", "time", "gain"], rows, text_columns=2) + told
 
 
 def _more_gpus(explanation: gp.Explanation) -> str:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation
 from gavel_py.explanation.duals import JUST, Duals
-from gavel_py.explanation.own_time import could_use, time_binding
+from gavel_py.explanation.own_time import could_use, is_all, time_binding
 from gavel_py.explanation.records import Binding
+from gavel_py.explanation.types import Types
 from gavel_py.limit_prices import limit_prices
 from gavel_py.proof import Evidence
 
@@ -20,30 +21,29 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-def bindings_of(duals: Duals, allocation: Allocation, evidence: Evidence, i: int) -> tuple[Binding, ...]:
-    """Return what binds job i of an allocation with a proof."""
-    times = allocation.time_fractions[i] / duals.kept
+def bindings_of(duals: Duals, types: Types, allocation: Allocation, evidence: Evidence, i: int, times: Floats) -> Iterator[Binding]:
+    """Yield what binds job i of an allocation with a proof; times: (K',) its time in all columns."""
+    times = times / duals.kept
     shadow_prices = allocation.shadow_prices if duals.told else None
     worths = limit_prices(evidence.certificate, evidence.rules) if duals.told else None
-    return (
-        *_level(duals),
-        *_floors(duals, float(allocation.throughputs[i]), i),
-        *(_limit(duals, r, worths) for r in scarce_limits(duals)),
-        *(_type(duals, j, shadow_prices) for j in np.flatnonzero(scarce_types(duals, times)).tolist()),
-        *_time(duals, times),
-        *_discount(duals),
-    )
+    yield from _level(duals)
+    yield from _floors(duals, float(allocation.throughputs[i]), i)
+    yield from (_limit(duals, r, worths) for r in scarce_limits(duals, types))
+    yield from (_type(types, j, shadow_prices) for j in np.flatnonzero(scarce_types(duals, types, times)).tolist())
+    yield from _partners(duals, types, times)
+    yield from _time(duals, types, times)
+    yield from _discount(duals)
 
 
-def scarce_types(duals: Duals, times: Floats) -> Mask:
+def scarce_types(duals: Duals, types: Types, times: Floats) -> Mask:
     """Return (K,) the types that have a price and could make the job faster."""
     useful = could_use(duals.jobs.throughputs[duals.at], duals.jobs.runnable[duals.at], times)
-    return useful & (duals.prices.gpus > 0)
+    return types.any_of(useful) & types.scarce(duals.prices)
 
 
-def scarce_limits(duals: Duals) -> list[int]:
+def scarce_limits(duals: Duals, types: Types) -> list[int]:
     """Return the limits that have a price and in which the job counts, by their place in `Rules.hard_rows`."""
-    return [r for r in np.flatnonzero(duals.prices.limits).tolist() if _costs(duals, r).any()]
+    return [r for r in np.flatnonzero(duals.prices.limits).tolist() if types.is_limit(r) and _costs(duals, r).any()]
 
 
 def _costs(duals: Duals, r: int) -> Floats:
@@ -77,8 +77,8 @@ def _limit(duals: Duals, r: int, worths: Floats | None) -> Binding:
     return Binding("limit", name, price, text + worth)
 
 
-def _type(duals: Duals, j: int, shadow_prices: Floats | None) -> Binding:
-    name, gpus = duals.jobs.accelerator_types[j], float(duals.jobs.capacities[j])
+def _type(types: Types, j: int, shadow_prices: Floats | None) -> Binding:
+    name, gpus = types.names[j], float(types.gpus[j])
     price = None if shadow_prices is None else float(shadow_prices[j])
     text = f"{name} is scarce: all of it is needed ({gpus:g} {'GPU' if gpus == 1 else 'GPUs'})"
     if price is None:
@@ -87,9 +87,17 @@ def _type(duals: Duals, j: int, shadow_prices: Floats | None) -> Binding:
     return Binding("gpus", name, price, f"{text}; {gain}")
 
 
-def _time(duals: Duals, times: Floats) -> Iterator[Binding]:
+def _partners(duals: Duals, types: Types, times: Floats) -> Iterator[Binding]:
+    """That a job that waits would share, but for its partners: rows with a price in which its own time counts."""
+    rows = [] if is_all(times) else [r for r in types.partners if duals.prices.limits[r] > 0 and _costs(duals, r).max() > 0]
+    if rows:
+        text = "it would share GPUs for longer, and the time of those who could be its partners is worth more elsewhere"
+        yield Binding("partners", "partners", None, text)
+
+
+def _time(duals: Duals, types: Types, times: Floats) -> Iterator[Binding]:
     """That it runs all of its time: from its slack, since a price would not be unique where its types are full too."""
-    time = time_binding(duals.jobs, duals.at, times)
+    time = time_binding(duals.jobs, duals.at, times, [types.names[j] for j in types.source.tolist()])
     if time is not None:
         yield time
 

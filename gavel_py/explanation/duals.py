@@ -28,13 +28,14 @@ JUST = 1e-6
 class Duals:
     """What one stage of a proof says of the jobs of a class.
 
-    stage: its name, empty where there is only one; jobs: the classes; at: the row of the class; prices: of GPUs and limits, 0 for
-    what is not scarce; told: whether this is about the objective that is told; level: the level that the job is at, None where it
-    has more than its level asks for or there is none; certain: whether such a job has the same throughput in every best allocation;
-    kept: what part of its time a discount leaves it.
+    stage: its name, empty where there is only one; certificate: its proof; jobs: the classes; at: the row of the class; prices: of
+    GPUs and limits, 0 for what is not scarce; told: whether this is about the objective that is told; level: the level that the job
+    is at, None where it has more than its level asks for or there is none; certain: whether such a job has the same throughput in
+    every best allocation; kept: what part of its time a discount leaves it.
     """
 
     stage: str
+    certificate: Certificate
     jobs: JobClasses
     at: int
     prices: Prices
@@ -87,7 +88,7 @@ def _of_sum(stage: _Stage, at: int) -> Duals:
     kept = float(whole.kept[at]) if isinstance(whole, BeforeDiscount) else 1.0
     certificate = whole.whole if isinstance(whole, BeforeDiscount) else whole
     prices = _significant(certificate.jobs, certificate.scarcity)
-    return Duals(stage.name, certificate.jobs, at, prices, told=stage.told, kept=kept)
+    return Duals(stage.name, certificate, certificate.jobs, at, prices, told=stage.told, kept=kept)
 
 
 def _at_level(stage: _Stage, certificate: LevelCertificate, fractions: Floats, at: int) -> Duals | None:
@@ -105,6 +106,7 @@ def _at_level(stage: _Stage, certificate: LevelCertificate, fractions: Floats, a
     asked = 0.0 if stage.name and need >= fastest * (1 - SMALL) else float(levels.demand.need(jobs, level)[at])
     return Duals(
         stage.name,
+        certificate,
         jobs,
         at,
         prices,
@@ -125,7 +127,7 @@ def _beyond(stage: _Stage, at: int) -> Duals:
     certificate = stage.certificate
     assert isinstance(certificate, LevelCertificate)  # noqa: S101
     prices = _scarce_at_level(certificate)[1]
-    return Duals(stage.name, certificate.jobs, at, prices, told=stage.told)
+    return Duals(stage.name, certificate, certificate.jobs, at, prices, told=stage.told)
 
 
 def _significant(jobs: JobClasses, prices: Prices) -> Prices:

@@ -12,6 +12,7 @@ from gavel_py.allocator import Solver
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.explanation.holders import holders_of
 from gavel_py.explanation.more_gpus import one_more_of_each
+from gavel_py.explanation.partners import held_gpus, partners_of, together
 from gavel_py.explanation.reasons import reasons_of
 from gavel_py.explanation.records import Explanation
 from gavel_py.policies import Policy
@@ -24,26 +25,34 @@ MOST_COMPARED = 10_000
 """Jobs among which a name that comes near an unknown one is looked for."""
 
 
-def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max_min_fairness", **options: Any) -> Explanation:
+def explain(
+    problem: AllocationProblem,
+    job_id: str,
+    policy: str | Policy = "max_min_fairness",
+    *,
+    partner: str | None = None,
+    **options: Any,
+) -> Explanation:
     """Return what a job gets under a policy, what holds it there, what more GPUs would change, and whom it competes with.
 
     What binds is read off the proof of the allocation: rows that have a price, and rules of the job's own that just hold. What
     one more GPU of a type would change is solved for, one solve per type, with the normalisers as they are
-    (`AllocationProblem.with_capacities`). The arguments are those of `solve`, and the job's id.
+    (`AllocationProblem.with_capacities`). The arguments are those of `solve`, and the job's id. partner: the id of another job, of
+    which is said why it does or does not share GPUs with this one, where the problem knows of pairs.
 
     Raises `UnknownNameError` for a job that there is not, and what `solve` raises.
     """
     if not isinstance(problem, AllocationProblem):
         raise InputError(f"explain needs an AllocationProblem, found {problem!r}")
-    if problem.pairs is not None:
-        raise InputError("explain knows nothing of jobs that share GPUs yet; build the problem without sharing")
-    i = _row_of(problem, job_id)
+    i, other = _row_of(problem, job_id), None if partner is None else _row_of(problem, partner)
+    _check_partner(problem, i, other)
     solver = Solver(policy, **options)
     allocation = solver.solve(problem)
-    evidence, columns = allocation.evidence, allocation.by_column
+    evidence = allocation.evidence
     assert evidence is not None  # noqa: S101
-    reasons = reasons_of(solver.policy, columns, evidence, i)
-    holders, others = holders_of(evidence.problem, columns.time_fractions, i, reasons.contested)
+    reasons = reasons_of(solver.policy, allocation, evidence, i)
+    held = held_gpus(allocation)
+    holders, others = holders_of(evidence.asked, held, i, reasons.contested)
     is_excluded = job_id in allocation.excluded
     return Explanation(
         job_id=job_id,
@@ -52,7 +61,7 @@ def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max
         num_gpus=plain_size(problem.num_gpus[i]),
         equal_jobs=reasons.equal_jobs,
         time_fractions=_by_type(allocation, allocation.time_fractions[i]),
-        gpus=_by_type(allocation, problem.num_gpus[i] * allocation.time_fractions[i]),
+        gpus=_by_type(allocation, problem.num_gpus[i] * held[i]),
         throughput=float(allocation.throughputs[i]),
         normalized_throughput=float(allocation.normalized_throughputs[i]),
         certain=reasons.certain,
@@ -64,7 +73,16 @@ def explain(problem: AllocationProblem, job_id: str, policy: str | Policy = "max
         one_more_gpu=() if is_excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
         holders=holders,
         others=others,
+        partners=partners_of(allocation, i),
+        together=() if other is None else tuple(together(problem, allocation, i, other)),
     )
+
+
+def _check_partner(problem: AllocationProblem, i: int, other: int | None) -> None:
+    if other is not None and problem.pairs is None:
+        raise InputError(Fault("explain", "partner", "the problem knows no pairs of jobs that could share GPUs"))
+    if other == i:
+        raise InputError(Fault("explain", "partner", f"must be another job than {problem.job_ids[i]!r} itself"))
 
 
 def _row_of(problem: AllocationProblem, job_id: str) -> int:

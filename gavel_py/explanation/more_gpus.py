@@ -39,7 +39,7 @@ def _compared(now: Allocation, then: Allocation, i: int, name: str, closed: str)
         throughput_change=float(then.throughputs[i] - now.throughputs[i]),
         objective=after,
         objective_change=None if before is None or after is None else after - before,
-        certain=is_certain(then.by_column, then.evidence, i),
+        certain=is_certain(then, then.evidence, i),
         closed=closed,
     )
 
@@ -49,7 +49,7 @@ def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
     assert now.evidence is not None  # noqa: S101
     size = plain_size(problem.num_gpus[i])
     gang = f"its gang of {size}" if size >= 1 else f"its {size:g} of a GPU"
-    if now.evidence.problem.runnable[i, j]:
+    if now.evidence.asked.runnable[i, j]:
         return ""
     if problem.runnable[i, j]:
         return f"{closed_by(now.evidence, i).get(j, 'a constraint')} keeps it off"

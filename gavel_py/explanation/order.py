@@ -95,7 +95,7 @@ def turn_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fra
 
 def turn_bindings(turn: Turn) -> Iterator[Binding]:
     """Yield why the job has no more than it has."""
-    time = time_binding(turn.jobs, turn.at, turn.fractions[turn.at])
+    time = time_binding(turn.jobs, turn.at, turn.fractions[turn.at], turn.jobs.accelerator_types)
     if time is not None:
         yield time
     if not turn.useful.any():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,14 +32,18 @@ def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
     return faster
 
 
-def time_binding(jobs: JobClasses, at: int, times: Floats) -> Binding | None:
-    """Return that its own time binds a job, if it runs all of it; so more GPUs of the types where it runs cannot help it."""
+def time_binding(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]) -> Binding | None:
+    """Return that its own time binds a job, if it runs all of it; so more GPUs of the types where it runs cannot help it.
+
+    names: of the types of the columns.
+    """
     if not is_all(times):
         return None
-    runnable, real = jobs.runnable[at], jobs.problem.throughputs[jobs.rows[at]]
-    where = " and ".join(jobs.accelerator_types[j] for j in np.flatnonzero(times > SOME).tolist())
+    runnable, real = jobs.runnable[at], jobs.real_throughputs[at]
+    where = " and ".join(dict.fromkeys(names[j] for j in np.flatnonzero(times > SOME).tolist()))
     if could_use(jobs.throughputs[at], runnable, times).any():
-        what = "it runs all of the time: only faster GPUs would help it"
+        own = ", or GPUs of its own," if (jobs.gpu_parts < 1).any() else ""
+        what = f"it runs all of the time: only faster GPUs{own} would help it"
     elif could_use(real, runnable, times).any():
         what = f"it runs all of the time, on {where}, and the policy takes no type to be faster"
     else:

@@ -7,16 +7,16 @@ from typing import Any
 
 from gavel_py.errors import InputError
 
-__all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others"]
+__all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together"]
 
 
 @dataclass(frozen=True)
 class Binding:
     """One thing that keeps a job where it is.
 
-    kind: "level", "floor", "limit", "gpus", "time", "place", "order", "discount" or "formula"; name: of the accelerator type, the
-    limit, ...; price: what the objective gains at most per unit more of it: per GPU, per unit by which a limit is less strict; None
-    where the proof does not tell or there is no such thing; text: the same in a sentence.
+    kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount" or "formula"; name: of the accelerator
+    type, the limit, ...; price: what the objective gains at most per unit more of it: per GPU, per unit by which a limit is less
+    strict; None where the proof does not tell or there is no such thing; text: the same in a sentence.
     """
 
     kind: str
@@ -59,17 +59,48 @@ class Others:
     gpus: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Partner:
+    """A job that shares GPUs with another one.
+
+    time_fraction: part of wall-clock time; gain: what both do together in parts of what one of them does alone in that time.
+    """
+
+    job_id: str
+    accelerator: str
+    time_fraction: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Together:
+    """Whether two jobs share GPUs of a type, and if not, why.
+
+    accelerator: None where the reason holds for all types; kind: "shares", "excluded", "gangs", "unknown", "place", "unmeasured",
+    "no gain", "others", "as good" or "price"; gain: as in `Partner`, None where their throughputs together are not known; price: by
+    how much the objective gets worse, at least, per unit of time for which they share, None where the proof does not tell or that
+    is not the reason; text: the same in a sentence.
+    """
+
+    accelerator: str | None
+    kind: str
+    gain: float | None
+    price: float | None
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
     """What one job gets under a policy, what holds it there, what one more GPU would change, and whom it competes with.
 
     equal_jobs: other jobs that the policy cannot tell apart from this one, and which get the same; time_fractions: {type: x_j},
-    gpus: {type: s x_j}; throughput: steps/s, normalized_throughput: over that of an equal share; objective, bound: of the policy,
-    None where it has none; excluded: the reason if the job gets no time, else None;
-    certain: whether every allocation as good as this one gives the job this throughput, which is proven then; where it is False,
-    others may give it more or less; notes: what the policy says of the job, such as that it will be late;
-    bindings: what holds the job where it is; one_more_gpu: for each type; holders: jobs that hold what binds it, the largest first;
-    others: all further ones.
+    gpus: {type: s x_j}, half of those that it shares; throughput: steps/s, normalized_throughput: over that of an equal share;
+    objective, bound: of the policy, None where it has none; excluded: the reason if the job gets no time, else None; certain:
+    whether every allocation as good as this one gives the job this throughput, which is proven then; where it is False, others may
+    give it more or less; notes: what the policy says of the job, such as that it will be late; bindings: what holds the job where
+    it is; one_more_gpu: for each type; holders: jobs that hold what binds it, the largest first; others: all further ones;
+    partners: who shares GPUs with it, the longest first; together: whether it shares with the one job that was asked about, type by
+    type.
     """
 
     job_id: str
@@ -90,6 +121,8 @@ class Explanation:
     one_more_gpu: tuple[OneMoreGpu, ...]
     holders: tuple[Holder, ...]
     others: Others
+    partners: tuple[Partner, ...] = ()
+    together: tuple[Together, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain data, as `gavel explain --json` prints it (docs/file-formats.md)."""
@@ -107,4 +140,4 @@ class Explanation:
             raise InputError(f"this is not an explanation as gavel writes it: {type(error).__name__} {error}") from None
 
 
-_LISTS = {"bindings": Binding, "one_more_gpu": OneMoreGpu, "holders": Holder}
+_LISTS = {"bindings": Binding, "one_more_gpu": OneMoreGpu, "holders": Holder, "partners": Partner, "together": Together}
