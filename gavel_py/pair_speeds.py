@@ -30,7 +30,7 @@ class PairSpeeds:
     """kinds: (N,) the kind of each job, -1 for jobs that share with nobody; speeds: (Q, Q, K) steps/s of a gang of kind a on type j
     that shares each of its GPUs with one of kind b, 0 where they cannot; sizes: (Q,) GPUs of their gangs; alone: (Q, K) steps/s of
     a gang that shares with nobody, than which nobody is faster in company, whatever was measured; min_gain: only pairs that gain
-    more are to share.
+    more are to share; fits: (Q, Q, K) whether a GPU has the memory of both, None where nobody was asked.
 
     A pair that is no gain, T_ab/T_a + T_ba/T_b <= 1, never helps: the two can take turns on the same GPUs for these parts of the
     time, with which each does as much.
@@ -41,6 +41,7 @@ class PairSpeeds:
     sizes: Indices
     alone: Floats
     min_gain: float = 1.0
+    fits: Mask | None = None
 
     @property
     def gains(self) -> Floats:
@@ -89,7 +90,8 @@ def pair_speeds(
     if found is None or not np.nan_to_num(found).any():
         return None
     sizes = np.array([size for _, size, _ in numbers], dtype=np.int64)
-    return _limited(kinds, np.where(memory.together(first), np.nan_to_num(found), 0.0), sizes, throughputs)
+    fits = memory.together(first)
+    return replace(_limited(kinds, np.where(fits, np.nan_to_num(found), 0.0), sizes, throughputs), fits=fits)
 
 
 def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Floats, throughputs: Floats) -> PairSpeeds:

@@ -75,7 +75,7 @@ def test_what_is_worth_more_elsewhere_by_hand() -> None:
         ({}, "1", "shares", "they share for 100.0% of the time, and do 1.8 times what one does alone"),
         ({"num_gpus": [1, 1, 2]}, "2", "gangs", "its gang has 1 GPU and that of 2 2, and only equal gangs share"),
         ({"pair_kinds": [0, 1, -1]}, "2", "unknown", "nothing is known of how fast the two are beside other jobs"),
-        ({}, "2", "unmeasured", "no throughput of the two together was measured, or they do not fit there together"),
+        ({}, "2", "unmeasured", "no throughput of the two together was measured, or one of them cannot run beside the other"),
         ({"throughputs": [[1.0], [1.0], [0.0]]}, "2", "excluded", "2 gets no time: "),
     ],
 )
@@ -94,6 +94,16 @@ def test_a_pair_that_gains_nothing_takes_turns() -> None:
     (answer,) = gp.explain(problem, "0", partner="1").together
     assert (answer.kind, answer.gain) == ("no gain", 1.0)
     assert "and in turns they do as much" in answer.text
+
+
+def test_memory_keeps_two_jobs_apart() -> None:
+    kinds = [gp.AcceleratorType(name="v100", memory_gb=16)]
+    cluster = gp.Cluster([gp.Node(name="n", accelerator="v100", num_gpus=1)], kinds)
+    names = ("LM (batch size 80)", "ResNet-18 (batch size 64)")
+    jobs = [gp.Job(job_id, job_type=name, gpu_memory_gb=size) for job_id, name, size in zip("ab", names, (10, 7), strict=True)]
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, gp.ThroughputProfile.builtin("gavel-osdi20"), sharing=True)
+    (answer,) = gp.explain(problem, "a", partner="b").together
+    assert (answer.kind, answer.text) == ("memory", "v100: together they take more memory than a GPU there has")
 
 
 def test_equal_jobs_are_as_good_as_partners() -> None:

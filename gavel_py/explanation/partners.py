@@ -84,8 +84,10 @@ class _Both:
         if not all(able):
             stays = " and ".join(self.problem.job_ids[row] for row, can in zip((self.i, self.k), able, strict=True) if not can)
             return Together(name, "place", None, None, f"{name}: {stays} cannot run there")
+        if self.pairs.fits is not None and not self.pairs.fits[kinds[0], kinds[1], j]:
+            return Together(name, "memory", None, None, f"{name}: together they take more memory than a GPU there has")
         if min(speeds) <= 0:
-            text = f"{name}: no throughput of the two together was measured, or they do not fit there together"
+            text = f"{name}: no throughput of the two together was measured, or one of them cannot run beside the other"
             return Together(name, "unmeasured", None, None, text)
         gain = float(self.pairs.gains[kinds[0], kinds[1], j])
         if not self.pairs.useful[kinds[0], kinds[1], j]:

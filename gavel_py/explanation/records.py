@@ -76,10 +76,10 @@ class Partner:
 class Together:
     """Whether two jobs share GPUs of a type, and if not, why.
 
-    accelerator: None where the reason holds for all types; kind: "shares", "excluded", "gangs", "unknown", "place", "unmeasured",
-    "no gain", "others", "as good" or "price"; gain: as in `Partner`, None where their throughputs together are not known; price: by
-    how much the objective gets worse, at least, per unit of time for which they share, None where the proof does not tell or that
-    is not the reason; text: the same in a sentence.
+    accelerator: None where the reason holds for all types; kind: "shares", "excluded", "gangs", "unknown", "place", "memory",
+    "unmeasured", "no gain", "others", "as good" or "price"; gain: as in `Partner`, None where their throughputs together are not
+    known; price: by how much the objective gets worse, at least, per unit of time for which they share, None where the proof does
+    not tell or that is not the reason; text: the same in a sentence.
     """
 
     accelerator: str | None
