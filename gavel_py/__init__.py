@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         TypeRule,
         WallClock,
         slurm_plugin,
+        slurm_run,
     )
     from gavel_py.job_arrays import Profile
     from gavel_py.job_classes import JobClasses
@@ -165,6 +166,7 @@ _HOMES = {
         "TypeRule",
         "WallClock",
         "slurm_plugin",
+        "slurm_run",
     ),
     "job_arrays": ("Profile",),
     "job_classes": ("JobClasses",),
@@ -345,6 +347,7 @@ __all__ = [
     "resolve_policy",
     "simulate",
     "slurm_plugin",
+    "slurm_run",
     "solve",
     "sweep",
     "trace_formats",

@@ -11,7 +11,17 @@ from typing import Any, NoReturn
 
 from gavel_py.errors import Fault, InputError, nearest
 
-__all__ = ["csv_header", "csv_rows", "json_document", "json_lines", "lines", "numbered_lines", "suffix_of", "yaml_document"]
+__all__ = [
+    "csv_header",
+    "csv_rows",
+    "json_document",
+    "json_line",
+    "json_lines",
+    "lines",
+    "numbered_lines",
+    "suffix_of",
+    "yaml_document",
+]
 
 LONGEST_LINE = 1 << 20
 """Characters in one line of a line-based file. A longer one is a broken file, and reading it whole helps nobody."""
@@ -118,6 +128,11 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
     """Yield ("file, line n", document) for each non-empty line of a JSON Lines file."""
     for number, line in numbered_lines(path):
         yield f"{path}, line {number}", _parse_json(path, line, number)
+
+
+def json_line(path: str | Path, line: str, number: int) -> Any:
+    """Return the document in one line of a file, which stands there as this number. Raises `InputError`."""
+    return _parse_json(path, line, number)
 
 
 def _whole(path: str | Path) -> Iterator[str]:

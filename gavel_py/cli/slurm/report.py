@@ -1,16 +1,56 @@
-"""gavel slurm report: what became of a real run, from its log."""
+"""gavel slurm report: what became of the jobs of a real run, from its log."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
+import gavel_py as gp
+from gavel_py.cli.output import emit, number, table_text
+
 __all__ = ["command"]
+
+SHOWN = {
+    "finished": ("jobs finished", 1.0),
+    "mean_jct_seconds": ("completion time, mean (s)", 1.0),
+    "median_jct_seconds": ("completion time, median (s)", 1.0),
+    "p99_jct_seconds": ("completion time, 99 % (s)", 1.0),
+    "makespan_seconds": ("makespan (s)", 1.0),
+    "mean_queueing_seconds": ("queueing, mean (s)", 1.0),
+    "utilization": ("utilisation (%)", 100.0),
+    "undelivered_share": ("undelivered (%)", 100.0),
+    "preemptions": ("preemptions", 1.0),
+    "solver_seconds": ("time of allocations (s)", 1.0),
+    "wall_seconds": ("time in all (s)", 1.0),
+}
 
 
 @click.command("report")
-@click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
-def command(log: Path) -> None:
-    """Show what became of the jobs of a run: completion times, queueing, utilisation. LOG is its log.jsonl."""
-    raise click.UsageError(f"{log} cannot be reported on yet")
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+def command(log: Path, as_json: bool) -> None:
+    """Show what became of the jobs of a run: completion times, queueing, utilisation, as of a simulation.
+
+    LOG is the log.jsonl of the run, or the directory of its --state.
+    """
+    run = gp.slurm_run(log / "log.jsonl" if log.is_dir() else log)
+    if as_json:
+        emit(json.dumps({"labels": dict(run.labels), "metrics": dict(run.metrics)}, indent=2, allow_nan=False), None)
+    else:
+        emit(_text(run), None)
+
+
+def _text(run: gp.Run) -> str:
+    rows = [
+        [words, number(None if value is None else value * factor)]
+        for name, (words, factor) in SHOWN.items()
+        for value in [run.metrics.get(name)]
+    ]
+    shares = [[job_type, *(f"{share:.1%}" for share in parts.values())] for job_type, parts in run.shares.items()]
+    names = list(next(iter(run.shares.values()), {}))
+    tables = [table_text("", ["metric", str(run.labels["policy"])], rows)]
+    if shares and names:
+        tables.append(table_text("Part of the time that jobs held GPUs, by type", ["job type", *names], shares))
+    return "\n".join(tables)

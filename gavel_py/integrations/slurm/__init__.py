@@ -3,7 +3,7 @@
 records, node_reading, job_reading: what Slurm says, as plain records (pure); roles, kinds, marks, comments: what is made of a job
 (pure); cluster_picture, newcomers, node_sync, watching, following: the scheduler is kept at what Slurm says; deciding: the next
 round; moves: what that is in commands (pure); applying: carrying it out; commands: the only place that starts processes; driver:
-one after the other, with state, lock and log.
+one after the other, with state, lock and log; replay, run_of: what became of it, for reports.
 """
 
 from gavel_py.integrations.slurm.applying import Applied as SlurmApplied
@@ -12,6 +12,7 @@ from gavel_py.integrations.slurm.deciding import Decided as SlurmDecided
 from gavel_py.integrations.slurm.deciding import Picture as SlurmPicture
 from gavel_py.integrations.slurm.driver import SlurmDriver, WallClock
 from gavel_py.integrations.slurm.plugin import slurm_plugin
+from gavel_py.integrations.slurm.run_of import slurm_run
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "TypeRule",
     "WallClock",
     "slurm_plugin",
+    "slurm_run",
 ]

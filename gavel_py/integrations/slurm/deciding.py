@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gavel_py.errors import Fault, UnknownNameError, nearest
 from gavel_py.integrations.slurm.cluster_picture import Parts, cluster_of, used_by
@@ -20,7 +21,7 @@ from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.values import printable
 from gavel_py.integrations.slurm.watching import Log, Watcher
 from gavel_py.policies import Policy
-from gavel_py.rounds import Round, RoundScheduler, Wait
+from gavel_py.rounds import NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
 
 __all__ = ["Decided", "Decider", "Picture"]
@@ -73,6 +74,27 @@ class Decided:
                 delivery = scheduler.delivery_of(job_id)
                 told[job_id] = str((delivery.why if delivery is not None else None) or Wait.TURN)
         return told
+
+    def account(self) -> dict[str, Any]:
+        """Return what a report needs to know of the round: GPUs by type, jobs, what was promised and delivered so far, prices."""
+        scheduler, allocation = self.picture.state.scheduler, self.picture.state.scheduler.allocation
+        delivery, down = scheduler.delivery(), dict.fromkeys(scheduler.cluster.accelerator_names, 0)
+        for node in scheduler.cluster.nodes:
+            down[node.accelerator] += 0 if scheduler.nodes[node.name] is NodeState.UP else node.num_gpus
+        prices: dict[str, float] = {}
+        if allocation is not None and allocation.shadow_prices is not None and allocation.objective_value:
+            relative = allocation.shadow_prices / abs(allocation.objective_value)
+            prices = dict(zip(allocation.accelerator_types, relative.tolist(), strict=True))
+        return {
+            "gpus": dict(zip(scheduler.cluster.accelerator_names, scheduler.cluster.capacities.tolist(), strict=True)),
+            "down": down,
+            "active": len(self.picture.state.tracked),
+            "promised_gpu_seconds": delivery.promised_gpu_seconds,
+            "delivered_gpu_seconds": delivery.delivered_gpu_seconds,
+            "undelivered_share": delivery.undelivered_share,
+            "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
+            "prices": prices,
+        }
 
 
 class Decider:

@@ -17,7 +17,7 @@ from gavel_py.integrations.slurm.deciding import Decided, Decider, Picture
 from gavel_py.integrations.slurm.driver_state import DriverState, save_state
 from gavel_py.integrations.slurm.lock import only_one
 from gavel_py.integrations.slurm.measuring import measurements_of
-from gavel_py.integrations.slurm.moves import orders_of
+from gavel_py.integrations.slurm.moves import is_job_id, orders_of
 from gavel_py.integrations.slurm.progress import Progress
 from gavel_py.integrations.slurm.reading import read_cluster, read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
@@ -97,6 +97,7 @@ class SlurmDriver:
             raise InputError("a driver that is to change anything needs a directory for its state")
         self._locked.enter_context(only_one(self._directory / LOCK))
         self._file = self._locked.enter_context(RunLog(self._directory / LOG))
+        self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -137,7 +138,6 @@ class SlurmDriver:
 
         tell: is called with each round and what came of it. A controller that does not answer is waited for.
         """
-        self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         retry, played = self.settings.retry_seconds, 0
         while True:
             try:
@@ -195,7 +195,7 @@ class SlurmDriver:
 
     def _let_go(self, picture: Picture) -> None:
         if picture.let_go:
-            self._commands.run(["scontrol"], "\n".join([*orders_of("release", picture.let_go), "quit"]) + "\n")
+            self._tell(orders_of("release", picture.let_go))
             self._log("let_go", jobs={job_id: picture.standings[job_id].why for job_id in picture.let_go})
 
     def _learn(self) -> None:
@@ -218,11 +218,15 @@ class SlurmDriver:
             try:
                 jobs = read_jobs(self._commands)
                 held = [i for i in state.tracked if i in jobs and jobs[i].is_held]
-                self._commands.run(["scontrol"], "\n".join([*orders_of("release", held), "quit"]) + "\n")
+                lines = [f"update JobId={i} ReqNodeList= StartTime=now" for i in held if is_job_id(i) and jobs[i].required_nodes]
+                self._tell([*lines, *orders_of("release", held)])
                 self._log("released", jobs=held)
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
         self._log("ended")
+
+    def _tell(self, lines: list[str]) -> None:
+        self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
 
     def _save(self) -> None:
         if self._directory is not None and self._decider.state is not None:
@@ -245,6 +249,7 @@ class SlurmDriver:
             cannot=dict(moves.cannot),
             excluded=begun.excluded,
             refused=dict(decided.picture.refused),
+            **decided.account(),
         )
 
     def _tell_applied(self, applied: Applied) -> None:

@@ -102,7 +102,7 @@ class Follower:
         self._watcher.watch_one(tracked, job, now)
 
     def _new(self, job: SlurmJob, now: float, before: Tracked | None) -> Tracked:
-        kind = kind_of(job, self._state.speeds.profile, self._settings)
+        kind = kind_of(job, self._state.speeds.base, self._settings)
         tracked = tracked_from(job, kind, now)
         if before is not None:
             tracked.take_past_of(before)

@@ -45,7 +45,7 @@ function slurm_job_submit(job, partitions, uid)
    end
    job.priority = 0
    job.requeue = 1
-   job.admin_comment = "gavel:submit=" .. os.time()
+   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin"
    return slurm.SUCCESS
 end
 

@@ -11,30 +11,33 @@ __all__ = ["Mark", "Place", "mark_in", "with_mark"]
 Place = Literal["any", "node"]
 """Whether its gang may be spread over nodes, or must be on one."""
 
-MARK = re.compile(r"gavel:submit=(\d{1,12})(?:;place=(any|node))?")
+MARK = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;place=(any|node))?")
 SAFE = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
 """What others wrote goes into a command only if it has nothing that could be taken for more than text."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """submit_seconds: when the job first came, which a requeue overwrites; place: None until it is taken over."""
+    """submit_seconds: when the job first came, which a requeue overwrites; place: None until it is taken over; by_plugin:
+    it came on hold, by the plugin, which also notes in the comment what users hold.
+    """
 
     submit_seconds: float
     place: Place | None = None
+    by_plugin: bool = False
 
 
 def mark_in(admin_comment: str) -> Mark | None:
     """Return the mark of a job, None if it has none.
 
     >>> mark_in("gavel:submit=1700000000;place=node")
-    Mark(submit_seconds=1700000000.0, place='node')
+    Mark(submit_seconds=1700000000.0, place='node', by_plugin=False)
     """
     found = MARK.search(admin_comment)
     if found is None:
         return None
-    place: Place | None = "any" if found[2] == "any" else "node" if found[2] == "node" else None
-    return Mark(float(found[1]), place)
+    place: Place | None = "any" if found[3] == "any" else "node" if found[3] == "node" else None
+    return Mark(float(found[1]), place, by_plugin=found[2] is not None)
 
 
 def with_mark(admin_comment: str, submit_seconds: float, place: Place) -> str | None:
@@ -46,5 +49,7 @@ def with_mark(admin_comment: str, submit_seconds: float, place: Place) -> str | 
     rest = MARK.sub("", admin_comment).strip(" ;")
     if not SAFE.fullmatch(rest):
         return None
-    mark = f"gavel:submit={submit_seconds:.0f};place={place}"
+    before = mark_in(admin_comment)
+    plugin = ";plugin" if before is not None and before.by_plugin else ""
+    mark = f"gavel:submit={submit_seconds:.0f}{plugin};place={place}"
     return f"{rest.replace(' ', '_')};{mark}" if rest else mark

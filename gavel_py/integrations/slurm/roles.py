@@ -107,9 +107,10 @@ def _reason_to_wait(job: SlurmJob, now_seconds: float, known: Container[str], st
 def _is_held_by_others(job: SlurmJob, known: Container[str], stopping: Container[str]) -> bool:
     """Say whether somebody else holds a job. What this program holds, it has noted in Slurm or in its state before."""
     mark = mark_in(job.admin_comment)
+    if mark is not None and mark.by_plugin:
+        return False  # it came on hold, and the plugin notes in the comment what users hold
     if job.reason == "JobHeldAdmin":
         return mark is None and job.job_id not in known
     if REQUEUED_ON_HOLD in job.description:
         return not (job.job_id in stopping or (job.job_id not in known and mark is not None))
-    # The plugin's hold; once a job has been taken over, it is held as an administrator holds it.
-    return mark is None or mark.place is not None
+    return True

@@ -1,0 +1,236 @@
+"""A Slurm in memory: nodes, jobs and time behind the commands that the driver runs, in the shapes of two versions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gavel_py.errors import SlurmError
+from gavel_py.integrations.slurm.commands import Answer
+from gavel_py.integrations.slurm.gres import gpus_in
+
+__all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
+
+START = 1_700_000_000.0
+
+
+@dataclass
+class FakeClock:
+    """Time passes only where somebody waits; `on_sleep` is what happens meanwhile."""
+
+    seconds: float = START
+    on_sleep: Callable[[float], None] | None = None
+    stops_at: float = float("inf")
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> bool:
+        self.seconds += seconds
+        if self.on_sleep is not None:
+            self.on_sleep(self.seconds)
+        return self.seconds < self.stops_at
+
+
+@dataclass
+class FakeJob:
+    """A job as Slurm keeps it; per_node: GPUs of each node, or per_job: of all, with a type before a colon."""
+
+    number: int
+    per_node: str = ""
+    per_job: str = ""
+    nodes: int = 1
+    partition: str = "gpu"
+    comment: str = ""
+    name: str = "job"
+    state: str = "PENDING"
+    priority: int = 0
+    reason: str = "JobHeldUser"
+    description: str = ""
+    admin_comment: str = ""
+    wanted: list[str] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
+    start: float = 0.0
+    end: float = 0.0
+    eligible: float = 0.0
+    restarts: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class FakeSlurm:
+    """nodes: {name: (type, GPUs)}; new: whether it prints what 24.05 does, and not 22.05; stuck: jobs that never start;
+    fails: called before each command, and may raise.
+    """
+
+    def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
+        self.clock, self.nodes, self.new = clock, nodes, new
+        self.states: dict[str, str] = dict.fromkeys(nodes, "IDLE")
+        self.jobs: dict[int, FakeJob] = {}
+        self.told: list[str] = []
+        self.stuck: set[int] = set()
+        self.elsewhere: dict[int, dict[str, int]] = {}
+        self.fails: Callable[[Sequence[str]], None] | None = None
+
+    def submit(self, number: int, **fields: Any) -> FakeJob:
+        """As with the plugin: on hold, with its mark, unless said otherwise."""
+        mark = {"admin_comment": f"gavel:submit={self.clock.now():.0f};plugin"} if fields.get("partition", "gpu") == "gpu" else {}
+        self.jobs[number] = FakeJob(number, **(mark | fields))
+        return self.jobs[number]
+
+    def run(self, arguments: Sequence[str], text: str = "") -> Answer:
+        if self.fails is not None:
+            self.fails(arguments)
+        if arguments[0] == "sinfo":
+            return Answer(0, json.dumps(self._sinfo()), "")
+        if arguments[0] == "squeue":
+            self._schedule()
+            return Answer(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
+        assert list(arguments) == ["scontrol"]
+        errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
+        return Answer(1 if errors else 0, "", "\n".join(errors))
+
+    def end(self, number: int, state: str = "COMPLETED") -> None:
+        job = self.jobs[number]
+        job.state, job.end, job.held = state, self.clock.now(), {}
+
+    def node_fails(self, name: str) -> None:
+        self.states[name] = "DOWN"
+        for job in self.jobs.values():
+            if name in job.held:  # Slurm starts it again by itself after a while
+                job.state, job.held, job.restarts = "PENDING", {}, job.restarts + 1
+                job.eligible, job.reason = self.clock.now() + 120, "BeginTime"
+
+    def free(self, name: str) -> int:
+        return self.nodes[name][1] - sum(job.held.get(name, 0) for job in self.jobs.values())
+
+    def _order(self, line: str) -> str:
+        self.told.append(line)
+        verb, _, rest = line.partition(" ")
+        if verb == "update":
+            return self._update(rest)
+        errors = [self._one(verb, int(number)) for number in rest.split(",")]
+        return "\n".join(error for error in errors if error)
+
+    def _one(self, verb: str, number: int) -> str:
+        job = self.jobs.get(number)
+        if job is None or job.state not in ("PENDING", "RUNNING"):
+            return f"Job has already finished for job {number}"
+        if verb == "hold":
+            job.priority, job.reason = 0, "JobHeldAdmin"
+        elif verb == "release":
+            job.priority, job.reason = 1000, "None"
+        elif verb == "requeuehold":
+            job.state, job.held, job.priority, job.restarts = "PENDING", {}, 0, job.restarts + 1
+            job.reason, job.description = "JobHeldUser", "job requeued in held state"
+            job.eligible = self.clock.now() + 120
+        else:
+            raise AssertionError(verb)
+        return ""
+
+    def _update(self, rest: str) -> str:
+        words = dict(word.split("=", 1) for word in rest.split())
+        job = self.jobs[int(words.pop("JobId"))]
+        if words == {"ReqNodeList": "", "StartTime": "now"}:
+            job.wanted, job.eligible = [], self.clock.now()
+            return ""
+        if job.state != "PENDING":
+            return f"Job is no longer pending execution for job {job.number}"
+        job.nodes, job.wanted = int(words.pop("NumNodes")), words.pop("ReqNodeList").split(",")
+        job.per_job, job.per_node = words.pop("TresPerJob"), words.pop("Gres")
+        assert words.pop("StartTime") == "now"
+        job.eligible = self.clock.now()
+        job.admin_comment = words.pop("AdminComment", job.admin_comment)
+        assert not words, words
+        return ""
+
+    def _schedule(self) -> None:
+        """Start what is released, and wherever there is room: on the nodes that it asks for, if it does."""
+        for job in self.jobs.values():
+            if job.state != "PENDING" or not job.priority or job.eligible > self.clock.now() or job.number in self.stuck:
+                continue
+            held = self.elsewhere.get(job.number) or self._room(job)
+            if held:
+                job.state, job.held, job.start, job.reason = "RUNNING", held, self.clock.now(), "None"
+
+    def _room(self, job: FakeJob) -> dict[str, int]:
+        gpus = gpus_in(job.per_node)
+        count = sum(gpus.values()) or -(-sum(gpus_in(job.per_job).values()) // job.nodes)
+        kind = next(iter(gpus or gpus_in(job.per_job)))
+        names = [n for n in job.wanted or self.nodes if self.states[n] == "IDLE" and kind in ("", self.nodes[n][0])]
+        names = [name for name in names if self.free(name) >= count][: job.nodes]
+        return dict.fromkeys(names, count) if len(names) == job.nodes else {}
+
+    def _sinfo(self) -> dict[str, Any]:
+        if not self.new:
+            return {
+                "nodes": [
+                    {
+                        "name": n,
+                        "gres": f"gpu:{t}:{g}(S:0)",
+                        "state": self.states[n].lower(),
+                        "state_flags": [],
+                        "cpus": 4 * g,
+                        "features": t,
+                        "partitions": ["gpu", "free"],
+                        "real_memory": 64000,
+                    }
+                    for n, (t, g) in self.nodes.items()
+                ]
+            }
+        return {
+            "sinfo": [
+                {
+                    "nodes": {"nodes": [n]},
+                    "node": {"state": re.split(r"\+", self.states[n])},
+                    "gres": {"total": f"gpu:{t}:{g}"},
+                    "cpus": {"minimum": 4 * g, "total": 4 * g},
+                    "memory": {"minimum": 64000},
+                    "partition": {"name": p},
+                    "features": {"active": t},
+                }
+                for n, (t, g) in self.nodes.items()
+                for p in ("gpu", "free")
+            ]
+        }
+
+    def _shape(self, job: FakeJob) -> dict[str, Any]:
+        def number(value: float | None) -> Any:
+            return {"set": value is not None, "infinite": False, "number": value or 0} if self.new else value
+
+        return {
+            "job_id": job.number,
+            "job_state": [job.state] if self.new else job.state,
+            "name": job.name,
+            "user_name": "anna",
+            "account": "",
+            "partition": job.partition,
+            "comment": job.comment,
+            "admin_comment": job.admin_comment,
+            "tres_per_node": job.per_node,
+            "tres_per_job": job.per_job,
+            "node_count": number(max(1, len(job.held)) if job.held else 1),
+            "tres_req_str": f"cpu=1,node={job.nodes},billing=1",
+            "nodes": ",".join(job.held),
+            "gres_detail": [f"gpu:{self.nodes[n][0]}:{g}(IDX:0-{g - 1})" for n, g in job.held.items()],
+            "required_nodes": ",".join(job.wanted),
+            "priority": number(job.priority),
+            "state_reason": job.reason,
+            "state_description": job.description,
+            "cpus": number(1),
+            "submit_time": number(self.clock.now()),
+            "start_time": number(job.start),
+            "end_time": number(job.end),
+            "eligible_time": number(job.eligible),
+            "restart_cnt": job.restarts,
+            "batch_flag": True,
+            "requeue": True,
+            **job.more,
+        }
+
+
+def no_answer(*_: object) -> None:
+    """What happens while the controller is down."""
+    raise SlurmError("squeue has not answered within 60 s; is slurmctld up?")

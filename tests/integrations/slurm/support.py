@@ -1,0 +1,57 @@
+"""What tests of the driver share: a small cluster, its profile, and drivers on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gavel_py as gp
+from tests.integrations.slurm.fake_slurm import FakeClock, FakeSlurm
+
+__all__ = ["RECORDED", "cluster", "driver", "events", "profile"]
+
+RECORDED = Path(__file__).parent / "recorded"
+SPEEDS = {"bert": (8.0, 2.0), "lstm": (3.0, 2.0)}
+
+
+def profile() -> gp.ThroughputProfile:
+    """Two types, on v100 and k80, for gangs of 1, 2 and 4 GPUs."""
+    return gp.ThroughputProfile(
+        "small",
+        [
+            gp.Measurement(job_type=kind, num_gpus=gpus, accelerator=name, steps_per_second=speed * gpus)
+            for kind, speeds in SPEEDS.items()
+            for gpus in (1, 2, 4)
+            for name, speed in zip(("v100", "k80"), speeds, strict=True)
+        ],
+    )
+
+
+def cluster(*, new: bool = False) -> FakeSlurm:
+    """A v100 node and a k80 node with 4 GPUs each."""
+    return FakeSlurm(FakeClock(), {"v100-0": ("v100", 4), "k80-0": ("k80", 4)}, new=new)
+
+
+def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDriver:
+    """A driver of this cluster."""
+    keys = {
+        "default_type",
+        "default_steps",
+        "type_rules",
+        "on_exit",
+        "poll_seconds",
+        "accelerators",
+        "stop_seconds",
+        "start_seconds",
+    }
+    settings = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in keys & options.keys()})
+    options = {"round_seconds": 100.0} | options
+    policy = options.pop("policy", "max_min_fairness")
+    return gp.SlurmDriver(settings, profile(), policy, directory=folder, commands=slurm, clock=slurm.clock, **options)
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of the log of one kind."""
+    lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["event"] == name]
