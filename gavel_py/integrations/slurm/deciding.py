@@ -130,10 +130,9 @@ class Decider:
         let_go = [i for i, standing in standings.items() if is_to_be_let_go(jobs[i], standing, known, state.stopping)]
         return Picture(snapshot, state, standings, follower.refused, tuple(let_go), (*parts.left_out, *snapshot.unread))
 
-    def decide(self, snapshot: Snapshot) -> Decided:
-        """Bring the scheduler up to a reading, and begin the next round. Raises `InputError`, and whatever `solve` raises."""
-        picture = self.picture(snapshot)
-        state = picture.state
+    def decide(self, picture: Picture) -> Decided:
+        """Begin the next round, as of the latest picture. Raises `InputError`, and whatever `solve` raises."""
+        state, snapshot = picture.state, picture.snapshot
         before = state.scheduler.last_start_seconds
         begun = state.scheduler.next_round(snapshot.seconds if before is None else max(before, snapshot.seconds))
         state.scheduler.forget(*state.gone)

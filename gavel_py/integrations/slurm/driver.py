@@ -115,11 +115,13 @@ class SlurmDriver:
 
     def plan(self) -> Decided:
         """Return what the next round would be; nothing is changed. Raises `SlurmError`, and what deciding raises."""
-        return self._decider.decide(read_cluster(self._commands, self._clock.now()))
+        return self._decider.decide(self.look())
 
     def round(self) -> tuple[Decided, Applied]:
         """Play one round: read, decide, carry out, compare. Raises `SlurmError`, and what deciding raises."""
-        decided = self.plan()
+        picture = self.look()
+        self._learn()
+        decided = self._decider.decide(picture)
         state, moves = decided.picture.state, decided.moves
         self._tell_round(decided)
         state.stopping |= set(moves.stop)
@@ -128,7 +130,6 @@ class SlurmDriver:
         applied = self._applier.apply(moves, state.tracked)
         self._take_in(applied, moves.cannot)
         state.stopping = set(applied.lingering)
-        self._learn()
         self._save()
         self._tell_applied(applied)
         return decided, applied
@@ -168,7 +169,6 @@ class SlurmDriver:
             assert self._decider.watcher is not None  # noqa: S101
             known = {*state.tracked, *state.aside}
             self._decider.watcher.watch(jobs, self._clock.now())
-            self._learn()
             self._save()
             new = any(self._is_new(job, known) for job in jobs.values())
             if not any(tracked.runs for tracked in state.tracked.values()) and (new or (had_any and state.tracked)):
@@ -199,7 +199,10 @@ class SlurmDriver:
             self._log("let_go", jobs={job_id: picture.standings[job_id].why for job_id in picture.let_go})
 
     def _learn(self) -> None:
-        """Take what jobs have shown of their speed into use, and into the store."""
+        """Take what jobs have shown of their speed into use, and into the store.
+
+        Just before a decision, and at no other time: what is saved must have the speeds that its allocation was made with.
+        """
         state = self._decider.state
         if state is None or not state.news:
             return

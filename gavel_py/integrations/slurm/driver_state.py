@@ -58,6 +58,7 @@ def save_state(path: Path, state: DriverState) -> None:
         "stopping": sorted(state.stopping),
         "gone": list(state.gone),
         "sums": [[*entry, *sums] for entry, sums in state.sums.items()],
+        "news": sorted(map(list, state.news)),
         "rounds": state.rounds,
     }
     write_state(path, document, DRIVER)
@@ -85,6 +86,7 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             stopping=set(document["stopping"]),
             gone=list(document["gone"]),
             sums={(kind, gpus, name): [steps, seconds] for kind, gpus, name, steps, seconds in document["sums"]},
+            news={(kind, gpus, name) for kind, gpus, name in document["news"]},
             rounds=document["rounds"],
         )
     except (KeyError, TypeError, AttributeError) as error:

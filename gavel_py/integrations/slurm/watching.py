@@ -49,7 +49,9 @@ class Watcher:
         began = min(now, job.start_seconds or now)
         tracked.held, tracked.accelerator = dict(job.held), self._types.get(next(iter(job.held)), "")
         tracked.stay_seconds = tracked.seen_seconds = began
-        tracked.stay_steps = self._progress.steps(tracked.job_id)
+        told = self._progress.steps(tracked.job_id)
+        # A job makes its file when it starts for the first time.
+        tracked.stay_steps = 0.0 if told is None and not tracked.starts else told
         tracked.starts += 1
         tracked.ran_on += [tracked.accelerator] if tracked.accelerator not in tracked.ran_on else []
         tracked.failed_starts = 0
@@ -82,7 +84,8 @@ class Watcher:
         state = self._state
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
-        state.news |= learn_from(state, tracked, outcome, tracked.total_steps)
+        told = self._progress.steps(tracked.job_id)
+        state.news |= learn_from(state, tracked, outcome, tracked.total_steps if told is None else None)
         del state.tracked[tracked.job_id]
         if outcome == Phase.FINISHED:
             state.scheduler.complete(tracked.job_id)

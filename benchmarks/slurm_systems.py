@@ -1,0 +1,47 @@
+"""The schedulers that are compared on a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from slurm_play import System
+from slurm_workload import PROFILE
+
+from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.driving import Driver, driving, log_of, plugin
+from tests.integration.slurm.logbook import events
+
+__all__ = ["ROUND_SECONDS", "systems"]
+
+ROUND_SECONDS = 10
+POLICIES = ("max_min_fairness", "finish_time_fairness", "shortest_job_first", "min_makespan")
+
+
+def systems() -> list[System]:
+    """Slurm's two schedulers, and it driven from outside with some policies."""
+    on_its_own = [System("Slurm, FIFO", options={"SchedulerType": "sched/builtin"}), System("Slurm, backfill")]
+    submit_plugin = plugin()
+    driven = [System(f"`{name}`", "gavel", submit_plugin, driver=partial(driven_by, name)) for name in POLICIES]
+    return on_its_own + driven
+
+
+@contextmanager
+def driven_by(policy: str, cluster: LoopbackCluster) -> Iterator[Driver]:
+    """`gavel slurm run` with this policy, told that a stop and a start cost three seconds, as they do here; it is there first."""
+    words = [
+        "--policy",
+        policy,
+        "--profile",
+        PROFILE,
+        "--round",
+        str(ROUND_SECONDS),
+        "--restart-seconds",
+        "3",
+        "--start-seconds",
+        "20",
+    ]
+    with driving(cluster, *words) as driver:
+        driver.until(lambda: events(log_of(cluster), "begun"), 60, "the driver to begin")
+        yield driver

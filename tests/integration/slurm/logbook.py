@@ -1,0 +1,45 @@
+"""The driver's log: what it decided for each round, and what it says came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Decision", "decisions", "events"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for one round. start: {job: {node: GPUs}}; targets: the same for all that are to run; applied: the line
+    that tells what came of it, None if the driver did not come so far.
+    """
+
+    seconds: float
+    start: dict[int, dict[str, int]]
+    stop: frozenset[int]
+    targets: dict[int, dict[str, int]]
+    applied: dict[str, Any] | None
+
+
+def events(path: Path, *names: str) -> list[dict[str, Any]]:
+    """The lines of the log, or those of some kinds; the last one only when it is complete."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in found if not names or event["event"] in names]
+
+
+def decisions(path: Path) -> list[Decision]:
+    """All rounds of the log, in order."""
+    made: list[Decision] = []
+    for event in events(path, "round", "applied"):
+        if event["event"] == "round":
+            before = made[-1].targets if made else {}
+            start = {int(job): target for job, target in event["start"].items()}
+            kept = {int(job): before[int(job)] for job in event["keep"]}
+            made.append(Decision(event["seconds"], start, frozenset(map(int, event["stop"])), kept | start, None))
+        else:
+            last = made[-1]
+            made[-1] = Decision(last.seconds, last.start, last.stop, last.targets, event)
+    return made

@@ -1,0 +1,52 @@
+"""What tests of the driver begin with: jobs of a type whose speeds are known, and more of them than there is room for."""
+
+from __future__ import annotations
+
+from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.submitting import SPEEDS, Work, submit
+
+__all__ = ["crowd", "finish", "gang", "profile_text", "sleeper"]
+
+JOB_TYPE = "steady"
+SIZES = (1, 2, 3, 4, 6, 8)
+FOR_EVER = 1e7
+"""Steps that no test sees done."""
+
+
+def profile_text() -> str:
+    """A profile, as CSV, that tells how fast the jobs here really are."""
+    rows = [f"{JOB_TYPE},{size},{name},{speed}" for size in SIZES for name, speed in SPEEDS.items()]
+    return "\n".join(["job_type,num_gpus,accelerator,steps_per_second", *rows]) + "\n"
+
+
+def gang(cluster: LoopbackCluster, *request: str, steps: float = FOR_EVER) -> int:
+    """Submit one job that asks for GPUs in these words; returns its id."""
+    return submit(cluster, Work("gang", request, steps, options=(comment(steps),)))
+
+
+def sleeper(cluster: LoopbackCluster, user: int) -> int:
+    """Submit a job of another user, for one GPU; it does no steps, for that user may not have the interpreter of the tests."""
+    words = [
+        "--parsable",
+        "--nodes=1",
+        "--gres=gpu:1",
+        "--output=/dev/null",
+        "--chdir=/",
+        comment(FOR_EVER),
+        "--wrap=exec sleep 600",
+    ]
+    return int(cluster.tell("sbatch", *words, user=user))
+
+
+def comment(steps: float) -> str:
+    return f"--comment=gavel: type={JOB_TYPE} steps={steps:g}"
+
+
+def crowd(cluster: LoopbackCluster, count: int = 36, *, steps: float = FOR_EVER) -> list[int]:
+    """Submit gangs that fill a node each: 36 of them, where 27 have room."""
+    return [gang(cluster, "--nodes=1", "--gres=gpu:4", steps=steps) for _ in range(count)]
+
+
+def finish(cluster: LoopbackCluster, *jobs: int) -> None:
+    """Let jobs that run be done with their work."""
+    cluster.tell("scancel", "--signal=USR1", "--batch", *map(str, jobs))

@@ -1,0 +1,34 @@
+"""The controller goes away and comes back, and the rounds go on."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.driving import driving, log_of
+from tests.integration.slurm.logbook import decisions
+from tests.integration.slurm.presence import needs_slurm
+from tests.integration.slurm.scenes import crowd
+from tests.integration.slurm.submitting import stays
+
+pytestmark = needs_slurm
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["restarted", "killed"])
+def test_rounds_go_on_when_it_is_back(cluster: LoopbackCluster, how: signal.Signals) -> None:
+    jobs = crowd(cluster)
+    with driving(cluster, "--round", "4") as driver:
+        driver.rounds(1)
+        cluster.end_controller(how)
+        time.sleep(6)  # it is away when the next round is due
+        assert driver.process.poll() is None, driver.said()
+        cluster.start_controller()
+        driver.rounds(3)
+        assert driver.end() == 0, driver.said()
+    seen = {job: each.placement for job, each in cluster.jobs().items() if each.placement}
+    assert seen == decisions(log_of(cluster))[-1].targets
+    assert set(cluster.jobs()) == set(jobs)
+    assert all(stay.done is False for job in jobs for stay in stays(cluster, job))

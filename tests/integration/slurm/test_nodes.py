@@ -1,0 +1,58 @@
+"""Nodes drain and die while jobs run on them, and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.integration.slurm.cluster import LoopbackCluster, booted
+from tests.integration.slurm.configuration import Settings
+from tests.integration.slurm.driving import driving
+from tests.integration.slurm.presence import needs_slurm
+from tests.integration.slurm.scenes import crowd
+from tests.integration.slurm.submitting import stays
+
+pytestmark = needs_slurm
+
+
+def test_a_node_that_drains_is_left_and_used_again_when_it_is_back(cluster: LoopbackCluster) -> None:
+    crowd(cluster)
+    with driving(cluster, "--round", "4") as driver:
+        driver.rounds(1)
+        (job,) = on(cluster, "v100-3")
+        cluster.tell("scontrol", "update", "NodeName=v100-3", "State=DRAIN", "Reason=test")
+        driver.until(lambda: cluster.node_states()["v100-3"] == "drain", 30, "the node to be empty")
+        driver.rounds(1)
+        assert not on(cluster, "v100-3")
+        assert stays(cluster, job)[0].placement == {"v100-3": 4}
+        cluster.tell("scontrol", "update", "NodeName=v100-3", "State=RESUME")
+        driver.until(lambda: on(cluster, "v100-3"), 30, "a job on the node")
+        assert not cluster.jobs()[job].is_over
+
+
+@pytest.fixture
+def impatient(settings: Settings) -> Settings:
+    """Slurm gives up a node that does not answer after minutes; here it does so at once."""
+    return replace(settings, options={"SlurmdTimeout": "10"})
+
+
+def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None:
+    with booted(impatient) as cluster:
+        crowd(cluster)
+        with driving(cluster, "--round", "4") as driver:
+            driver.rounds(1)
+            (job,) = on(cluster, "v100-3")
+            cluster.lose_node("v100-3")
+            driver.until(lambda: cluster.node_states()["v100-3"].startswith("down"), 60, "Slurm to give the node up")
+            driver.until(lambda: cluster.jobs()[job].placement, 60, "the job to run again")
+            assert "v100-3" not in cluster.jobs()[job].placement
+            assert stays(cluster, job)[0].placement == {"v100-3": 4}
+            driver.rounds(1)
+            assert driver.end() == 0
+            assert sum(len(each.placement) for each in cluster.jobs().values()) == 26, "all other nodes are in use"
+
+
+def on(cluster: LoopbackCluster, node: str) -> list[int]:
+    """The jobs that run on a node."""
+    return [job for job, each in cluster.jobs().items() if node in each.placement]

@@ -1,0 +1,37 @@
+"""Jobs that are preempted go on later, and lose no more work than since their last checkpoint."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.driving import driving
+from tests.integration.slurm.presence import needs_slurm
+from tests.integration.slurm.scenes import crowd
+from tests.integration.slurm.submitting import Stay, stays, steps_done
+
+pytestmark = needs_slurm
+
+
+def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:
+    """36 gangs that need 25 s on the fastest type share room for 27."""
+    jobs = crowd(cluster, steps=60)
+    with driving(cluster, "--round", "4") as driver:
+        driver.until(lambda: all(each.is_over for each in cluster.jobs().values()), 120, "all jobs to end")
+    assert {each.state for each in cluster.jobs().values()} == {"COMPLETED"}
+    assert [steps_done(cluster, job) for job in jobs] == [60] * len(jobs)
+    runs = {job: stays(cluster, job) for job in jobs}
+    assert {job: [stay.done for stay in mine] for job, mine in runs.items()} == {
+        job: [False] * (len(mine) - 1) + [True] for job, mine in runs.items()
+    }
+    assert all(_follow_each_other(mine) for mine in runs.values())
+    assert any(len(mine) > 1 for mine in runs.values()), "nobody was preempted"
+    assert any(len({_type(stay) for stay in mine}) > 1 for mine in runs.values()), "nobody changed the GPU type"
+
+
+def _follow_each_other(mine: list[Stay]) -> bool:
+    return all(before.end is not None and before.end <= after.begin for before, after in pairwise(mine))
+
+
+def _type(stay: Stay) -> str:
+    return next(iter(stay.placement)).partition("-")[0]
