@@ -27,6 +27,7 @@ METRICS = {
     "preemptions": "how often a job lost its GPUs before it was done",
     "solver_seconds": "time spent on allocations",
     "wall_seconds": "time that the run took",
+    "cpu_seconds": "processor time that its process took meanwhile",
     "objective": "of a static solve: the value of the policy's objective, as proven",
     "gap": "of a static solve: bound less value, relative",
 }

@@ -41,7 +41,7 @@ class Ended:
 
 def play(task: Task) -> Ended:
     """Play a cell to its end; what goes wrong is what comes of it."""
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     try:
         if task.version != __version__:
             raise InputError(f"this process has gavel-py {__version__}, and the sweep was begun by {task.version}")
@@ -49,7 +49,7 @@ def play(task: Task) -> Ended:
             warnings.simplefilter("ignore", GavelWarning)  # told once, when the sweep was planned
             run, jobs = (solved(task), None) if task.mode == "solve" else _simulated(task)
         seconds = time.perf_counter() - started
-        metrics = dict(run.metrics) | {"wall_seconds": seconds}
+        metrics = dict(run.metrics) | {"wall_seconds": seconds, "cpu_seconds": time.process_time() - cpu}
         return Ended(task.key, seconds, None, metrics, packed(run), jobs)
     except GavelError as error:
         return Ended(task.key, time.perf_counter() - started, str(error))

@@ -1,0 +1,117 @@
+"""gavel sweep as a user gives it: from a file, from options, dry, and with what is wrong."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gavel_py as gp
+from gavel_py.cli.sweep.progress import told
+from tests.commands import Gavel, runner
+
+ROOT = Path(__file__).parents[2]
+SOLVE = ["--mode", "solve", "-p", "fifo", "-p", "isolated", "--jobs", "4", "-c", "v100:8", "--workers", "1"]
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
+    return runner(capsys, "sweep")
+
+
+def test_options_alone_make_a_sweep_that_goes_on(gavel: Gavel) -> None:
+    first = gavel(*SOLVE, "--seed", "0-1", "--seed", "5", "--results", "cells.sqlite", "--export", "rows.csv")
+    assert first.code == 0
+    assert "0 of 6 cells done · 0 failed · 6 left\n" in first.err
+    assert "6 of 6 cells done · 0 failed · 0 left" in first.err
+    assert first.err.endswith("6 cells: 6 done, 0 failed, 0 left; results in cells.sqlite\n")
+    assert "Means over the cells" in first.out
+    with open("rows.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["seed"]) for row in rows] == [(p, s) for s in "015" for p in ("fifo", "isolated")]
+    text = Path("rows.csv").read_text()
+    again = gavel(*SOLVE, "--seed", "0-1", "--seed", "5", "--results", "cells.sqlite", "--export", "rows.csv")
+    assert (again.code, again.out) == (0, first.out)
+    assert again.err.startswith("6 of 6 cells done")
+    assert Path("rows.csv").read_text() == text  # the clock included: nothing was played again
+
+
+def test_a_dry_run_shows_the_grid_and_makes_nothing(gavel: Gavel) -> None:
+    dry = gavel("-p", "fifo", "--jobs", "3", "--load", "60", "-c", "v100:8", "--fairness", "--results", "cells.sqlite", "--dry-run")
+    assert dry.code == 0
+    assert "policies: fifo\ntraces: 3 generated jobs\njobs per hour: 60\nclusters: v100:8\nseeds: 0\n" in dry.out
+    assert "cells: 1, and 1 of the policy isolated to compare with; 1 places of the grid\n" in dry.out
+    assert "estimate: " in dry.out
+    assert "basis: one cell of each policy, in the middle of its grid, played for a second" in dry.out
+    assert not Path("cells.sqlite").exists()
+
+
+def test_a_dry_run_knows_what_has_been_played(gavel: Gavel) -> None:
+    gavel(*SOLVE, "--results", "cells.sqlite")
+    dry = gavel(*SOLVE, "--seed", "0-4", "--results", "cells.sqlite", "--dry-run")
+    assert "stored in cells.sqlite: 2 done, 0 failed\n" in dry.out
+    assert "basis: the mean time of the cells of each policy that have been played\n" in dry.out
+    done = gavel(*SOLVE, "--results", "cells.sqlite", "--dry-run")
+    assert "basis: nothing is left\n" in done.out
+
+
+def test_the_example_is_played_small(gavel: Gavel) -> None:
+    """All of its policies, on fewer jobs, GPUs, loads and seeds."""
+    spec = yaml.safe_load((ROOT / "examples" / "sweep.yaml").read_text())
+    assert (len(spec["policies"]), len(spec["loads"]), len(spec["seeds"])) == (8, 5, 3)
+    spec["traces"][0]["generate"].update(jobs=6, gangs={1: 1.0})
+    spec["clusters"] = [{"v100": 2, "p100": 2, "k80": 2}]
+    Path("sweep.yaml").write_text(yaml.safe_dump(spec))
+    outcome = gavel("sweep.yaml", "--load", "20", "--seed", "0", "--round-seconds", "3600", "--no-progress")
+    assert outcome.err == "9 cells: 9 done, 0 failed, 0 left; results in sweep.sqlite\n"
+    assert outcome.code == 0
+    runs = gp.read_runs("sweep.sqlite")
+    assert [run.labels["policy"] for run in runs] == [
+        *("max_min_fairness", "max_min_fairness agnostic", "finish_time_fairness", "max_total_throughput"),
+        *("least_attained_service", "shortest_job_first", "fifo", "isolated"),
+    ]
+    assert all(len(run.fairness) == 6 for run in runs)
+
+
+def test_cells_that_fail_are_told_and_the_exit_code_says_so(gavel: Gavel) -> None:
+    Path("own.py").write_text(
+        "import gavel_py as gp\n"
+        "class Slips(gp.OrderedPolicy):\n"
+        "    reads = ('arrival_seconds',)\n"
+        "    def sort_key(self, jobs):\n"
+        "        raise ValueError('a slip')\n"
+    )
+    outcome = gavel(*SOLVE, "-p", "own:Slips", "--results", "cells.sqlite")
+    assert outcome.code == 1
+    assert "policy slips, trace 4 generated jobs, cluster v100:8, seed 0 failed: ValueError: a slip\n" in outcome.out
+    assert "3 cells: 2 done, 1 failed, 0 left; results in cells.sqlite\n" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "give a SPEC file, or at least --policy, --trace or --jobs, and --cluster"),
+        (["absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
+        ([*SOLVE, "--seed", "4-1"], "'4-1' is neither a seed nor a range of them, as in 0-4"),
+        ([*SOLVE, "--export", "rows.txt"], "rows.txt: cannot tell the format from the name; it must end in .csv or .parquet"),
+        ([*SOLVE, "--load", "3"], "loads: is about time"),
+        ([*SOLVE, "--scheduler", "tcp://x:1"], "--scheduler names that of a Dask cluster; give --engine dask with it"),
+        ([*SOLVE, "--engine", "dask", "--scheduler", "tcp://x:1"], "--workers says how many processes to begin"),
+    ],
+)
+def test_what_is_wrong_is_told(gavel: Gavel, options: list[str], said: str) -> None:
+    outcome = gavel(*options)
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.out == ""
+
+
+def test_progress_is_told_in_a_line() -> None:
+    assert told(gp.Progress(total=120, done=10, failed=2, kept=4, seconds=16.0)) == (
+        "10 of 120 cells done · 2 failed · 108 left · 0.5 cells/s · ends in 3.6 minutes"
+    )
+    assert told(gp.Progress(total=2, done=0, failed=0, kept=0, seconds=3.0)) == "0 of 2 cells done · 0 failed · 2 left"

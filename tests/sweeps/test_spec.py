@@ -1,0 +1,135 @@
+"""What is wrong with a sweep is told before anything is played, with file, line and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gavel_py as gp
+from tests.sweeps.support import simulations, solves
+
+WHOLE = """\
+mode: simulate
+policies: [fifo]
+traces:
+  - generate: {jobs: 3}
+clusters: ["v100:4"]
+"""
+
+
+def told(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    with pytest.raises(gp.InputError) as caught:
+        gp.plan_sweep(path)
+    return str(caught.value).replace(str(tmp_path) + "/", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("mode: simulate", "mode: play"), "sweep.yaml, line 1, field mode: must be one of 'simulate' or 'solve', found 'play'"),
+        (("policies", "polices"), "sweep.yaml, line 2, field polices: is not known; did you mean 'policies'?"),
+        (("[fifo]", "[]"), "sweep.yaml, line 2, field policies: is empty, and so is the grid: name at least one"),
+        (("[fifo]", "[fifo, fifoo]"), "sweep.yaml, line 2, field policies: there is no policy 'fifoo'; did you mean 'fifo'?"),
+        (("[fifo]", "['fifo,backfil=true']"), "line 2, policy fifo: there is no option 'backfil'; did you mean"),
+        (
+            ("[fifo]", "['fifo,backfill']"),
+            "sweep.yaml, line 2, field policies: 'fifo,backfill' is not of the form NAME,OPTION=VALUE",
+        ),
+        (("[fifo]", "[3]"), "field policies: must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found 3"),
+        (("[fifo]", "[{policy: fifo, option: {}}]"), "field option: is not known; did you mean 'options'?"),
+        (("[fifo]", "[fifo, {policy: isolated, name: fifo}]"), "line 2, field policies: 'fifo' is what several of them are called"),
+        (("generate: {jobs: 3}", "generate: {jobs: 3, gang: {1: 1}}"), "line 4, generate, field gang: is not known; did you mean"),
+        (("generate: {jobs: 3}", "generate: {jobs: 0}"), "sweep.yaml, line 4, generate, field jobs: must be at least 1, found 0"),
+        (("generate: {jobs: 3}", "file: absent.csv"), "sweep.yaml, line 4, absent.csv: cannot be read: No such file"),
+        (("generate: {jobs: 3}", "name: x"), "sweep.yaml, line 4, field traces: must have either file or generate"),
+        (('["v100:4"]', '["v10:4"]'), "field accelerator 'v10': is not in profile 'gavel-osdi20'; did you mean 'v100'?"),
+        (('["v100:4"]', "[{v100: -1}]"), "accelerator type 'v100', field GPUs: must be a whole number of at least 0, found -1"),
+        (('["v100:4"]', "[absent.yaml]"), "line 5, absent.yaml: cannot be read: No such file"),
+        (('["v100:4"]', '["v100:4"]\nloads: [0]'), "sweep.yaml, line 6, field loads.0: must be greater than 0, found 0"),
+        (('["v100:4"]', '["v100:4"]\nseeds: [-1]'), "sweep.yaml, line 6, field seeds.0: must be at least 0, found -1"),
+        (('["v100:4"]', '["v100:4"]\nseeds: []'), "sweep.yaml, line 6, field seeds: is empty, and so is the grid"),
+        (('["v100:4"]', '["v100:4"]\nsettings: {restart: 3}'), "line 6, field settings.restart: is not known; did you mean"),
+        (
+            ('["v100:4"]', '["v100:4"]\nsettings: {node_mtbf_hours: 3}'),
+            "field settings.node_mtbf_hours: and node_repair_hours go together",
+        ),
+        (('["v100:4"]', '["v100:4"]\nprofile: gavel'), "profile 'gavel'"),
+        (
+            ('["v100:4"]', '["v100:4"]\nround_seconds: null\npolicies2: 1'),
+            "field policies2: is not known; did you mean 'policies'?",
+        ),
+        (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: is about time, of which a static solve"),
+        (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: is about time"),
+        ((WHOLE, "[1]"), "sweep.yaml: must be a mapping with the keys policies, traces and clusters"),
+        ((WHOLE, "a: [\n"), "is not valid YAML"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(change: tuple[str, str], said: str, tmp_path: Path) -> None:
+    assert change[0] in WHOLE
+    assert said in told(tmp_path, WHOLE.replace(*change))
+
+
+def test_all_faults_come_together(tmp_path: Path) -> None:
+    text = WHOLE.replace("[fifo]", "[fifoo]").replace("jobs: 3", "jbs: 3").replace("v100:4", "v100")
+    assert len(told(tmp_path, text).splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            simulations("max_min_fairness", round_seconds=None),
+            "policy 'max_min_fairness', simulation, field round_seconds: must be given",
+        ),
+        (
+            solves("shortest_job_first") | {"traces": [gp.Trace([gp.Submission(gp.Job("a", job_type="A3C"))])]},
+            "sweep, policy 'shortest_job_first', job 'a'",
+        ),
+        (simulations(traces=[gp.Trace([])]), "loads: are jobs per hour of generated traces, and all traces are files"),
+        (
+            simulations(traces=[gp.Trace([gp.Submission(gp.Job("a", job_type="A3C"))])], loads=None),
+            "total_steps: is unknown, and so is when the job ends",
+        ),
+        (
+            simulations(traces=[gp.Trace([gp.Submission(gp.Job("a", job_type="none", total_steps=1))])], loads=None),
+            "'none'",
+        ),
+        (simulations(throughputs="x.csv", profile="gavel-osdi20"), "throughputs: and profile both say how fast jobs run"),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_anything_is_played(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(gp.InputError) as caught:
+        gp.plan_sweep(spec)
+    assert said in str(caught.value)
+
+
+def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = tmp_path / "specs", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (folder / "t.csv").write_text("job_id,job_type,total_steps\na,A3C,1\n")
+    (here / "u.csv").write_text("job_id,job_type,total_steps\na,A3C,1\n")
+    (folder / "c.yaml").write_text("nodes:\n  - {name: a, accelerator: v100, num_gpus: 8}\n")
+    (folder / "s.yaml").write_text("policies: fifo\ntraces: t.csv\nclusters: c.yaml\nresults: r.sqlite\n")
+    plan = gp.plan_sweep("../specs/s.yaml")
+    assert plan.results is not None
+    assert plan.results.resolve() == folder / "r.sqlite"
+    assert [labels["trace"] for labels in plan.labels] == ["t.csv"]
+    changed = gp.plan_sweep("../specs/s.yaml", traces=["u.csv"], results="mine.sqlite")
+    assert changed.results == here / "mine.sqlite"
+    assert [labels["trace"] for labels in changed.labels] == ["u.csv"]
+
+
+def test_the_grid_is_the_product_with_policies_side_by_side() -> None:
+    spec = simulations("fifo", "isolated", seeds=2, clusters=["v100:4", "k80:4/2"], round_seconds=[360, 60]) | {"loads": [1, 2, 3]}
+    labels = gp.plan_sweep(spec).labels
+    assert len(labels) == 2 * 2 * 2 * 3 * 2
+    assert [each["policy"] for each in labels[:4]] == ["fifo", "isolated"] * 2
+    assert len({tuple(each.values()) for each in labels}) == len(labels)

@@ -1,0 +1,199 @@
+"""What comes of a sweep: rows, runs, the store, and what happens to cells that fail or whose process dies."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sqlite3
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from gavel_py.sweeps.dispatching import ExecutorError
+from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
+
+PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
+
+
+@pytest.fixture(scope="module")
+def threads() -> ThreadPoolExecutor:
+    """Nobody dies here, and no process has to begin."""
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def test_a_cell_is_what_the_simulator_makes_of_it(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    spec = simulations("fifo", "max_min_fairness", seeds=1, round_seconds=[360, 720], results=str(tmp_path / "s.sqlite"))
+    rows = gp.sweep(spec, executor=threads)
+    assert [(row["policy"], row["round_seconds"]) for row in rows] == [
+        ("fifo", 360),
+        ("max_min_fairness", 360),
+        ("fifo", 720),
+        ("max_min_fairness", 720),
+    ]
+    trace = gp.generate_trace(
+        8, PROFILE, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
+    )
+    cluster = gp.Cluster.from_counts({"v100": 4, "k80": 4})
+    runs = gp.read_runs(tmp_path / "s.sqlite")
+    for row, run in zip(rows, runs, strict=True):
+        alone = gp.record_run(trace, cluster, PROFILE, row["policy"], round_seconds=row["round_seconds"])
+        assert run.labels == {name: row[name] for name in ("policy", "trace", "load", "cluster", "seed", "round_seconds")}
+        assert timeless([run.metrics]) == timeless([alone.metrics])
+        assert run.shares == alone.shares
+        np.testing.assert_array_equal(run.jct_seconds, alone.jct_seconds)
+        assert run.over_time is not None
+        assert alone.over_time is not None
+        for part in ("used", "prices"):
+            for name, curve in getattr(alone.over_time, part).items():
+                np.testing.assert_array_equal(getattr(run.over_time, part)[name], curve)
+
+
+def test_a_static_cell_is_what_solve_makes_of_it(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    rows = gp.sweep(solves("max_min_fairness", "fifo", seeds=1), executor=threads, results=str(tmp_path / "s.sqlite"))
+    trace = gp.generate_trace(5, PROFILE, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
+    problem = gp.AllocationProblem.from_jobs(trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), PROFILE)
+    allocation = gp.solve(problem, "max_min_fairness")
+    assert rows[0]["objective"] == pytest.approx(allocation.objective_value)
+    assert rows[1]["objective"] is None
+    shares = gp.read_runs(tmp_path / "s.sqlite")[0].shares
+    types = {submission.job.job_id: submission.job.job_type for submission in trace}
+    for name, share in shares.items():
+        of_type = [types[job_id] == name for job_id in allocation.job_ids]
+        assert list(share.values()) == pytest.approx(allocation.time_fractions[of_type].mean(axis=0).tolist())
+
+
+def test_fairness_is_that_of_isolated_which_is_played_once(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    spec = simulations("fifo", "isolated", seeds=2, fairness=True, results=str(tmp_path / "s.sqlite"))
+    plan = gp.plan_sweep(spec)
+    assert (len(plan), plan.yardsticks, len(plan.labels)) == (6, 2, 4)
+    rows = plan.play(threads)
+    assert len(rows) == 4
+    fifo, isolated = gp.read_runs(tmp_path / "s.sqlite")[:2]
+    assert (isolated.fairness == 1).all()
+    assert fifo.metrics["finish_time_fairness"] == pytest.approx(fifo.fairness.mean())
+    assert len(fifo.fairness) == 8
+
+
+def test_equal_cells_are_played_once(threads: ThreadPoolExecutor) -> None:
+    """A trace in which nothing is drawn is the same under all seeds, and a policy under two names is one."""
+    trace = gp.Trace([gp.Submission(gp.Job("a", job_type="ResNet-50 (batch size 64)", total_steps=1e5))])
+    spec = simulations("fifo", {"policy": "fifo", "name": "first"}, seeds=3, traces=[trace], loads=None)
+    plan = gp.plan_sweep(spec)
+    assert len(plan) == 1
+    rows = plan.play(threads)
+    assert [(row["policy"], row["seed"]) for row in rows] == [(name, seed) for seed in range(3) for name in ("fifo", "first")]
+    assert len({row["mean_jct_seconds"] for row in rows}) == 1
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    spec = solves("fifo", Failing(), "isolated", Leaving()) | {"results": str(tmp_path / "s.sqlite")}
+    rows = gp.sweep(spec, workers=1)
+    said = {row["policy"]: (row["status"], (row["error"] or "").splitlines()[-1:]) for row in rows}
+    assert said == {
+        "fifo": ("done", []),
+        "failing": ("failed", ["ValueError: a slip"]),
+        "isolated": ("done", []),
+        "leaving": ("failed", ["SystemExit: 3"]),
+    }
+    assert [run.labels["policy"] for run in gp.read_runs(spec["results"])] == ["fifo", "isolated"] * 3
+    told = []
+    again = gp.sweep(spec, on_progress=told.append)
+    assert again == rows  # nothing was played again, not even what has failed
+    assert [(each.done, each.failed, each.kept, each.left) for each in told] == [(6, 6, 12, 0)]
+    assert timeless(gp.sweep(spec, workers=1, retry_failed=True)) == timeless(rows)
+
+
+@pytest.mark.parametrize(("times", "status", "attempts"), [(1, "done", 2), (2, "failed", 2)])
+def test_a_process_that_dies_costs_its_cell_only_which_is_tried_once_more(
+    times: int, status: str, attempts: int, tmp_path: Path
+) -> None:
+    dying = Dying(mark=str(tmp_path / "mark"), times=times)
+    rows = gp.sweep(solves("fifo", dying, "isolated", seeds=1) | {"seeds": [0, 1]}, workers=2)
+    found = {(row["policy"], row["seed"]): (row["status"], row["attempts"]) for row in rows}
+    died = {key: value for key, value in found.items() if value != ("done", 1)}
+    assert all(policy.startswith("dying") for policy, _ in died)
+    assert sum(number - 1 for _, number in died.values()) == (1 if times == 1 else len(died))
+    if times == 1:
+        assert list(died.values()) == [(status, attempts)]
+    else:  # the two deaths may have met one cell twice, or two cells once
+        assert sorted(died.values()) in ([("failed", 2)], [("done", 2), ("done", 2)])
+
+
+def test_a_cell_whose_process_dies_each_time_fails(tmp_path: Path) -> None:
+    rows = gp.sweep(solves("fifo", Dying(mark=str(tmp_path / "mark")), "isolated", seeds=2), workers=2)
+    found = {(row["policy"].partition(",")[0], row["status"], row["attempts"]) for row in rows}
+    assert found == {("fifo", "done", 1), ("dying", "failed", 2), ("isolated", "done", 1)}
+    assert {row["error"] for row in rows if row["status"] == "failed"} == {
+        "its process died 2 times: it was killed, ran out of memory, or crashed"
+    }
+
+
+def test_an_executor_of_ones_own_that_breaks_is_told_and_the_sweep_goes_on_later(tmp_path: Path) -> None:
+    spec = solves("fifo", Dying(mark=str(tmp_path / "mark"), times=1), seeds=2) | {"results": str(tmp_path / "s.sqlite")}
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own, pytest.raises(ExecutorError, match="goes on from here"):
+        gp.sweep(spec, executor=own)
+    assert [row["status"] for row in gp.sweep(spec, workers=1)] == ["done"] * 4
+
+
+def test_a_spec_that_changes_keeps_what_it_has_and_shows_what_it_asks_for(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sqlite")
+    first = gp.sweep(solves("fifo", "isolated", seeds=2), executor=threads, results=path)
+    told: list[gp.Progress] = []
+    second = gp.sweep(solves("isolated", "proportional", seeds=2), executor=threads, results=path, on_progress=told.append)
+    assert (told[0].kept, told[0].total) == (2, 4)
+    assert [row["policy"] for row in second] == ["isolated", "proportional"] * 2
+    assert [run.labels["policy"] for run in gp.read_runs(path)] == ["isolated", "proportional"] * 2
+    told.clear()
+    assert gp.sweep(solves("fifo", "isolated", seeds=2), executor=threads, results=path, on_progress=told.append) == first
+    assert told[0].left == 0
+
+
+def test_a_file_that_changes_is_another_cell(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    spec = simulations("fifo", seeds=1, traces=[str(trace)], loads=None, results=str(tmp_path / "s.sqlite"))
+    jcts = []
+    for steps in (100_000, 200_000):
+        trace.write_text(f"job_id,job_type,total_steps\na,ResNet-50 (batch size 64),{steps}\n")
+        jcts += [row["mean_jct_seconds"] for row in gp.sweep(spec, executor=threads)]
+    assert jcts[1] == pytest.approx(2 * jcts[0])
+
+
+def test_the_store_tells_what_was_asked_and_by_what_it_was_computed(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    gp.sweep(solves("fifo", seeds=1), executor=threads, results=str(tmp_path / "s.sqlite"))
+    connection = sqlite3.connect(tmp_path / "s.sqlite")
+    ((spec, versions),) = connection.execute("SELECT spec, versions FROM sessions").fetchall()
+    ((content,),) = connection.execute("SELECT content FROM cells").fetchall()
+    connection.close()
+    assert '"policies": ["fifo"]' in spec
+    assert f'"gavel-py": "{gp.__version__}"' in versions
+    assert "highspy" in versions
+    assert '"seed":0' in content
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
+def test_rows_are_tables(name: str, threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    rows = gp.sweep(solves("fifo", Failing(), seeds=1), executor=threads)
+    gp.write_table(tmp_path / name, rows)
+    if name.endswith("csv"):
+        with open(tmp_path / name) as file:
+            found = [dict(row) for row in csv.DictReader(file)]
+        assert found == [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows]
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert parquet.read_table(tmp_path / name).to_pylist() == rows
+
+
+def test_processes_have_one_thread_for_linear_algebra_and_leave_the_environment_alone() -> None:
+    from gavel_py.sweeps.local import THREADS, LocalProcesses
+
+    before = dict(os.environ)
+    given = {name: os.environ.get(name, "1") for name in THREADS}
+    with LocalProcesses(1) as processes:
+        assert processes.submit(os.getenv, "OMP_NUM_THREADS").result() == given["OMP_NUM_THREADS"]
+        assert processes.submit(os.getpid).result() != os.getpid()
+    assert dict(os.environ) == before
