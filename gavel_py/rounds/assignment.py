@@ -22,8 +22,8 @@ class Assignment:
 
     accelerator: str
     gpus: list[Gpu]
-    shared_with: tuple[str, ...] = field(default=(), compare=False)
-    gpu_part: float = field(default=1.0, compare=False)
+    shared_with: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    gpu_part: float = field(default=1.0, compare=False, repr=False)
 
     @cached_property
     def num_nodes(self) -> int:

@@ -122,9 +122,6 @@ class JobEvents(SchedulerCore):
 
     def _check(self, job: Job) -> None:
         """Better refused here than to stop every round from now on."""
-        if job.num_gpus < 1:
-            text = f"is {job.num_gpus:g}: rounds place whole gangs, and fractions of a GPU are known to allocations only"
-            raise InputError(Fault(f"job {job.job_id!r}", "num_gpus", text))
         self.policy.check(alone(job, self.whole_gangs).problem(NodeStates(self.cluster), self.profile, self._state.rows))
 
     def _leave(self, job_id: str, how: Departure) -> None:

@@ -13,17 +13,22 @@ Key = tuple[str, str, float, str]
 
 
 class CompanySpeeds:
-    """What a profile says of pairs, each asked for once."""
+    """What a profile says of pairs, each asked for once; interference: the part of its speed that a job with a part of a GPU loses
+    to each other one on that GPU.
+    """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, interference: float) -> None:
+        self._beside_parts = 1.0 - interference
         self._measured = getattr(profile, "pair_matrix", None)
         self._parts: dict[Key, float] = {}
 
     def part(self, job: Job, other: Job, accelerator: str, alone: float) -> float:
-        """Return the part of its speed alone, at most 1, that a job has with another one on all of its GPUs.
+        """Return the part of its speed alone, at most 1, that a job has with another one on its GPUs.
 
         alone: steps/s there, consolidated. Pairs are measured consolidated; spread, they are taken to lose the same part.
         """
+        if job.num_gpus < 1:
+            return self._beside_parts
         key = job.job_type, other.job_type, job.num_gpus, accelerator
         if key not in self._parts:
             table = None if self._measured is None else self._measured([job, other], [accelerator])

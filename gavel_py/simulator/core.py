@@ -16,6 +16,7 @@ from gavel_py.policies import Policy
 from gavel_py.rounds import Round, RoundScheduler
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.arrivals import Arrivals
+from gavel_py.simulator.company import CompanySpeeds
 from gavel_py.simulator.course import Course
 from gavel_py.simulator.events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.holds import Holds
@@ -43,6 +44,7 @@ class SimulationCore:
         maintenance: Iterable[NodeWindow] = (),
         job_failures: JobFailures = 0.0,
         checkpoint_seconds: float | None = None,
+        interference: float = 0.0,
         estimates: Estimates = "exact",
         seed: int = 0,
         on_record: Callable[[JobRecord], None] | None = None,
@@ -51,7 +53,7 @@ class SimulationCore:
     ) -> None:
         cluster = known_part(cluster, profile)
         scheduler = RoundScheduler(cluster, profile, policy, 1.0 if round_seconds is None else round_seconds, **scheduling)
-        check_settings(scheduler.policy, round_seconds, job_failures, checkpoint_seconds, estimates, seed)
+        check_settings(scheduler.policy, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference)
         arrivals = Arrivals(trace)
         start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
         notice = 0.0 if round_seconds is None else round_seconds
@@ -59,7 +61,7 @@ class SimulationCore:
         events = NodeEvents(names, node_failures, maintenance, notice, np.random.default_rng([seed, 1]), start)
         state = SimulationState(start, arrivals, events, Usage(cluster, start), Holds(len(cluster.accelerator_names)))
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
-        self._assemble(scheduler, state, admission, round_seconds, checkpoint_seconds, on_record, on_round)
+        self._assemble(scheduler, state, admission, round_seconds, checkpoint_seconds, float(interference), on_record, on_round)
 
     def _assemble(
         self,
@@ -68,17 +70,19 @@ class SimulationCore:
         admission: Admission,
         round_seconds: float | None,
         checkpoint_seconds: float | None,
+        interference: float,
         on_record: Callable[[JobRecord], None] | None,
         on_round: Callable[[Round], None] | None,
     ) -> None:
         self.scheduler, self.profile, self.cluster = scheduler, scheduler.profile, scheduler.cluster
-        self.round_seconds, self.checkpoint_seconds = round_seconds, checkpoint_seconds
+        self.round_seconds, self.checkpoint_seconds, self.interference = round_seconds, checkpoint_seconds, interference
         self._state, self._admission = state, admission
         self._on_record, self._on_round = on_record, on_round
         self._whole = True
         every = EVENT_CHECKPOINT_SECONDS if round_seconds is None and checkpoint_seconds is None else checkpoint_seconds
         reads_progress = bool(PROGRESS.intersection(self.policy.reads) or self.policy.constraints)
-        self._course = Course(state, scheduler, self.profile, round_seconds, every, reads_progress, self._leave)
+        speeds = CompanySpeeds(self.profile, interference)
+        self._course = Course(state, scheduler, self.profile, speeds, round_seconds, every, reads_progress, self._leave)
 
     @property
     def policy(self) -> Policy:

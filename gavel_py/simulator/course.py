@@ -45,6 +45,7 @@ class Course:
         state: SimulationState,
         scheduler: RoundScheduler,
         profile: Profile,
+        company: CompanySpeeds,
         round_seconds: float | None,
         checkpoint_seconds: float | None,
         reads_progress: bool,
@@ -55,7 +56,7 @@ class Course:
         self._reads_progress, self._leave = reads_progress, leave
         cluster = scheduler.cluster
         self._spans = Spans(cluster)
-        self._company = CompanySpeeds(profile)
+        self._company = company
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour.tolist()
 

@@ -39,6 +39,7 @@ class Simulation(SimulationCore):
     min_run_seconds: see `RoundScheduler`; node_failures, maintenance: when nodes are down; job_failures: the probability with which
     an attempt of a job fails, at a random point of its work, or "recorded": as often as the trace says; checkpoint_seconds: how
     long a gang works from one checkpoint to the next, None: it has one when a round begins, and in event mode every 360 s;
+    interference: the part of its speed that a job with a part of a GPU loses to each other one on that GPU, none unless said;
     estimates: "exact", or "recorded": policies see the steps that would fit the trace's estimate of the duration; seed: of all that
     is random; on_record, on_round: what is to be done with each job that leaves (its record is not kept then), and with each round.
 
@@ -84,7 +85,7 @@ class Simulation(SimulationCore):
             text = "cannot be saved in the midst of a round, as within on_round or on_record, or after an error there"
             raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
         document = {
-            "settings": {"round_seconds": self.round_seconds, "checkpoint_seconds": self.checkpoint_seconds},
+            "settings": {name: getattr(self, name) for name in ("round_seconds", "checkpoint_seconds", "interference")},
             "scheduler": self.scheduler.to_dict(),
             "admission": self._admission.to_dict(),
             "simulation": state_document(self._state),
@@ -119,7 +120,7 @@ class Simulation(SimulationCore):
             settings = document["settings"]
             made = cls.__new__(cls)
             every = settings["round_seconds"], settings["checkpoint_seconds"]
-            made._assemble(scheduler, state, admission, *every, on_record, on_round)
+            made._assemble(scheduler, state, admission, *every, settings.get("interference", 0.0), on_record, on_round)
         return made
 
     @staticmethod

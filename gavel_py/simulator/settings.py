@@ -32,6 +32,7 @@ def check_settings(
     checkpoint_seconds: float | None,
     estimates: str,
     seed: int,
+    interference: float,
 ) -> None:
     """Raise `InputError` for a setting that is wrong, or does not go with the policy."""
     faults = []
@@ -43,6 +44,8 @@ def check_settings(
     if job_failures != "recorded" and not (isinstance(job_failures, Real) and 0 <= job_failures < 1):
         text = f'must be a probability of at least 0 and below 1, or "recorded", found {job_failures!r}'
         faults.append(Fault("simulation", "job_failures", text))
+    if not (isinstance(interference, Real) and not isinstance(interference, bool) and 0 <= interference < 1):
+        faults.append(Fault("simulation", "interference", f"must be at least 0 and below 1, found {interference!r}"))
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         faults.append(Fault("simulation", "seed", f"must be a whole number of at least 0, found {seed!r}"))
     if estimates not in get_args(Estimates):

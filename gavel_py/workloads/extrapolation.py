@@ -21,9 +21,9 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
     With the smallest and largest measured gangs S and L of a job type on an accelerator, in one placement, and its throughput T:
     T(s) = T(L) (s/L)^e beyond L, with e = log(T(L)/T(S)) / log(L/S), but at least 0 and at most 1: more GPUs never make it slower,
     and never do more than their part. Between two measured gangs, T follows the power of s through both. Where one of them is 0,
-    the job cannot run, and T(s) = 0. Types measured at one size only, gangs below the smallest, and fractions of a GPU, which are as
-    fast as one GPU where they were not measured, are not estimated. Each estimate has a source that says so. What it takes of the
-    memory of each GPU is what the next smaller gang takes.
+    the job cannot run, and T(s) = 0. Types measured at one size only, gangs below the smallest, and fractions of a GPU, which are
+    as fast as one GPU where they were not measured, are not estimated. Each estimate has a source that says so. What it takes of
+    the memory of each GPU is what the next smaller gang takes.
     """
     sizes = sorted(size for size in set(gang_sizes) if size >= 1)
     estimated = [

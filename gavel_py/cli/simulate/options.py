@@ -36,6 +36,7 @@ class Request(Common):
     mechanism: Literal["deficit", "priority"]
     sharing: bool
     min_gain: float | None
+    interference: float
     node_mtbf: float | None
     node_repair: float | None
     maintenance: tuple[str, ...]
@@ -82,6 +83,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     sharing_option,
     min_gain_option,
+    click.option(
+        "--interference",
+        type=click.FloatRange(0, 1, max_open=True),
+        default=0.0,
+        show_default=True,
+        metavar="P",
+        help="Part of its speed that a job with a part of a GPU loses to each other one there.",
+    ),
     click.option("--node-mtbf", type=HOURS, metavar="HOURS", help="Mean time between the failures of a node."),
     click.option("--node-repair", type=HOURS, metavar="HOURS", help="Mean time that its repair takes."),
     click.option(

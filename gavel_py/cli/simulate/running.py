@@ -56,6 +56,7 @@ class Run:
             min_run_seconds=request.min_run_seconds,
             sharing=request.sharing,
             min_gain=min_gain_of(request.sharing, request.min_gain),
+            interference=request.interference,
             on_round=self._round,
         )
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)

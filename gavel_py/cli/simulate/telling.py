@@ -103,6 +103,7 @@ def settings_of(request: Request) -> dict[str, Any]:
         "mechanism": request.mechanism,
         "sharing": request.sharing,
         "min_gain": request.min_gain,
+        "interference": request.interference,
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
