@@ -47,7 +47,7 @@ def screen(
         elif memory is not None and (lacking := _lacks_memory(measured[i], allowed[i] & fitting[i], fits[i])).any():
             reasons[i] = _too_large(memory.needed[i], accelerator_types, memory.there, lacking)
         else:
-            reasons[i] = _cannot_run(measured[i], allowed[i], fits[i], int(num_gpus[i]), accelerator_types, largest_gangs[i])
+            reasons[i] = _cannot_run(measured[i], allowed[i], fits[i], num_gpus[i], accelerator_types, largest_gangs[i])
     if index is None:
         return runnable, {job_ids[i]: reason for i, reason in reasons.items()}
     left_out = np.flatnonzero(np.isin(index, idle)).tolist() if reasons else []
