@@ -214,7 +214,7 @@ def violation(problem: AllocationProblem, time_fractions: Floats) -> float:
 
     X_ij >= 0; Σ_j X_ij <= 1; Σ_i s_i X_ij <= c_j, in parts of c_j; X_ij = 0 where job i cannot run on type j.
     """
-    return _violation(time_fractions, problem.num_gpus.astype(float), problem.runnable, problem.capacities)
+    return _violation(time_fractions, problem.num_gpus, problem.runnable, problem.capacities)
 
 
 def _violation(time_fractions: Floats, num_gpus: Floats, runnable: NDArray[np.bool_], capacities: Floats) -> float:

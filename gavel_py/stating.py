@@ -112,7 +112,7 @@ def _told(problem: AllocationProblem, times: JobTimes | ClassTimes, columns: Two
         alone = None if problem.speeds is None else times.jobs.spread(times.fractions[:, : len(problem.capacities)])
         spread = None if alone is None else spread_part(problem, alone)
         return _Told(fractions, spread, used, deal(columns, times))
-    found, gpus = times.fractions, problem.num_gpus.astype(float)
+    found, gpus = times.fractions, problem.num_gpus
     pairs = None if problem.pairs is None else Pairs.nobody()
     if isinstance(columns, TwoKinds):
         return _Told(columns.folded(found), columns.spread(found), columns.gpus(found, gpus), pairs)

@@ -369,16 +369,6 @@ class TestTraces:
         )
 
 
-class TestRounds:
-    def test_rounds_refuse_them_and_say_why(self) -> None:
-        scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), profile_of((1, 2.0)))
-        with pytest.raises(gp.InputError, match=r"job 'a', field num_gpus: is 0.25: rounds place whole gangs"):
-            scheduler.submit(gp.Job("a", job_type="bert", num_gpus=0.25))
-        scheduler.submit(gp.Job("a", job_type="bert"))
-        with pytest.raises(gp.InputError, match=r"is 0.5: rounds place whole gangs"):
-            scheduler.update("a", num_gpus=0.5)
-
-
 class TestCommand:
     @pytest.fixture
     def files(self, tmp_path: Path) -> list[str]:

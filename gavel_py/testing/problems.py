@@ -56,6 +56,7 @@ BY_HAND: tuple[Case, ...] = (
     {"throughputs": [[1.0], [1.0], [1.0]], "capacities": [1], "steps_remaining": [240.0, 0.0, 60.0]},  # one has finished
     {"throughputs": [[8.0, 4.0], [6.0, 4.0], [4.0, 4.0], [3.0, 1.0]], "capacities": [4, 4], "num_gpus": [8, 4, 2, 1]},
     {"throughputs": [[9.0, 8.0], [7.0, 4.0], [4.0, 2.0], [2.0, 1.0]], "capacities": [12, 3], "num_gpus": [8, 4, 2, 1]},
+    {"throughputs": [[4.0, 1.0], [3.0, 1.0], [2.0, 1.0], [1.0, 1.0]], "capacities": [1, 1], "num_gpus": [0.25, 0.6, 1.0, 2.0]},
     {"throughputs": [[2.0, 1.0]] * 3 + [[3.0, 1.0]], "capacities": [1, 1], "weights": [1e-3, 1.0, 1e3, 1e3]},
     {"throughputs": [[1e-4, 1e4], [2.0, 1.0], [1e4, 1e4]], "capacities": [1, 1], "steps_remaining": [1.0, 1e9, 1e3]},
     {"throughputs": [[3.0, 2.0], [3.0, 1.0], [2.0, 2.0]], "capacities": [1.5, 1]},  # a part of a GPU
