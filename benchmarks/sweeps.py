@@ -24,6 +24,8 @@ import tables
 
 import gavel_py as gp
 from gavel_py.job_classes import JobClasses
+from gavel_py.sweeps.cells import Task
+from gavel_py.sweeps.playing import play
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "sweep.yaml"
 CELL_SECONDS = 0.005
@@ -57,16 +59,16 @@ def spec(cells: int, results: Path) -> dict[str, object]:
     }
 
 
-def alone(cells: int) -> None:
-    """The same work in a process that does nothing else."""
-    for _ in range(cells):
-        spin()
+def alone(tasks: Sequence[Task]) -> None:
+    """Play cells in a process that does nothing else, and forget what comes of them."""
+    for task in tasks:
+        play(task)
 
 
-def ideal(cells: int, workers: int) -> None:
-    """The same work with no engine: each process is told once how many cells it has."""
+def ideal(tasks: Sequence[Task], workers: int) -> None:
+    """The same cells with no engine: each process is told once which it has to play."""
     with get_context("spawn").Pool(workers) as pool:
-        pool.map(alone, [cells // workers + (n < cells % workers) for n in range(workers)], chunksize=1)
+        pool.map(alone, [tasks[n::workers] for n in range(workers)], chunksize=1)
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
@@ -91,7 +93,8 @@ def engine_rows(cells: int, workers: int, repeats: int) -> list[list[object]]:
     for number in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             plan = gp.plan_sweep(spec(cells, Path(folder) / f"{number}.sqlite"))
-            found[first].append(timed(lambda: ideal(cells, workers)))
+            tasks = [cell.task_with(None) for cell in plan._cells]
+            found[first].append(timed(lambda tasks=tasks: ideal(tasks, workers)))
             found[second].append(timed(lambda plan=plan: plan.play(workers=workers)))
     least = {name: [min(values) for values in zip(*each, strict=True)] for name, each in found.items()}
     wall, cpu = least[first]

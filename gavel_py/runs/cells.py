@@ -17,7 +17,9 @@ from gavel_py.runs.documents import DAMAGED, document_of, run_from
 from gavel_py.runs.run import Run
 from gavel_py.sqlite_files import BUSY_SECONDS, clear_errors
 
-__all__ = ["CellStore", "GridPlace", "StoredCell", "packed", "stored_runs"]
+__all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed", "stored_runs"]
+
+Status = Literal["done", "failed"]
 
 INSERT = """INSERT OR REPLACE INTO cells (key, content, status, error, attempts, seconds, session, metrics, run, jobs)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -36,7 +38,7 @@ class StoredCell:
 
     key: str
     content: str
-    status: Literal["done", "failed"]
+    status: Status
     error: str | None = None
     attempts: int = 1
     seconds: float = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 
 from gavel_py.errors import GavelError
-from gavel_py.runs.cells import CellStore, StoredCell
+from gavel_py.runs.cells import CellStore, Status, StoredCell
 from gavel_py.sweeps.cells import Cell
 from gavel_py.sweeps.local import WorkerDiedError
 from gavel_py.sweeps.playing import Ended, play
@@ -47,6 +47,7 @@ class Dispatcher:
         self._on_progress, self._is_stopped = on_progress, is_stopped
         self._cells = {cell.key: cell for cell in cells}
         self._ended = {key: status for key, status in ended.items() if key in self._cells}
+        self._failed = sum(status == "failed" for status in self._ended.values())
         self._kept, self._began = len(self._ended), time.monotonic()
         self._waiting = deque(cell for cell in cells if cell.key not in self._ended)
         self._attempts: dict[str, int] = {}
@@ -72,9 +73,8 @@ class Dispatcher:
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        failed = sum(status == "failed" for status in self._ended.values())
         seconds = time.monotonic() - self._began
-        return Progress(len(self._cells), len(self._ended) - failed, failed, self._kept, seconds)
+        return Progress(len(self._cells), len(self._ended) - self._failed, self._failed, self._kept, seconds)
 
     def _take_back(self) -> None:
         """Hand out no more, and take back what has not begun."""
@@ -125,12 +125,12 @@ class Dispatcher:
         self._note(cell, ended)
 
     def _note(self, cell: Cell, ended: Ended) -> None:
-        status = "done" if ended.error is None else "failed"
+        status: Status = "done" if ended.error is None else "failed"
         attempts = self._attempts[cell.key]
-        self._unwritten.append(
-            StoredCell(cell.key, cell.text, status, ended.error, attempts, ended.seconds, ended.metrics, ended.run, ended.jobs)  # type: ignore[arg-type]
-        )
+        stored = StoredCell(cell.key, cell.text, status, ended.error, attempts, ended.seconds, ended.metrics, ended.run, ended.jobs)
+        self._unwritten.append(stored)
         self._ended[cell.key] = status
+        self._failed += status == "failed"
 
     def _write(self) -> None:
         """Store what has ended since."""

@@ -32,7 +32,9 @@ def test_a_worker_that_is_killed_costs_its_cell_only(tmp_path: Path) -> None:
 def test_a_cluster_that_is_there_is_used() -> None:
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", dashboard_address=None
+        ) as cluster,
         gp.dask_executor(cluster.scheduler_address) as executor,
     ):
         assert [row["status"] for row in gp.sweep(solves(seeds=1), executor=executor)] == ["done"] * 2

@@ -123,7 +123,8 @@ def test_ctrl_c_ends_it_cleanly(times: int, whole: list[dict[str, str]], tmp_pat
     assert rows(tmp_path) == whole
 
 
-FULL = """
+SEEDS = 12
+FULL = f"""
 import resource, sys
 import gavel_py as gp
 from concurrent.futures import ThreadPoolExecutor
@@ -131,21 +132,21 @@ from tests.sweeps.support import simulations
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 with ThreadPoolExecutor(1) as executor:
-    gp.sweep(simulations(seeds=6, results=sys.argv[1]), executor=executor)
+    gp.sweep(simulations(seeds={SEEDS}, results=sys.argv[1]), executor=executor)
 """
 
 
 def test_a_disk_that_is_full_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
-    command = [sys.executable, "-c", FULL, str(path), "60000"]
+    command = [sys.executable, "-c", FULL, str(path), "56000"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"{path}: " in done.stderr
     assert "disk" in done.stderr.splitlines()[-1]
     kept = gp.read_runs(path)
-    assert 0 < len(kept) < 12
+    assert 0 < len(kept) < 2 * SEEDS
     told: list[gp.Progress] = []
-    assert len(gp.sweep(simulations(seeds=6), results=str(path), workers=1, on_progress=told.append)) == 12
+    assert len(gp.sweep(simulations(seeds=SEEDS), results=str(path), workers=1, on_progress=told.append)) == 2 * SEEDS
     assert told[0].done == len(kept)
 
 
