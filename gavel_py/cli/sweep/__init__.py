@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from pathlib import Path
 
 import click
 
@@ -38,8 +39,8 @@ def command(context: click.Context, request: Request) -> None:
     gavel sweep sweep.yaml --engine dask --scheduler tcp://10.0.0.1:8786
     """
     _check(request)
-    if "" not in sys.path:
-        sys.path.append("")  # policies of one's own may stand in a module of the current directory
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # policies of one's own may stand in a module there, which the processes import, too
     with warnings_shown():
         plan = gp.plan_sweep(request.spec or {}, **changes_of(request))
     if request.dry_run:
