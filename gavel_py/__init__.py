@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from gavel_py.problem import AllocationProblem
     from gavel_py.program import Program
     from gavel_py.proof import Proof
-    from gavel_py.report import check_plot, check_report, plot_rounds, write_report
+    from gavel_py.report import check_plot, check_report, plot_rounds, read_failures, write_report
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.runs import OverTime, Run, Stay, read_runs, write_runs
     from gavel_py.simulator import (
@@ -193,7 +193,7 @@ _HOMES = {
     "program": ("Program",),
     "pairing": ("Pairs",),
     "proof": ("Proof",),
-    "report": ("check_plot", "check_report", "plot_rounds", "write_report"),
+    "report": ("check_plot", "check_report", "plot_rounds", "read_failures", "write_report"),
     "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
     "runs": ("OverTime", "Run", "Stay", "read_runs", "write_runs"),
     "simulator": (
@@ -340,6 +340,7 @@ __all__ = [
     "policy_options",
     "policy_source",
     "read_constraints",
+    "read_failures",
     "read_maintenance",
     "read_runs",
     "read_trace",

@@ -21,6 +21,7 @@ COMMANDS = {
     "explain": "explain",
     "policies": "policies",
     "profiles": "profiles",
+    "report": "report",
     "rounds": "rounds",
     "simulate": "simulate",
     "slurm": "slurm",

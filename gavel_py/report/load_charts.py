@@ -16,6 +16,8 @@ __all__ = ["load_charts"]
 
 BY_BARS = ("mean_jct_seconds", "makespan_seconds")
 
+CUT = " What leaves the frame is in the numbers."
+
 
 def load_charts(cast: Cast) -> Iterator[Chart]:
     """Yield the mean completion time against the load, or bars of it where there is one load; and bars of other numbers."""
@@ -39,14 +41,17 @@ def _against_load(cast: Cast, metric: str) -> Iterator[Chart]:
     unit = measure.unit(value.mean for value in values)
     curves = [_curve(policy, points, unit, cast.styles[policy]) for policy, points in found.items()]
     title = f"{measure.title.capitalize()} against load"
-    y = Axis(unit.heading(measure.title), low=0.0)
+    most = max(value.mean for value in values)
+    y = Axis(unit.heading(measure.title), low=0.0, high=1.05 * min(2 * most, max(value.high for value in values)) / unit.size)
     rows = [
         [policy, short(load), short(value.mean / unit.size), interval_text(value, unit.size), str(value.count)]
         for policy, points in found.items()
         for load, value in points
     ]
     columns = ["policy", "load, jobs/h", y.title, "95 % interval", "seeds"]
-    told = f"One curve for each of {of_count(len(curves), 'policy', 'policies')}, the band around it is the interval over seeds."
+    told = (
+        f"One curve for each of {of_count(len(curves), 'policy', 'policies')}, the band around it is the interval over seeds.{CUT}"
+    )
     drawing = Lines([Panel(curves, y)], Axis("load, jobs per hour"), dots=True)
     yield Chart("completion-time-against-load", title, told, drawing, Table(columns, rows))
 
@@ -65,7 +70,9 @@ def _bars(cast: Cast, metric: str) -> Iterator[Chart]:
     scaled = [(policy, value.over(unit.size)) for policy, value in found]
     heading = unit.heading(measure.title)
     rows = [[policy, short(value.mean), interval_text(value), str(value.count)] for policy, value in scaled]
-    whiskers = " The whiskers are 95 % intervals over seeds." if any(value.half_width is not None for _, value in scaled) else ""
+    whiskers = (
+        f" The whiskers are 95 % intervals over seeds.{CUT}" if any(value.half_width is not None for _, value in scaled) else ""
+    )
     yield Chart(
         name=metric.removesuffix("_seconds").replace("_", "-"),
         title=measure.title.capitalize() + at_load(cast.shown_load),

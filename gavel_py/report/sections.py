@@ -20,7 +20,7 @@ from gavel_py.runs import Run
 
 __all__ = ["Section", "sections_of"]
 
-MOST_SETTINGS = 6
+MOST_SETTINGS = 4
 """Settings with charts; of more, the others have their summary only."""
 
 MOST_STAY_PICTURES = 4
@@ -107,6 +107,8 @@ def _on_load(cast: Cast) -> Iterator[str]:
 
 def _notes(setting: Setting) -> Iterator[str]:
     """What makes means hard to compare."""
+    if any(len({tuple(seed for seed, _ in group.seeds) for group in setting.at(load)}) > 1 for load in setting.loads):
+        yield "Not all policies have run on the same seeds: their means are of different traces."
     uneven = [group for load in setting.loads for group in _unfinished(setting.at(load))]
     if uneven:
         names = ", ".join(dict.fromkeys(group.policy for group in uneven))

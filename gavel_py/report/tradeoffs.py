@@ -49,7 +49,7 @@ def _chart(cast: Cast, across: str, up: str) -> Iterator[Chart]:
     rows = [[p.label, short(p.x.mean), short(p.y.mean), "not beaten" if p.best else "beaten"] for p in points]
     told = (
         "Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one. "
-        "The means are compared, whatever their intervals, which the whiskers show."
+        "The means are compared, whatever their intervals, which the whiskers show as far as they fit."
     )
     name = f"completion-time-and-{up.removesuffix('_seconds').replace('_', '-')}"
     title = f"{measures[0].title.capitalize()} and {measures[1].title}{at_load(cast.shown_load)}"

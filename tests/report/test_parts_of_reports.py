@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 import gavel_py as gp
-from gavel_py.report.estimates import estimate
+from gavel_py.report.estimates import Estimate, estimate
+from gavel_py.report.figures.frame import limits_of
 from gavel_py.report.measures import short
 from gavel_py.report.stay_lanes import stay_grid, stay_lanes
 from gavel_py.report.thinning import quantiles, stretches, thinned
@@ -178,3 +179,13 @@ def test_short_numbers_are_near_and_short(value: float) -> None:
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.006)
     assert len(text) <= 11
     assert short(-value) in {f"-{text}", text}
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e6), st.floats(0, 1e7)), min_size=1, max_size=8))
+def test_axes_show_every_mean_and_no_more_than_twice_of_them(given_pairs: list[tuple[float, float]]) -> None:
+    low, high = limits_of([Estimate(mean, half_width, 3) for mean, half_width in given_pairs])
+    means = [mean for mean, _ in given_pairs]
+    assert low < high
+    assert all(low <= mean <= high for mean in means)
+    assert high <= max(2.3 * max(map(abs, means)) + 0.3 * abs(min(means)), 0.5)
+    assert low >= 0 or min(means) <= 0

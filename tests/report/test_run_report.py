@@ -215,7 +215,7 @@ def test_more_settings_than_charts(tmp_path: Path) -> None:
     runs = [plain("fifo", cost=1.0), plain("las", cost=2.0)]
     page = report(tmp_path / "r.html", [replace(r, labels={**r.labels, "cluster": str(n)}) for n in range(9) for r in runs])
     assert len([text for text in page.words["h2"] if text.startswith("cluster")]) == 9
-    assert sum("No charts" in text for text in page.words["p"]) == 3
+    assert sum("No charts" in text for text in page.words["p"]) == 5
 
 
 def test_solves_and_simulations_stand_apart_and_what_lacks_is_left_out(tmp_path: Path) -> None:
@@ -236,6 +236,13 @@ def test_runs_of_one_seed_are_not_taken_for_several(tmp_path: Path) -> None:
 def test_means_over_different_jobs_are_pointed_out(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [plain("fifo", finished=9.0, cost=1.0), plain("las", finished=10.0, cost=2.0)])
     assert any("fewer finished under fifo" in text for text in page.words["p"])
+
+
+def test_means_over_different_seeds_are_pointed_out(tmp_path: Path) -> None:
+    runs = [plain("fifo", seed, cost=1.0) for seed in range(3)] + [plain("las", seed, cost=2.0) for seed in range(2)]
+    told = "Not all policies have run on the same seeds"
+    assert any(told in text for text in report(tmp_path / "r.html", runs).words["p"])
+    assert not any(told in text for text in report(tmp_path / "s.html", [*runs, plain("las", 2, cost=2.0)]).words["p"])
 
 
 def test_failed_runs_are_listed_with_their_errors(tmp_path: Path) -> None:

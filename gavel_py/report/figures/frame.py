@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from gavel_py.report.charts import Axis
+from gavel_py.report.estimates import Estimate
 from gavel_py.report.measures import short
 from gavel_py.report.safe_text import shortened
 from gavel_py.report.tones import DASHES, LIGHT, MARKERS, MOST_STYLES
@@ -26,6 +27,7 @@ __all__ = [
     "TEXT",
     "WIDTH",
     "legend_rows",
+    "limits_of",
     "new_figure",
     "put_legend",
     "put_title",
@@ -123,6 +125,16 @@ def _tell_steps(axis: Any) -> None:
         return f"{value + 0.0:,.{places}f}"
 
     axis.set_major_formatter(FuncFormatter(text))
+
+
+def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Return where an axis begins and ends that shows these means, and their intervals as far as they leave room for the means."""
+    means = [each.mean for each in estimates]
+    low, high = min(each.low for each in estimates), max(each.high for each in estimates)
+    size = max(map(abs, means)) or 1.0
+    low, high = max(low, min(0.0, 2 * min(means))), min(high, max(0.0, 2 * max(means)))
+    margin = 0.1 * (high - low) or 0.1 * size
+    return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
 def legend_rows(labels: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from gavel_py.report.charts import Point, Points
 from gavel_py.report.figures.frame import LINE_OF_TEXT as LINE
-from gavel_py.report.figures.frame import legend_rows, new_figure, put_legend, set_axis, tone
+from gavel_py.report.figures.frame import legend_rows, limits_of, new_figure, put_legend, set_axis, tone
 from gavel_py.report.tones import LIGHT, MARKERS, MOST_STYLES
 
 __all__ = ["points_figure"]
@@ -29,9 +30,9 @@ def points_figure(points: Points) -> Figure:
     axes.plot(xs, ys, drawstyle="steps-post", color=LIGHT["muted"], linewidth=1, linestyle="dashed")
     for point in points.points:
         _draw_point(axes, point)
-    axes.margins(0.12)
-    set_axis(axes, "x", points.x, np.array([point.x.mean for point in points.points]))
-    set_axis(axes, "y", points.y, np.array([point.y.mean for point in points.points]))
+    for which, axis, values in (("x", points.x, [p.x for p in points.points]), ("y", points.y, [p.y for p in points.points])):
+        low, high = limits_of(values)
+        set_axis(axes, which, replace(axis, low=low, high=high), np.array([each.mean for each in values]))
     put_legend(figure, [Line2D([], [], linestyle="none", **_marker(point)) for point in points.points], labels)
     return figure
 

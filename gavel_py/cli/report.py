@@ -1,0 +1,94 @@
+"""gavel report: runs as one page to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.output import counted
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+
+__all__ = ["command"]
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+Labels = Mapping[str, str | float | None]
+Failure = tuple[Labels, str]
+
+
+@click.command("report")
+@click.argument("results", nargs=-1, required=True, type=FILE, metavar="RESULTS...")
+@click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="Where the page goes.")
+@click.option("--charts", type=click.Path(path_type=Path), metavar="DIR", help="Write each chart into this folder, as SVG and PNG.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="Runs with this label only, as in load=4 or policy=fifo; several values of one label may be given.",
+)
+@click.option("--title", metavar="TEXT", help="What stands above the page.")
+def command(results: Sequence[Path], out: Path, charts: Path | None, only: Sequence[str], title: str | None) -> None:
+    """Show what runs came to, as one HTML file: which policy is best, by how much, and what happened.
+
+    RESULTS are files of `gavel sweep` and of `gavel simulate --run-out`. The page needs nothing else: no network, no scripts.
+    """
+    gp.check_report(out)
+    wanted = _wanted(only)
+    runs = [run for path in results for run in gp.read_runs(path)]
+    failures = [failure for path in results for failure in gp.read_failures(path)]
+    if not runs and not failures:
+        raise InputError(Fault(", ".join(map(str, results)), "", "holds no run that has come to an end yet"))
+    _check(wanted, [*(run.labels for run in runs), *(labels for labels, _ in failures)])
+    runs = [run for run in runs if _is_shown(run.labels, wanted)]
+    failures = [(labels, error) for labels, error in failures if _is_shown(labels, wanted)]
+    if not runs and not failures:
+        raise InputError(Fault("--only", "", f"no run has {' and '.join(only)}"))
+    written = gp.write_report(runs, out, title=title, failures=failures, charts=charts)
+    click.echo(_told(out, charts, len(runs), len(failures), len(written) - 1), err=True)
+
+
+def _told(out: Path, charts: Path | None, runs: int, failures: int, files: int) -> str:
+    failed = f" and {failures} that failed" if failures else ""
+    more = "" if charts is None else f", its charts in {charts} ({counted(files, 'file')})"
+    return f"The report of {counted(runs, 'run')}{failed} is in {out}{more}"
+
+
+def _wanted(only: Sequence[str]) -> dict[str, list[str]]:
+    """The values asked for of each label."""
+    wanted: dict[str, list[str]] = {}
+    for each in only:
+        name, equals, value = each.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--only {each}: must be LABEL=VALUE, as in --only load=4")
+        wanted.setdefault(name, []).append(value)
+    return wanted
+
+
+def _check(wanted: Mapping[str, Sequence[str]], labels: Sequence[Labels]) -> None:
+    """Raise `UnknownNameError` for a label or a value that no run has."""
+    for name, values in wanted.items():
+        if not any(name in each for each in labels):
+            known = (name for each in labels for name in each)
+            raise UnknownNameError(Fault(f"--only {name}=...", "", f"no run has a label {name!r}{nearest(name, known)}"))
+        found = list(dict.fromkeys(_text(each[name]) for each in labels if name in each))
+        for value in values:
+            if not any(_is_same(value, each) for each in found):
+                raise UnknownNameError(Fault(f"--only {name}={value}", "", f"no run has this {name}{nearest(value, found)}"))
+
+
+def _is_shown(labels: Labels, wanted: Mapping[str, Iterable[str]]) -> bool:
+    return all(any(_is_same(value, _text(labels.get(name))) for value in values) for name, values in wanted.items())
+
+
+def _is_same(asked: str, found: str) -> bool:
+    """Whether they are the same text or the same number."""
+    try:
+        return asked == found or float(asked) == float(found)
+    except ValueError:
+        return False
+
+
+def _text(value: str | float | None) -> str:
+    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
