@@ -74,6 +74,7 @@ def test_what_is_worth_more_elsewhere_by_hand() -> None:
     [
         ({}, "1", "shares", "they share for 100.0% of the time, and do 1.8 times what one does alone"),
         ({"num_gpus": [1, 1, 2]}, "2", "gangs", "its gang has 1 GPU and that of 2 2, and only equal gangs share"),
+        ({"num_gpus": [1, 1, 0.5], "pair_kinds": [0, 1, -1]}, "2", "gangs", "pairs are of whole GPUs, and 2 asks for 0.5 of one"),
         ({"pair_kinds": [0, 1, -1]}, "2", "unknown", "nothing is known of how fast the two are beside other jobs"),
         ({}, "2", "unmeasured", "no throughput of the two together was measured, or one of them cannot run beside the other"),
         ({"throughputs": [[1.0], [1.0], [0.0]]}, "2", "excluded", "2 gets no time: "),

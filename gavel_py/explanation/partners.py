@@ -15,6 +15,7 @@ from gavel_py.explanation.records import Partner, Together
 from gavel_py.pair_columns import PairColumns
 from gavel_py.pair_speeds import PairSpeeds
 from gavel_py.problem import AllocationProblem
+from gavel_py.problem_arrays import plain_size
 
 __all__ = ["held_gpus", "partners_of", "together"]
 
@@ -52,9 +53,12 @@ def together(problem: AllocationProblem, allocation: Allocation, i: int, k: int)
     assert pairs is not None  # noqa: S101
     one, other = problem.job_ids[i], problem.job_ids[k]
     out = next((job for job in (one, other) if job in allocation.excluded), None)
-    gangs = problem.num_gpus[[i, k]].tolist()
+    gangs = [plain_size(size) for size in problem.num_gpus[[i, k]].tolist()]
     if out is not None:
         yield Together(None, "excluded", None, None, f"{out} gets no time: {allocation.excluded[out]}")
+    elif min(gangs) < 1:
+        text = f"pairs are of whole GPUs, and {one if gangs[0] < 1 else other} asks for {min(gangs):g} of one"
+        yield Together(None, "gangs", None, None, text)
     elif gangs[0] != gangs[1]:
         size = "1 GPU" if gangs[0] == 1 else f"{gangs[0]} GPUs"
         text = f"its gang has {size} and that of {other} {gangs[1]}, and only equal gangs share"
