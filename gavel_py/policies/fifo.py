@@ -26,6 +26,10 @@ class Fifo(OrderedPolicy):
 
     reads = ("arrival_seconds",)
 
+    @property
+    def by_job(self) -> bool:
+        return True
+
     def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
         arrivals: NDArray[np.float64] = jobs.arrival_seconds
         return arrivals

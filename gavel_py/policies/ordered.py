@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -54,6 +54,15 @@ class OrderedPolicy(Policy):
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
         return Decision(self.serve(jobs)[0])
 
+    @property
+    def by_job(self) -> bool:
+        """Whether what `sort_key` says of a job follows from that job alone, whoever else is there.
+
+        It then reads nothing but the attributes in `reads` and `fastest`, and may be asked about some jobs only; nor do `view` and
+        `check` look at more than one job. Who decides often can keep the order then, instead of finding it anew each time.
+        """
+        return False
+
     def serve(self, jobs: JobClasses) -> tuple[Floats, Indices]:
         """Return (G, K) the time fractions, and (G,) the jobs in the order in which they were served.
 
@@ -81,23 +90,47 @@ class OrderedPolicy(Policy):
     def _serve_whole(self, jobs: JobClasses) -> tuple[Floats, Indices]:
         """The same where no rule says anything and each job gets all of its time on one type, or none: whole GPUs are counted."""
         order, runnable = self._order(jobs), jobs.runnable
-        free, sizes = jobs.capacities.tolist(), jobs.num_gpus.tolist()
-        columns = np.full(len(order), -1, dtype=np.int64)
-        kept = order[:0]
-        if not self.preemptive:
-            running_on = jobs.problem.running_on[jobs.jobs]
-            candidates = order[running_on[order] >= 0]
-            own = np.where(runnable[candidates, running_on[candidates]], running_on[candidates], -1)
-            seats = _seated(own[:, None].tolist(), [sizes[i] for i in candidates.tolist()], free, backfill=True)
-            columns[candidates[: len(seats)]] = seats
-            kept, order = candidates[columns[candidates] >= 0], order[columns[order] < 0]
         # The types of each job, fastest first; equal ones in the order of the cluster. Those that it cannot use are marked.
         preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
         preference = np.where(np.take_along_axis(runnable, preference, axis=1), preference, -1)
-        seats = _seated(preference[order].tolist(), [sizes[i] for i in order.tolist()], free, backfill=self.backfill)
-        columns[order[: len(seats)]] = seats
-        fractions = (columns[:, None] == np.arange(len(free))).astype(float)
-        return fractions, np.concatenate([kept, order])
+        running_on = np.full(len(order), -1, dtype=np.int64)
+        if not self.preemptive:
+            running_on = jobs.problem.running_on[jobs.jobs]
+            running_on = np.where((running_on >= 0) & runnable[np.arange(len(order)), running_on], running_on, -1)
+        seats, kept = self.seats(
+            preference[order].tolist(),
+            jobs.num_gpus.astype(float)[order].tolist(),
+            running_on[order].tolist(),
+            jobs.capacities.tolist(),
+        )
+        columns = np.empty(len(order), dtype=np.int64)
+        columns[order] = seats
+        fractions = (columns[:, None] == np.arange(len(jobs.capacities))).astype(float)
+        stays = np.zeros(len(order), dtype=bool)
+        stays[kept] = True
+        return fractions, np.concatenate([order[stays], order[~stays]])
+
+    def seats(
+        self, wishes: Sequence[list[int]], sizes: Sequence[float], running_on: Sequence[int], free: list[float]
+    ) -> tuple[list[int], list[int]]:
+        """Return the type on which each job has all of its time, -1 for none, and who keeps its type since nobody is preempted.
+
+        Jobs in the order in which they are served. wishes: the types of each, the fastest first, -1 for those that it cannot use;
+        sizes: of their gangs; running_on: where each runs and may go on, -1 for nowhere; free: GPUs of each type, which change.
+        """
+        if self.preemptive:
+            seats = _seated(wishes, sizes, free, backfill=self.backfill)
+            return seats + [-1] * (len(wishes) - len(seats)), []
+        columns = [-1] * len(wishes)
+        runs = [i for i, column in enumerate(running_on) if column >= 0]
+        for i, seat in zip(runs, _seated([[running_on[i]] for i in runs], [sizes[i] for i in runs], free), strict=False):
+            columns[i] = seat
+        kept = [i for i in runs if columns[i] >= 0]
+        waits = [i for i, column in enumerate(columns) if column < 0]
+        found = _seated([wishes[i] for i in waits], [sizes[i] for i in waits], free, backfill=self.backfill)
+        for i, seat in zip(waits, found, strict=False):  # the others have none
+            columns[i] = seat
+        return columns, kept
 
     def _order(self, jobs: JobClasses) -> Indices:
         """The jobs by sort key, then arrival, then id."""
@@ -126,23 +159,23 @@ class OrderedPolicy(Policy):
         return order[kept[order]], order[~kept[order]]
 
 
-def _seated(wishes: list[list[int]], sizes: list[float], free: list[float], *, backfill: bool) -> list[int]:
+def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[float], *, backfill: bool = True) -> list[int]:
     """Give each gang in turn the first type of its wishes (-1: none) that has GPUs left for it; return the types, -1 for none.
 
     free: GPUs left of each type, which change. The list ends where no GPU is left, or, without backfill, at a gang that does not
     fit.
     """
     seats: list[int] = []
-    left = sum(free)
+    left = any(gpus > 0 for gpus in free)
     for types, size in zip(wishes, sizes, strict=True):
-        if left <= 0:
+        if not left:
             break
         seat = -1
         for column in types:
             if column >= 0 and free[column] >= size * (1 - ROUNDING):
                 seat = column
-                free[column] = max(0.0, free[column] - size)
-                left = sum(free)
+                free[column] = now = max(0.0, free[column] - size)
+                left = now > 0 or any(gpus > 0 for gpus in free)
                 break
         seats.append(seat)
         if seat < 0 and not backfill:

@@ -37,6 +37,10 @@ class Priority(OrderedPolicy):
     def reads(self) -> tuple[str, ...]:
         return ("priorities",) if self.max_wait_seconds is None else ("priorities", "waiting_seconds")
 
+    @property
+    def by_job(self) -> bool:
+        return self.max_wait_seconds is None
+
     def sort_key(self, jobs: JobClasses) -> Floats:
         if self.max_wait_seconds is None:
             return -jobs.priorities  # type: ignore[no-any-return]

@@ -31,6 +31,10 @@ class ShortestJobFirst(OrderedPolicy):
     def reads(self) -> tuple[str, ...]:
         return ("steps_remaining" if self.by == "remaining" else "total_steps",)
 
+    @property
+    def by_job(self) -> bool:
+        return True
+
     def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
         steps: NDArray[np.float64] = getattr(jobs, self.reads[0])
         return steps / jobs.fastest

@@ -20,22 +20,21 @@ __all__ = ["begin", "copied", "given_away", "in_words"]
 Floats = NDArray[np.float64]
 
 
-def in_words(
-    state: SchedulerState, in_force: InForce, assignments: Mapping[str, Assignment], start: float, round_seconds: float
-) -> Round:
-    """Return the round that follows the last one, with these assignments."""
+def in_words(state: SchedulerState, assignments: Mapping[str, Assignment], start: float, round_seconds: float) -> Round:
+    """Return the round that follows the last one, with these assignments of the allocation in force."""
     before = state.last.assignments if state.last is not None else {}
     assignments = _with_present_company(assignments)
     running, stopped = state.running, before.keys() - assignments.keys()
-    kept = {job_id for job_id, held in assignments.items() if (had := running.get(job_id)) is held or had == held}
+    started = [i for i, held in assignments.items() if (had := running.get(i)) is not held and had != held]
+    anew = set(started)
     return Round(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
         assignments=assignments,
-        kept=tuple(job_id for job_id in assignments if job_id in kept),
-        started=tuple(job_id for job_id in assignments if job_id not in kept),
-        preempted=tuple(i for i in in_force.unfinished(state.book) if i in stopped) if stopped else (),
-        excluded=dict(in_force.allocation.excluded),
+        kept=tuple(assignments) if not started else tuple(job_id for job_id in assignments if job_id not in anew),
+        started=tuple(started),
+        preempted=state.unfinished(stopped),
+        excluded=state.excluded,
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
     )
@@ -45,15 +44,20 @@ def _with_present_company(assignments: Mapping[str, Assignment]) -> dict[str, As
     """Return them without partners that have left since they were decided."""
     return {
         job_id: replace(held, shared_with=tuple(other for other in held.shared_with if other in assignments))
-        if not assignments.keys() >= set(held.shared_with)
+        if held.shared_with and not assignments.keys() >= set(held.shared_with)
         else held
         for job_id, held in assignments.items()
     }
 
 
-def begin(state: SchedulerState, in_force: InForce, begun: Round, round_seconds: float) -> None:
+def begin(state: SchedulerState, begun: Round, round_seconds: float) -> None:
     """Enter a round that starts now."""
-    _account(state, in_force, begun, round_seconds)
+    if isinstance(state.told, InForce):
+        _account(state, state.told, begun, round_seconds)
+    for job_id in state.running.keys() - begun.assignments.keys():
+        state.book.standings[job_id].running_since_seconds = None
+    for job_id in begun.started:
+        state.book.standings[job_id].running_since_seconds = begun.start_seconds
     state.running = dict(begun.assignments)
     state.coming, state.last, state.newly_failed = None, begun, {}
 
@@ -82,14 +86,10 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
         state.ledger.record_placement(problem.job_ids, fractions, in_force.apart, columns, is_apart, round_seconds)
     if in_force.companies is not None:
         state.company.record(in_force.companies.keys, *_in_company(in_force, in_force.companies, begun, present))
-    for job_id in state.running.keys() - begun.assignments.keys():
-        pasts[job_id].running_since_seconds = None
     for job_id, held in begun.assignments.items():
         past = pasts[job_id]
         past.attained_gpu_seconds += round_seconds * held.gpu_share
         past.waiting_since_seconds = begun.end_seconds
-    for job_id in begun.started:
-        pasts[job_id].running_since_seconds = begun.start_seconds
 
 
 def _waits(

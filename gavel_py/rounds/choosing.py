@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +13,20 @@ from numpy.typing import NDArray
 from gavel_py.allocator import Solver
 from gavel_py.job_arrays import Profile, gpu_memory
 from gavel_py.jobs import Job
+from gavel_py.policies import OrderedPolicy
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.bundles import bundled
 from gavel_py.rounds.crews import Crews, Held
 from gavel_py.rounds.demand import Mechanism, RoundDemand
 from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.ground import Ground
-from gavel_py.rounds.in_force import InForce, columns_of, question_of, solved
+from gavel_py.rounds.in_force import InForce, Question, columns_of, question_at_event, question_of, solved
+from gavel_py.rounds.in_turn import InTurn
 from gavel_py.rounds.kinds import kinds_of
+from gavel_py.rounds.later import Later
 from gavel_py.rounds.matching import matched
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
+from gavel_py.rounds.node_states import NodeStates
 from gavel_py.rounds.planning import plan_round
 from gavel_py.rounds.planning_crews import plan_in_crews
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
@@ -44,21 +50,68 @@ class Chooser:
     whole_gangs: bool
     sharing: bool
     min_gain: float
+    by_events: bool
 
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
-        in_force = state.in_force
-        if state.changed or in_force is None:
-            options = {"whole_gangs": self.whole_gangs, "sharing": self.sharing, "min_gain": self.min_gain}
-            question = question_of(state.book, start, state.lasting, state.in_force, **options)
-            in_force = solved(question, state.nodes, self.profile, self.solver, state.rows)
+        if self._decided_in_turn(state, start):
+            return
+        in_force = None if state.changed else state.in_force
+        if in_force is None:
+            in_force = self._solved(self._question(state, start), state, state.nodes)
         # A mechanism of the user's own may have reasons that nobody else knows.
         assignments = settled(state, in_force, backfill=self._backfills) if isinstance(self.mechanism, str) else None
         if assignments is None:
             assignments = self.chosen(state, in_force, self._locked(state, in_force, start))
-        if in_force is not state.in_force:
+        if in_force is not state.told:
             state.take_up(in_force)
         state.coming = Coming(start, assignments)
+
+    def _question(self, state: SchedulerState, start: float) -> Question:
+        """What the policy is to be asked now."""
+        policy = self.solver.policy
+        options = {"whole_gangs": self.whole_gangs, "sharing": self.sharing, "min_gain": self.min_gain}
+        if not self.by_events:
+            return question_of(state.book, start, state.lasting, state.in_force, **options)
+        before = state.in_force if policy.constraints or "previous_fractions" in policy.reads else None
+        return question_at_event(state.book, start, state.lasting, before, **options)
+
+    def _solved(self, question: Question, state: SchedulerState, nodes: NodeStates) -> InForce:
+        found = solved(question, nodes, self.profile, self.solver, state.rows)
+        state.solve_seconds += found.allocation.seconds["solve"]
+        return found
+
+    def _decided_in_turn(self, state: SchedulerState, start: float) -> bool:
+        """Decide by what is kept of jobs and GPUs, where that comes to the same; say whether it does."""
+        in_turn = self.in_turn(state)
+        began = time.perf_counter()
+        turns = None if in_turn is None or not len(state.book) else in_turn.decide(state)
+        if turns is None:
+            return False
+        # All nodes are up now, and may not be when somebody asks.
+        ask = partial(self._solved, state=state, nodes=NodeStates(state.nodes.cluster))
+        before = dict(state.running)
+        later = Later(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
+        state.solve_seconds += time.perf_counter() - began
+        state.take_up_later(later)
+        state.coming = Coming(start, turns.assignments)
+        if in_turn is not None and in_turn.is_to_be_proven:
+            assert state.in_force is not None  # which asks the policy  # noqa: S101
+        return True
+
+    def in_turn(self, state: SchedulerState) -> InTurn | None:
+        """Return what is kept for decisions in turn, None where they cannot be made so."""
+        policy = self.solver.policy
+        if not self.by_events or self.sharing or not isinstance(self.mechanism, str) or self.min_run_seconds:
+            return None
+        kept = state.in_turn
+        if kept is not None and kept.holds_for(policy, self.profile, self.restart_seconds):
+            return kept
+        if not isinstance(policy, OrderedPolicy) or not InTurn.can(policy, state):
+            return None
+        seconds = {"restart_seconds": self.restart_seconds, "round_seconds": self.round_seconds}
+        state.in_turn = InTurn(policy, state, self.profile, whole_gangs=self.whole_gangs, **seconds)
+        return state.in_turn
 
     def chosen(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> dict[str, Assignment]:
         """Return who runs where, beside those whose places are fixed."""
@@ -95,7 +148,7 @@ class Chooser:
             running_on=columns_of(problem, state.lasting),
             backfill=self._backfills,
             # The rounds received under an allocation that ends now do not count.
-            received=state.ledger.received(problem.job_ids) * (in_force is state.in_force),
+            received=state.ledger.received(problem.job_ids) * (in_force is state.told),
             restart_rounds=restarts,
             kinds=_kinds(state, in_force, deficits, restarts),
             locked=np.array([job_id in fixed for job_id in problem.job_ids], dtype=bool),

@@ -22,7 +22,7 @@ from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.job_rows import JobRows
 from gavel_py.rounds.node_states import NodeStates
 
-__all__ = ["InForce", "Question", "columns_of", "question_of", "same_gang", "solved"]
+__all__ = ["InForce", "Question", "columns_of", "question_at_event", "question_of", "same_gang", "solved"]
 
 Floats = NDArray[np.float64]
 
@@ -121,6 +121,17 @@ class InForce:
         total = zip(self.problem.job_ids, self.problem.total_steps.tolist(), strict=True)
         # Unknown steps are NaN, and no number reaches that.
         return [job_id for job_id, steps in total if job_id in book.jobs and not book.jobs[job_id].steps_done >= steps]
+
+
+def question_at_event(
+    book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
+) -> Question:
+    """Return what the policy is to be asked where no time is counted in rounds; before: None where it does not ask for it."""
+    jobs = book.in_order
+    nothing = (0.0,) * len(jobs)
+    running_on = tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs)
+    previous = None if before is None else _fractions_of(before.allocation, jobs)
+    return Question(now_seconds, jobs, nothing, nothing, nothing, running_on, previous, **options)
 
 
 def question_of(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.jobs import Job
 from gavel_py.ordering import natural_key
 from gavel_py.rounds.natural_order import NaturalOrder
+from gavel_py.rounds.progress import with_steps
 from gavel_py.rounds.standing import Departure, Standing
 
 __all__ = ["JobBook", "changed_job"]
@@ -21,17 +22,63 @@ FIXED = {
 
 
 class JobBook:
-    """jobs: those in the system, by id; standings: the past of each, and of those that have left."""
+    """jobs: those in the system, by id; standings: the past of each, and of those that have left; touched: the jobs that have come,
+    changed or left since somebody emptied it; told: whether any progress was told.
+
+    Progress is told often and read seldom, so it is noted in passing, and written to the jobs when they are asked for.
+    """
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
+        self._jobs: dict[str, Job] = {}
+        self._steps: dict[str, float] = {}
         self._order = NaturalOrder()
         self.standings: dict[str, Standing] = {}
+        self.touched: set[str] = set()
+        self.told = False
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """The jobs in the system with the progress last told, not to be changed."""
+        if self._steps:
+            self._jobs |= {job_id: with_steps(self._jobs[job_id], steps) for job_id, steps in self._steps.items()}
+            self._steps = {}
+        return self._jobs
 
     @property
     def in_order(self) -> tuple[Job, ...]:
         """The jobs in the system, sorted by job_id (`natural_key`)."""
-        return tuple(map(self.jobs.__getitem__, self._order.of(self.jobs)))
+        jobs = self.jobs
+        return tuple(map(jobs.__getitem__, self._order.of(jobs)))
+
+    @property
+    def as_noted(self) -> tuple[dict[str, Job], dict[str, float]]:
+        """The jobs in the system, and the steps of those whose progress is not written yet."""
+        return self._jobs.copy(), self._steps.copy()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    def steps_of(self, job_ids: Iterable[str]) -> list[float]:
+        """Return the steps that these jobs have done."""
+        steps, jobs = self._steps, self._jobs
+        return [steps[job_id] if job_id in steps else jobs[job_id].steps_done for job_id in job_ids]
+
+    def note(self, steps_done: Mapping[str, float]) -> None:
+        """Note the steps that jobs have done; raises `UnknownNameError` for one that is not in the system."""
+        if not self._jobs.keys() >= steps_done.keys():
+            for job_id in steps_done:
+                self.known(job_id)
+        self._steps |= steps_done
+        self.told = True
+
+    def put(self, job: Job) -> None:
+        """Let a job in the system be another than it was."""
+        self._steps.pop(job.job_id, None)
+        self._jobs[job.job_id] = job
+        self.touched.add(job.job_id)
 
     @property
     def failed(self) -> dict[str, str]:
@@ -52,16 +99,18 @@ class JobBook:
 
     def add(self, job: Job) -> None:
         """Take in a job that has been checked."""
-        self.jobs[job.job_id] = job
+        self.put(job)
         self.standings[job.job_id] = Standing(job.arrival_seconds, job.steps_done, job.steps_done)
 
     def known(self, job_id: str) -> Job:
         """Return a job in the system; raises `UnknownNameError`, which tells how it left if it was there."""
-        if job_id in self.jobs:
-            return self.jobs[job_id]
+        if job_id in self._jobs:
+            if job_id in self._steps:
+                self._jobs[job_id] = with_steps(self._jobs[job_id], self._steps.pop(job_id))
+            return self._jobs[job_id]
         past = self.standings.get(job_id)
         if past is None:
-            text = f"there is no such job in the system{nearest(str(job_id), sorted(self.jobs))}"
+            text = f"there is no such job in the system{nearest(str(job_id), sorted(self._jobs))}"
         else:
             why = f", after {_failures(past.failures)}" if past.left is Departure.FAILED else ""
             text = f"is no longer in the system: it {past.left}{why}; nothing has changed"
@@ -69,13 +118,14 @@ class JobBook:
 
     def remove(self, job_id: str, how: Departure) -> None:
         """Let a job leave; raises `UnknownNameError`."""
-        del self.jobs[self.known(job_id).job_id]
+        del self._jobs[self.known(job_id).job_id]
+        self.touched.add(job_id)
         self.standings[job_id].left = how
 
     def check_gone(self, job_ids: Iterable[str], deciding: Container[str]) -> None:
         """Raise unless these jobs have left. deciding: those that the round decided last is about."""
         for job_id in job_ids:
-            if job_id in self.jobs:
+            if job_id in self._jobs:
                 raise InputError(Fault(f"job {job_id!r}", "job_id", "is still in the system; complete or cancel it first"))
             if job_id not in self.standings:
                 text = f"there was no such job{nearest(str(job_id), sorted(self.standings))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from gavel_py.errors import Fault, InputError
@@ -9,7 +10,6 @@ from gavel_py.jobs import Job
 from gavel_py.rounds.in_force import alone, same_gang
 from gavel_py.rounds.job_book import changed_job
 from gavel_py.rounds.node_states import NodeStates
-from gavel_py.rounds.progress import with_steps
 from gavel_py.rounds.scheduler_core import SchedulerCore, is_finite
 from gavel_py.rounds.standing import Departure
 
@@ -40,7 +40,7 @@ class JobEvents(SchedulerCore):
         before = self._state.book.known(job_id)
         job = changed_job(before, fields)
         self._check(job)
-        self._state.book.jobs[job_id] = job
+        self._state.book.put(job)
         if not same_gang(before, job):
             self._state.stop(job_id)
         self._state.changed = True
@@ -52,12 +52,21 @@ class JobEvents(SchedulerCore):
         preempted or has failed and will be tried again makes no difference, as long as it is in the system.
         Raises `UnknownNameError` for a job that is not in the system, and tells how it left; `InputError` for a wrong number.
         """
-        job = self._state.book.known(job_id)
-        if not (is_finite(steps_done) and steps_done >= 0):
-            problem = f"must be a finite number of at least 0, found {steps_done!r}"
-            raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
-        self._state.book.jobs[job_id] = with_steps(job, float(steps_done))
-        self._state.changed = True
+        self.report_all({job_id: steps_done})
+
+    def report_all(self, steps_done: Mapping[str, float]) -> None:
+        """Note the progress of several jobs at once, {job_id: steps done in all}, as `report` does for each; all or none of it.
+
+        Raises as `report`.
+        """
+        book = self._state.book
+        for job_id, steps in steps_done.items():
+            if not (type(steps) is float and 0.0 <= steps < math.inf) and not (is_finite(steps) and steps >= 0):
+                book.known(job_id)
+                problem = f"must be a finite number of at least 0, found {steps!r}"
+                raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+        book.note({job_id: float(steps) for job_id, steps in steps_done.items()})
+        self._state.changed |= bool(steps_done)
 
     def complete(self, job_id: str) -> None:
         """Let a job that is done leave; raises `UnknownNameError`."""
@@ -114,7 +123,7 @@ class JobEvents(SchedulerCore):
         in the system or was when the last round was decided, `UnknownNameError` for one that never was.
         """
         state = self._state
-        state.book.check_gone(job_ids, () if state.in_force is None else set(state.in_force.problem.job_ids))
+        state.book.check_gone(job_ids, state.deciding)
         for job_id in set(job_ids):
             del state.book.standings[job_id]
         state.ledger.forget(set(job_ids))
@@ -122,6 +131,9 @@ class JobEvents(SchedulerCore):
 
     def _check(self, job: Job) -> None:
         """Better refused here than to stop every round from now on."""
+        in_turn = self._chooser.in_turn(self._state)
+        if in_turn is not None and in_turn.looker.knows(job):
+            return  # another like it has been looked at
         self.policy.check(alone(job, self.whole_gangs).problem(NodeStates(self.cluster), self.profile, self._state.rows))
 
     def _leave(self, job_id: str, how: Departure) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Container, Sequence, Set
 from itertools import repeat
 
 import numpy as np
@@ -59,6 +59,11 @@ class DeliveryLedger:
         """Return (N,) the jobs that have an account."""
         return np.array([job_id in self._rows for job_id in job_ids], dtype=bool)
 
+    def owes_any_of(self, job_ids: Container[str]) -> bool:
+        """Say whether any of these jobs is owed time, or is ahead."""
+        deficits = self._tables["deficits"]
+        return bool(deficits.any()) and any(deficits[row].any() for job_id, row in self._rows.items() if job_id in job_ids)
+
     def begin_allocation(self) -> None:
         """Say that the rounds entered from now on follow a new allocation."""
         self._tables["received"][:] = 0.0
@@ -110,12 +115,13 @@ class DeliveryLedger:
         wrong = (other_kind & (self._received(columns) > 0)).any(axis=1)
         self._tables["misplaced"][rows, 0] += wrong * round_seconds
 
-    def take_back(self, job_id: str, accelerator: str, round_seconds: float, *, is_apart: bool = False) -> None:
+    def take_back(self, job_id: str, accelerator: str, num_gpus: int, round_seconds: float, *, is_apart: bool = False) -> None:
         """Enter that a job lost its GPUs of this type in the round entered last: it did not receive it after all.
 
         is_apart: whether it was on more nodes than it needed.
         """
-        tables, at = self._tables, (self._rows[job_id], self.accelerator_types.index(accelerator))
+        row = self._rows_of([job_id], np.array([num_gpus], dtype=np.int64))[0]
+        tables, at = self._tables, (row, self.accelerator_types.index(accelerator))
         tables["delivered"][at] = max(0.0, tables["delivered"][at] - round_seconds)
         tables["waits"][at[0], WAITS.index(Wait.NODE)] += 1
         tables["received"][at] = max(0.0, tables["received"][at] - 1.0)
@@ -126,6 +132,8 @@ class DeliveryLedger:
 
     def forget(self, job_ids: Set[str]) -> None:
         """Drop the accounts of jobs."""
+        if self._rows.keys().isdisjoint(job_ids):
+            return
         kept = {job_id: row for job_id, row in self._rows.items() if job_id not in job_ids}
         rows = list(kept.values())
         self._rows = {job_id: row for row, job_id in enumerate(kept)}

@@ -34,7 +34,7 @@ class NodeStates:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._nodes = {node.name: node for node in cluster.nodes}
+        self._by_name: dict[str, Node] | None = None
         self._states: dict[str, NodeState] = {}
         self._lost: set[Gpu] = set()
         self._available: Cluster | None = cluster
@@ -44,6 +44,12 @@ class NodeStates:
     def by_name(self) -> dict[str, NodeState]:
         """The state of each node, in the order of the cluster."""
         return {name: self._states.get(name, NodeState.UP) for name in self._nodes}
+
+    @property
+    def _nodes(self) -> dict[str, Node]:
+        if self._by_name is None:
+            self._by_name = {node.name: node for node in self.cluster.nodes}
+        return self._by_name
 
     @property
     def lost(self) -> frozenset[Gpu]:

@@ -23,7 +23,7 @@ from gavel_py.rounds.spans import Spans
 from gavel_py.rounds.staying import loads_of, who_stays
 from gavel_py.rounds.stock import Stock
 
-__all__ = ["Gang", "Places", "largest_holes", "place", "place_crowd"]
+__all__ = ["Gang", "Places", "hardest_first", "largest_holes", "place", "place_crowd", "place_on_type"]
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -91,7 +91,7 @@ def place_crowd(stock: Stock, crowd: Crowd) -> Places:
     for number, part in enumerate(stock.layout.parts):
         start, here = crowd.on_type(number, part.gpus.start)
         if len(here):
-            settled = _place_on_type(stock, number, here)
+            settled = place_on_type(stock, number, here)
             stays[start : start + len(here)] = settled.stays
             found |= {start + i: [part.gpus.start + gpu for gpu in gpus] for i, gpus in settled.found.items()}
     return Places(stays, found)
@@ -121,8 +121,8 @@ def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> Crowd:
     )
 
 
-def _place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
-    """The first of three ways that places all gangs, or else the one that serves those that stand first."""
+def place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
+    """Place gangs on one type: the first of three ways that places all, or else the one that serves those that stand first."""
     ways = _ways(stock, number, crowd.with_kinds_on(len(stock.layout.parts[number].sizes)))
     best = next(ways)
     while not best.placed.all() and (other := next(ways, None)) is not None:
@@ -131,14 +131,19 @@ def _place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
     return best
 
 
+def hardest_first(crowd: Crowd) -> Indices:
+    """Return the gangs of a type in the order in which places are sought: those with a locality first, and large ones first."""
+    return np.lexsort((-crowd.sizes, crowd.scopes == ANYWHERE))
+
+
 def _ways(stock: Stock, number: int, crowd: Crowd) -> Iterator[Settlement]:
     """Staying where it is possible, hardest gangs first; nobody staying; and staying, those first that matter most."""
     part = stock.layout.parts[number]
     free, cpus, memory_gb = stock.free[part.gpus], stock.cpus[part.nodes], stock.memory_gb[part.nodes]
     reach = Reach(part, free, cpus, memory_gb)
     by_weight = np.arange(len(crowd))
-    hardest_first = np.lexsort((-crowd.sizes, crowd.scopes == ANYWHERE))
-    for order, staying in ((hardest_first, True), (hardest_first, False), (by_weight, True)):
+    hardest = hardest_first(crowd)
+    for order, staying in ((hardest, True), (hardest, False), (by_weight, True)):
         stays = who_stays(crowd, part, free, cpus, memory_gb, order) if staying else np.zeros(len(crowd), dtype=bool)
         settled = Settlement(_beside(crowd, stays, part, free, cpus, memory_gb), crowd, stays, reach)
         settled.settle(order)

@@ -24,7 +24,7 @@ from gavel_py.rounds.state_file import read_state, write_state
 
 __all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from"]
 
-OPTIONS = ("round_seconds", "restart_seconds", "min_run_seconds", "whole_gangs", "sharing", "min_gain")
+OPTIONS = ("round_seconds", "restart_seconds", "min_run_seconds", "whole_gangs", "sharing", "min_gain", "by_events")
 """The numbers that a scheduler is made with."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

@@ -51,7 +51,7 @@ def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
         _book_from(document),
         nodes,
         _ledger_from(document["ledger"], nodes.cluster),
-        in_force=None if in_force is None else _in_force_from(in_force, nodes, profile),
+        told=None if in_force is None else _in_force_from(in_force, nodes, profile),
         changed=document["changed"],
         running=_assignments_from(document["running"]),
         coming=None if coming is None else Coming(coming["start_seconds"], _assignments_from(coming["assignments"])),
@@ -76,7 +76,8 @@ def _cluster_from(document: Mapping[str, Any]) -> Cluster:
 
 def _book_from(document: Mapping[str, Any]) -> JobBook:
     book = JobBook()
-    book.jobs = {job.job_id: job for job in (Job(**each) for each in document["jobs"])}
+    for each in document["jobs"]:
+        book.put(Job(**each))
     for job_id, past in document["standings"].items():
         left = past["left"]
         book.standings[job_id] = Standing(**past | {"left": None if left is None else Departure(left)})

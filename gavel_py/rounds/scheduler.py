@@ -14,10 +14,8 @@ from gavel_py.policies import Policy
 from gavel_py.rounds import saved_scheduler
 from gavel_py.rounds.assignment import Round
 from gavel_py.rounds.beginning import begin, given_away, in_words
-from gavel_py.rounds.choosing import Chooser
 from gavel_py.rounds.delivery import DeliveryReport, JobDelivery
 from gavel_py.rounds.demand import Mechanism
-from gavel_py.rounds.in_force import InForce
 from gavel_py.rounds.job_events import JobEvents
 from gavel_py.rounds.lease import Lease
 from gavel_py.rounds.mechanism_names import MechanismName
@@ -36,7 +34,8 @@ class RoundScheduler(JobEvents, NodeEvents):
     round_seconds: length of a round; mechanism: who runs, a name (`resolve_mechanism`) or a function of what is owed;
     restart_seconds: what a restart costs a job that does not say it itself; min_run_seconds: a gang that has started is not
     preempted before it has run so long, unless it loses its GPUs or may no longer run there; whole_gangs, sharing,
-    min_gain: see `AllocationProblem.from_jobs`.
+    min_gain: see `AllocationProblem.from_jobs`; by_events: rounds begin when something happens, and no time is counted in them, for
+    policies that give jobs all of their time or none.
     When a job or node came, went or changed, or a job reported progress, the allocation is solved anew for the next round; else
     it is kept. A job's account (`delivery`) is kept after it has left, until it is told to `forget` it.
     Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts; for a gang that
@@ -60,9 +59,8 @@ class RoundScheduler(JobEvents, NodeEvents):
         counts for the round after, but that gangs drop out whose GPUs are lost, or that have left, finished or asked for others;
         their GPUs are offered to the rest when the round starts. Asked again, it returns the same. Raises as `next_round`.
         """
-        start = self._start(now_seconds)
-        coming, in_force = self._decided(start)
-        told = in_words(self._state, in_force, self._state.standing_plan, coming.start_seconds, self.round_seconds)
+        coming = self._decided(self._start(now_seconds))
+        told = in_words(self._state, self._state.standing_plan, coming.start_seconds, self.round_seconds)
         return given_away(told)
 
     def lease(self, job_id: str) -> Lease | None:
@@ -96,21 +94,22 @@ class RoundScheduler(JobEvents, NodeEvents):
         """
         start, state = self._start(now_seconds), self._state
         planned = state.coming is not None
-        coming, in_force = self._decided(start)
+        coming = self._decided(start)
         assignments = state.standing_plan if planned else coming.assignments  # what is decided now stands
         if len(assignments) < len(coming.assignments):
-            assignments = self._chooser.chosen(state, in_force, assignments)
-        begun = in_words(state, in_force, assignments, start, self.round_seconds)
-        begin(state, in_force, begun, self.round_seconds)
+            assert state.in_force is not None  # noqa: S101
+            assignments = self._chooser.chosen(state, state.in_force, assignments)
+        begun = in_words(state, assignments, start, self.round_seconds)
+        begin(state, begun, self.round_seconds)
         return begun
 
     def delivery(self) -> DeliveryReport:
-        """Return what was promised and delivered so far, jobs that have left included."""
-        return self._state.ledger.report()
+        """Return what was promised and delivered so far, jobs that have left included; nothing of it is counted `by_events`."""
+        return DeliveryReport({}) if self.by_events else self._state.ledger.report()
 
     def delivery_of(self, job_id: str) -> JobDelivery | None:
         """Return what one job was promised and had so far, None for a job of which no allocation has told yet."""
-        return self._state.ledger.account(job_id)
+        return None if self.by_events else self._state.ledger.account(job_id)
 
     def save(self, path: str | Path) -> None:
         """Write all that the scheduler knows to a file, from which `load` makes one that goes on with the same rounds.
@@ -177,15 +176,9 @@ class RoundScheduler(JobEvents, NodeEvents):
             raise InputError(fault("now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
         return float(now_seconds)
 
-    def _decided(self, start: float) -> tuple[Coming, InForce]:
-        """The next round and the allocation behind it, decided now if they have not been."""
+    def _decided(self, start: float) -> Coming:
+        """The next round, decided now if it has not been."""
         if self._state.coming is None:
             self._chooser.decide(self._state, start)
         assert self._state.coming is not None  # noqa: S101
-        assert self._state.in_force is not None  # noqa: S101
-        return self._state.coming, self._state.in_force
-
-    @property
-    def _chooser(self) -> Chooser:
-        options = {name: getattr(self, name) for name in OPTIONS}
-        return Chooser(self._solver, self.profile, self.mechanism, **options)
+        return self._state.coming

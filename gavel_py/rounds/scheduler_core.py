@@ -15,13 +15,16 @@ from gavel_py.jobs import Job
 from gavel_py.policies import Policy
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.beginning import copied
+from gavel_py.rounds.choosing import Chooser
 from gavel_py.rounds.demand import Mechanism
 from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
 from gavel_py.rounds.node_states import NodeState, NodeStates
+from gavel_py.rounds.saved_scheduler import OPTIONS
 from gavel_py.rounds.scheduler_state import SchedulerState
+from gavel_py.rounds.without_rounds import why_rounds
 
 __all__ = ["SchedulerCore", "fault", "is_finite"]
 
@@ -42,6 +45,7 @@ class SchedulerCore:
         whole_gangs: bool = True,
         sharing: bool = False,
         min_gain: float = 1.0,
+        by_events: bool = False,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
@@ -54,10 +58,11 @@ class SchedulerCore:
         self.round_seconds = float(round_seconds)
         self.restart_seconds = float(restart_seconds)
         self.min_run_seconds = float(min_run_seconds)
-        self.whole_gangs, self.sharing = bool(whole_gangs), bool(sharing)
+        self.whole_gangs, self.sharing, self.by_events = bool(whole_gangs), bool(sharing), bool(by_events)
         if not (is_finite(min_gain) and min_gain >= 1):
             raise InputError(fault("min_gain", f"must be a finite number of at least 1, found {min_gain!r}"))
         self.min_gain = float(min_gain)
+        self._check_by_events(self._solver.policy)
         self.mechanism: MechanismName | Mechanism = mechanism
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # an unknown name is found here, not in a round
         self._state = SchedulerState(JobBook(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
@@ -69,7 +74,9 @@ class SchedulerCore:
 
     @policy.setter
     def policy(self, policy: str | Policy) -> None:
-        self._solver = Solver(policy)
+        solver = Solver(policy)
+        self._check_by_events(solver.policy)
+        self._solver = solver
         self._state.changed = True
 
     @property
@@ -86,6 +93,22 @@ class SchedulerCore:
         )
         self._profile = profile
         self._state.changed = True
+
+    @property
+    def solve_seconds(self) -> float:
+        """The time that allocations have taken so far, on the clock of this computer, those of a saved scheduler left out."""
+        return self._state.solve_seconds
+
+    @property
+    def _chooser(self) -> Chooser:
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return Chooser(self._solver, self.profile, self.mechanism, **options)
+
+    def _check_by_events(self, policy: Policy) -> None:
+        """Raise `InputError` for a policy that needs rounds where there are none."""
+        why = why_rounds(policy) if self.by_events else ""
+        if why:
+            raise InputError(fault("by_events", f"does not go with {policy.name}, {why}"))
 
     @property
     def jobs(self) -> tuple[Job, ...]:

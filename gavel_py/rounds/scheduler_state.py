@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.companies import CompanyKey
@@ -12,9 +14,13 @@ from gavel_py.rounds.grounds import Grounds
 from gavel_py.rounds.in_force import InForce
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.job_rows import JobRows
+from gavel_py.rounds.later import Later
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.node_states import NodeStates
 from gavel_py.rounds.spans import Spans
+
+if TYPE_CHECKING:
+    from gavel_py.rounds.in_turn import InTurn
 
 __all__ = ["Coming", "SchedulerState"]
 
@@ -29,16 +35,17 @@ class Coming:
 
 @dataclass
 class SchedulerState:
-    """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; in_force: the allocation;
-    changed: whether it must be solved anew; running: who holds GPUs now; coming: the next round, where it has been planned; last:
-    the round begun last; newly_failed: {job_id: reason} of the jobs that failed for good since then; grounds, rows: what need not
-    be found anew, and stands in no file; company: what of the ledger is time with partners.
+    """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; told: the allocation in
+    force, as far as anybody has asked for it (`in_force`); changed: whether it must be solved anew; running: who holds GPUs now;
+    coming: the next round, where it has been planned; last: the round begun last; newly_failed: {job_id: reason} of the jobs that
+    failed for good since then; grounds, rows, in_turn: what need not be found anew, and stands in no file; company: what of the
+    ledger is time with partners; solve_seconds: what allocations have taken on the clock of this computer.
     """
 
     book: JobBook
     nodes: NodeStates
     ledger: DeliveryLedger
-    in_force: InForce | None = None
+    told: InForce | Later | None = None
     changed: bool = False
     running: dict[str, Assignment] = field(default_factory=dict)
     coming: Coming | None = None
@@ -47,6 +54,29 @@ class SchedulerState:
     grounds: Grounds = field(default_factory=Grounds)
     rows: JobRows = field(default_factory=JobRows)
     company: CompanyLedger = field(default_factory=CompanyLedger)
+    in_turn: InTurn | None = None
+    solve_seconds: float = 0.0
+
+    @property
+    def in_force(self) -> InForce | None:
+        """The allocation in force, None before the first."""
+        if isinstance(self.told, Later):
+            self.told = self.told.in_force()
+        return self.told
+
+    @property
+    def deciding(self) -> Collection[str]:
+        """The jobs that the allocation in force is about."""
+        if isinstance(self.told, Later):
+            return self.told.jobs
+        return () if self.told is None else self.told.problem.job_ids
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that the allocation in force leaves out."""
+        if isinstance(self.told, Later):
+            return dict(self.told.excluded)
+        return {} if self.told is None else dict(self.told.allocation.excluded)
 
     @cached_property
     def spans(self) -> Spans:
@@ -76,6 +106,19 @@ class SchedulerState:
             if job_id in present and (self.running.get(job_id) == held or self.nodes.is_open(held.gpus))
         }
 
+    def unfinished(self, job_ids: Set[str]) -> tuple[str, ...]:
+        """Those of these jobs that are still in the system and have steps left, in the order of the allocation in force."""
+        if not job_ids or self.told is None:
+            return ()
+        if isinstance(self.told, Later):  # it was made just now, when all that were there had steps left
+            return self.told.in_order(job_id for job_id in job_ids if job_id in self.book)
+        return tuple(job_id for job_id in self.told.unfinished(self.book) if job_id in job_ids)
+
+    def take_up_later(self, later: Later) -> None:
+        """Let an allocation be in force that nobody has asked for yet."""
+        self.ledger.begin_allocation()
+        self.told, self.changed = later, False
+
     def take_up(self, in_force: InForce) -> None:
         """Let a new allocation be in force."""
         for job, seconds in zip(in_force.jobs, in_force.question.isolated_seconds, strict=True):
@@ -83,7 +126,7 @@ class SchedulerState:
             past.isolated_seconds, past.steps_counted = seconds, job.steps_done
         self.ledger.begin_allocation()
         self.company.keep(() if in_force.companies is None else in_force.companies.keys)
-        self.in_force, self.changed = in_force, False
+        self.told, self.changed = in_force, False
 
     def stop(self, job_id: str) -> Assignment | None:
         """Let a gang hold its GPUs no more; return what it held."""
@@ -110,7 +153,8 @@ class SchedulerState:
         if held is None or last is None or counted is None or counted.accelerator != held.accelerator:
             return
         seconds, past = last.end_seconds - last.start_seconds, self.book.standings[job_id]
-        self.ledger.take_back(job_id, held.accelerator, seconds, is_apart=self.spans.is_spread(held))
+        is_apart = self.spans.is_spread(held)
+        self.ledger.take_back(job_id, held.accelerator, len(held.gpus), seconds, is_apart=is_apart)
         past.attained_gpu_seconds = max(0.0, past.attained_gpu_seconds - seconds * counted.gpu_share)
         for partner in map(self.book.jobs.get, counted.shared_with):
             if partner is not None:

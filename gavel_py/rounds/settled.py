@@ -41,7 +41,7 @@ def settled(state: SchedulerState, in_force: InForce, *, backfill: bool) -> dict
     if len(other) > 1 or (columns[other] >= 0).any() or np.count_nonzero(columns >= 0) < len(lasting):
         return None
     # Jobs may have left, changed or finished since they were asked about, if that was before an earlier round.
-    if in_force is state.in_force and not in_force.present(state.book).all():
+    if in_force is state.told and not in_force.present(state.book).all():
         return None
     if (np.abs(state.ledger.deficits(problem.job_ids)) > NONE).any() or not _stand_well(state, in_force, lasting):
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from gavel_py.cluster import Cluster
 from gavel_py.job_arrays import Profile, known_part
 from gavel_py.jobs import Job
-from gavel_py.policies import Policy
+from gavel_py.policies import Policy, resolve_policy
 from gavel_py.rounds import Round, RoundScheduler
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.arrivals import Arrivals
@@ -52,8 +52,10 @@ class SimulationCore:
         **scheduling: Any,
     ) -> None:
         cluster = known_part(cluster, profile)
-        scheduler = RoundScheduler(cluster, profile, policy, 1.0 if round_seconds is None else round_seconds, **scheduling)
-        check_settings(scheduler.policy, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference)
+        chosen = resolve_policy(policy)
+        check_settings(chosen, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference)
+        length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)
+        scheduler = RoundScheduler(cluster, profile, chosen, length, by_events=by_events, **scheduling)
         arrivals = Arrivals(trace)
         start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
         notice = 0.0 if round_seconds is None else round_seconds

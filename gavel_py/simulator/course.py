@@ -82,7 +82,7 @@ class Course:
         state.holds.advance(state.now, end)
         self.pass_time(end)
         if self._reads_progress:
-            self._report(begun)
+            self._report()
 
     def pass_time(self, until: float) -> None:
         """Let the clock go on."""
@@ -216,17 +216,17 @@ class Course:
             self._scheduler.report(job_id, steps_done=work.steps_done)  # it may have gone back
         return work
 
-    def _report(self, begun: Round) -> None:
+    def _report(self) -> None:
         """Tell the scheduler how far jobs are; one that has done all that was expected of it is expected to need more."""
         holds, active = self._state.holds, self._state.active
-        job_ids = [job_id for job_id in begun.assignments if job_id in holds]
-        for job_id, steps in zip(job_ids, holds.steps_done(job_ids), strict=True):
+        told = holds.steps_done()
+        for job_id in holds.beyond:
             work = active[job_id]
-            if steps >= work.expected_steps:
-                work.expected_steps = steps * MORE
-                expected = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-                self._scheduler.update(job_id, **expected)
-            self._scheduler.report(job_id, steps_done=steps)
+            work.expected_steps = told[job_id] * MORE
+            holds.expect(work)
+            expected = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+            self._scheduler.update(job_id, **expected)
+        self._scheduler.report_all(told)
 
 
 def _stop(work: Work, seconds: float) -> Stop:

@@ -158,12 +158,11 @@ class Simulation(SimulationCore):
 
     def _begin(self) -> Round:
         """Let the scheduler decide on a round, and note what it has decided."""
-        state, tally, before = self._state, self._state.tally, self.scheduler.allocation
+        state, tally, before = self._state, self._state.tally, self.scheduler.solve_seconds
         begun = self.scheduler.next_round_to_read(state.now)
-        allocation = self.scheduler.allocation
         tally.rounds += 1
         tally.job_rounds += len(begun.assignments)
-        tally.solver_seconds += allocation.seconds["solve"] if allocation is not None and allocation is not before else 0.0
+        tally.solver_seconds += self.scheduler.solve_seconds - before
         for job_id in begun.preempted:
             if job_id in state.holds:  # others have lost their GPUs before, and that has been counted
                 state.active[job_id].preemptions += 1

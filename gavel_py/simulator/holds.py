@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ __all__ = ["Holds"]
 Floats = NDArray[np.float64]
 
 FIRST_PLACES = 64
-PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per_hour", "since_seconds")
+PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per_hour", "since_seconds", "expected_steps")
 ROWS = {name: row for row, name in enumerate((*NUMBERS, *PER_GANG))}
 
 
@@ -56,7 +56,7 @@ class Holds:
         numbers = [getattr(work, name) for name in NUMBERS]
         gpus, saved = work.gpus_there, work.job.num_gpus - work.gpus_there
         there = [work.total_steps, work.fails_at, work.speed_there, gpus, saved, work.price_there, work.since_seconds]
-        self._table[:, place] = numbers + there
+        self._table[:, place] = [*numbers, *there, work.expected_steps]
         self._works.append(work)
         self._places[work.job.job_id] = place
         self._gpus[work.column_there] += gpus
@@ -83,10 +83,20 @@ class Holds:
         for place in range(len(self._works)):
             self._write_back(place)
 
-    def steps_done(self, job_ids: Iterable[str]) -> list[float]:
-        """Return the steps that these jobs have done."""
+    def steps_done(self) -> dict[str, float]:
+        """Return the steps that each job has done."""
         steps: list[float] = self._row("steps_done").tolist()
-        return [steps[self._places[job_id]] for job_id in job_ids]
+        return {job_id: steps[place] for job_id, place in self._places.items()}
+
+    @property
+    def beyond(self) -> list[str]:
+        """The jobs that have done all that was expected of them."""
+        at = np.flatnonzero(self._row("steps_done") >= self._row("expected_steps")).tolist()
+        return [self._works[place].job.job_id for place in at]
+
+    def expect(self, work: Work) -> None:
+        """Take note that other steps are expected of a job that holds GPUs."""
+        self._table[ROWS["expected_steps"], self._places[work.job.job_id]] = work.expected_steps
 
     def stops(self, start: float) -> Floats:
         """Return (G,) when each gang would be done or fail, if nothing else happened from `start` on; in the order of `at`."""

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.policies import Policy
+from gavel_py.rounds.without_rounds import why_rounds
 
 __all__ = ["EVENT_CHECKPOINT_SECONDS", "PROGRESS", "Estimates", "JobFailures", "check_settings"]
 
@@ -16,10 +17,6 @@ JobFailures = float | Literal["recorded"]
 
 PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
 """What a policy may read that changes as jobs get on; for any other, the scheduler need not be told."""
-
-CLOCK = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
-"""What a scheduler counts in rounds of one length, which there are none of in event mode."""
-
 
 EVENT_CHECKPOINT_SECONDS = 360.0
 """From one checkpoint to the next where there are no rounds, unless it is said: as often as rounds of the usual length begin."""
@@ -50,10 +47,6 @@ def check_settings(
         faults.append(Fault("simulation", "seed", f"must be a whole number of at least 0, found {seed!r}"))
     if estimates not in get_args(Estimates):
         faults.append(Fault("simulation", "estimates", f'must be "exact" or "recorded", found {estimates!r}'))
-    if round_seconds is None and (policy.family != "ordered" or getattr(policy, "fractional", False)):
-        text = f"must be given for {policy.name}, which gives jobs parts of their time; without rounds, these cannot be served"
-        faults.append(Fault("simulation", "round_seconds", text))
-    elif round_seconds is None and (counted := sorted(CLOCK.intersection(policy.reads))):
-        text = f"must be given for {policy.name}, which reads what is counted in rounds ({', '.join(counted)})"
-        faults.append(Fault("simulation", "round_seconds", text))
+    if round_seconds is None and (why := why_rounds(policy)):
+        faults.append(Fault("simulation", "round_seconds", f"must be given for {policy.name}, {why}"))
     InputError.raise_any(faults)

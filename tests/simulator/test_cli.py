@@ -321,7 +321,7 @@ def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=below, text=True) as process:
         os.close(below)
         shown, end = "", time.monotonic() + 60
-        while "jobs done" not in shown and time.monotonic() < end:  # a terminal gets it piece by piece
+        while "51 jobs done" not in shown and time.monotonic() < end:  # a terminal gets it piece by piece
             shown += os.read(above, 1 << 16).decode()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

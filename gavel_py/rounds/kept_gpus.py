@@ -1,0 +1,197 @@
+"""Which GPUs nobody has, kept from one decision to the next while all nodes are up and say nothing of CPUs and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.cluster import Node
+from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.crowd import Crowd
+from gavel_py.rounds.free_gpus import FreeGpus
+from gavel_py.rounds.gang_on_type import GangOnType
+from gavel_py.rounds.kinds import Kind
+from gavel_py.rounds.layout import Layout
+from gavel_py.rounds.needs import NOTHING
+from gavel_py.rounds.placement import hardest_first, place_on_type
+from gavel_py.rounds.reach import Reach
+from gavel_py.rounds.righting import put_right
+from gavel_py.rounds.seeking import find_kind
+from gavel_py.rounds.settling import Settlement
+from gavel_py.rounds.stock import Stock
+
+__all__ = ["KeptGpus"]
+
+Floats = NDArray[np.float64]
+
+MOST_CHANGES = 2_000
+"""So often, GPUs change hands before the free ones are counted anew: what is remembered of holes that are no more takes room."""
+
+
+class KeptGpus:
+    """The GPUs of these nodes; type_of: {job_id: number of the type} of who holds some.
+
+    gang: the gang of a job on a type, by their names.
+    """
+
+    def __init__(self, nodes: Sequence[Node], gang: Callable[[str, str], GangOnType]) -> None:
+        self.layout = Layout(nodes)
+        self._gang, self._stock = gang, Stock(self.layout)
+        parts = self.layout.parts
+        names = self.layout.named(range(self.layout.num_gpus))
+        self._names = [names[part.gpus] for part in parts]
+        self._numbers = [{gpu: i for i, gpu in enumerate(here)} for here in self._names]
+        self._reach = [Reach(part, self._stock.free[part.gpus], *self._limits(t)) for t, part in enumerate(parts)]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget who holds what."""
+        count = len(self.layout.parts)
+        self._held: dict[str, tuple[Assignment, GangOnType, list[int]]] = {}
+        self.type_of: dict[str, int] = {}
+        self._on: list[dict[str, GangOnType]] = [{} for _ in range(count)]
+        self._wrong: list[set[str]] = [set() for _ in range(count)]
+        self._quiet: list[list[Assignment | None]] = [[] for _ in range(count)]
+        self._free: list[FreeGpus | None] = [None] * count
+        self._changes = [0] * count
+
+    def follow(self, running: Mapping[str, Assignment], changed: Set[str]) -> None:
+        """Take note of who has got GPUs, and who has given them up; changed: jobs that may be others than they were."""
+        gone = [job_id for job_id, held in self._held.items() if running.get(job_id) is not held[0]]
+        for job_id in {*gone, *self._held.keys() & changed}:
+            self.release(job_id)
+        if len(self._held) < len(running):
+            for job_id in running.keys() - self._held.keys():
+                held = running[job_id]
+                gang = self._gang(job_id, held.accelerator)
+                numbers = [self._numbers[gang.number][gpu] for gpu in held.gpus]
+                self._free[gang.number] = None
+                self._hold(held, gang, numbers)
+
+    def release(self, job_id: str) -> None:
+        """Take away what a gang holds."""
+        _, gang, gpus = self._held.pop(job_id)
+        del self._on[gang.number][job_id], self.type_of[job_id]
+        self._wrong[gang.number].discard(job_id)
+        free = self._free[gang.number]
+        if free is not None:
+            free.give_back(gpus)
+            self._changes[gang.number] += 1
+
+    def place(self, starters: Sequence[GangOnType]) -> dict[str, Assignment] | None:
+        """Return who gets other GPUs than it had, when these gangs start; None if there is not a place for all.
+
+        It is what `placement` comes to when it places all gangs anew; then everything is forgotten here.
+        """
+        found: dict[str, Assignment] = {}
+        by_type: list[list[GangOnType]] = [[] for _ in self._on]
+        for gang in starters:
+            by_type[gang.number].append(gang)
+        for number, gangs in enumerate(by_type):
+            if not gangs and not self._wrong[number]:
+                continue
+            placed = None if self._wrong[number] else self._beside(number, gangs)
+            if placed is None or self._wrong[number]:
+                placed = self._anew(number, gangs)
+            if placed is None:
+                self.clear()
+                return None
+            found |= placed
+        return found
+
+    def _beside(self, number: int, gangs: Sequence[GangOnType]) -> dict[str, Assignment] | None:
+        """Place gangs beside those that stand, none of which moves; None where one would have to."""
+        free, found = self._free_of(number), {}
+        for gang in sorted(gangs, key=lambda gang: gang.hardest_first):
+            gpus = None if gang.kind == Kind.APART else free.take_tightest(gang.size)
+            if gpus is None:
+                gpus = None if gang.kind == Kind.ANY else find_kind(gang.kind, free, gang.size, gang.scope, gang.fewest)
+                if gpus is None:
+                    gpus = free.find(gang.size, self._reach[number].narrowest(gang.size, gang.scope))
+                if gpus is None:
+                    return None
+                free.take(gpus)
+            self._changes[number] += 1
+            found[gang.job_id] = self._hold(self._named(number, gpus), gang, gpus)
+        return found
+
+    def _anew(self, number: int, starters: Sequence[GangOnType]) -> dict[str, Assignment] | None:
+        """Place all gangs of a type, as those that start and those of the wrong kind need it; None if not all have a place."""
+        new = {gang.job_id for gang in starters}
+        stand = [gang for job_id, gang in self._on[number].items() if job_id not in new]
+        gangs = [gang for _, gang in sorted([*((g.standing, g) for g in stand), *((g.starting, g) for g in starters)])]
+        held = [self._held[gang.job_id] if gang.job_id not in new else None for gang in gangs]
+        before = [None if each is None else each[0] for each in held]
+        if not starters and before == self._quiet[number]:
+            return {}
+        gpus = [[] if each is None else each[2] for each in held]
+        settled = self._settled(number, _crowd(gangs, gpus), new)
+        if not settled.placed.all():
+            return None
+        self._quiet[number] = before if not settled.found else []
+        found = {}
+        for i, numbers in settled.found.items():
+            gang, had = gangs[i], before[i]
+            made = self._named(number, numbers)
+            kept = had if had is not None and had == made else made
+            found[gang.job_id] = self._hold(kept, gang, numbers)
+        return found
+
+    def _settled(self, number: int, crowd: Crowd, starters: Set[str]) -> Settlement:
+        """Place gangs on a type as `place_on_type` does, on what is known to be free while those stay that stand."""
+        for job_id in starters & self._on[number].keys():
+            self.release(job_id)
+        stays = np.bincount(crowd.owners, minlength=len(crowd)) > 0
+        settled = Settlement(self._free_of(number), crowd, stays, self._reach[number])
+        settled.settle(hardest_first(crowd))
+        self._changes[number] += len(crowd)
+        if settled.placed.all():
+            put_right(settled)
+            return settled
+        self._free[number] = None
+        return place_on_type(self._stock, number, crowd)
+
+    def _hold(self, assignment: Assignment, gang: GangOnType, gpus: list[int]) -> Assignment:
+        self._held[gang.job_id] = assignment, gang, gpus
+        self._on[gang.number][gang.job_id] = gang
+        self.type_of[gang.job_id] = gang.number
+        is_apart = gang.kind != Kind.ANY and assignment.num_nodes > gang.fewest
+        if gang.kind != Kind.ANY and is_apart != (gang.kind == Kind.APART):
+            self._wrong[gang.number].add(gang.job_id)
+        else:
+            self._wrong[gang.number].discard(gang.job_id)
+        return assignment
+
+    def _named(self, number: int, gpus: Sequence[int]) -> Assignment:
+        names = self._names[number]
+        return Assignment(self.layout.types[number], [names[gpu] for gpu in gpus])
+
+    def _free_of(self, number: int) -> FreeGpus:
+        free = self._free[number]
+        if free is None or self._changes[number] > MOST_CHANGES:
+            part = self.layout.parts[number]
+            there = np.ones(len(part.node_of), dtype=bool)
+            there[[gpu for job_id in self._on[number] for gpu in self._held[job_id][2]]] = False
+            self._free[number] = free = FreeGpus(part, there, *self._limits(number))
+            self._changes[number] = 0
+        return free
+
+    def _limits(self, number: int) -> tuple[Floats, Floats]:
+        nodes = self.layout.parts[number].nodes
+        return self._stock.cpus[nodes], self._stock.memory_gb[nodes]
+
+
+def _crowd(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> Crowd:
+    """Gangs on one type, the one first that matters most, with the GPUs that they had."""
+    return Crowd(
+        sizes=np.array([gang.size for gang in gangs], dtype=np.int64),
+        types=np.array([gang.number for gang in gangs], dtype=np.int64),
+        scopes=np.array([gang.scope for gang in gangs], dtype=np.int64),
+        kinds=np.array([gang.kind for gang in gangs], dtype=np.int8),
+        fewest=np.array([gang.fewest for gang in gangs], dtype=np.int64),
+        needs=[NOTHING] * len(gangs),
+        held=np.array([gpu for gpus in held for gpu in gpus], dtype=np.int64),
+        owners=np.repeat(np.arange(len(gangs)), [len(gpus) for gpus in held]),
+    )
