@@ -101,6 +101,7 @@ FAIRNESS = (
     Curve("aware", "aware", FAIR),
     Curve("agnostic", "agnostic", SpreadFairness, settings=PUBLISHED_ROWS),
 )
+SHARING = Curve("sharing", "aware, with sharing", FAIR, settings={"sharing": True})
 FAIRNESS_VARIANTS = (
     Curve("aware-interior", "aware, any optimum", InteriorFairness, settings=PUBLISHED_ROWS),
     Curve("aware-both", "aware, any optimum and the published rule", InteriorFairness, _priority, PUBLISHED_ROWS),
@@ -116,7 +117,7 @@ FIGURES = (
         has_gangs=False,
         xs=(4.0, 4.8, 5.6),
         at=5.6,
-        curves=FAIRNESS,
+        curves=(*FAIRNESS, SHARING),
         variants=(
             *FAIRNESS_VARIANTS,
             Curve("corner", "agnostic, as the option `agnostic` decides", _named("max_min_fairness", agnostic=True)),
@@ -134,7 +135,7 @@ FIGURES = (
         has_gangs=True,
         xs=(1.8, 2.2, 2.6),
         at=2.6,
-        curves=FAIRNESS,
+        curves=(*FAIRNESS, SHARING),
         variants=(
             *FAIRNESS_VARIANTS,
             Curve("aware-rows", "aware, without the rows of whole gangs", FAIR, settings=PUBLISHED_ROWS),
@@ -173,6 +174,7 @@ FIGURES = (
             FIFO_BUG,
             Curve("fifo", "fifo, agnostic", AGNOSTIC_FIFO),
             Curve("fairness", "max_min_fairness", FAIR),
+            Curve("gandiva", "gandiva, with sharing", _named("gandiva"), settings={"sharing": True}),
         ),
         variants=(
             Curve("fifo-random", "fifo, agnostic, on a type at random", RandomTypeFifo),
