@@ -17,6 +17,7 @@ from gavel_py.missing_rows import missing_rows
 from gavel_py.node_rows import node_rows
 from gavel_py.pair_columns import PairColumns, pair_columns
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.policies.packing import PackingPolicy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence
 from gavel_py.rules import Rules
@@ -179,7 +180,10 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules:
     if rules:
         policy.check_rules(jobs, attempt.solver)
     jobs = policy.view(jobs)
-    decision = policy.decide(jobs, attempt.solver)
+    if isinstance(jobs.columns, PairColumns) and isinstance(policy, PackingPolicy):
+        decision = policy.decide_shared(jobs.columns)
+    else:
+        decision = policy.decide(jobs, attempt.solver)
     if rules.mend is not None:
         decision = replace(decision, time_fractions=rules.mend(jobs, decision.time_fractions))
     by_class = decision.time_fractions
@@ -209,7 +213,7 @@ def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: li
 
 def _check_sharing(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot decide who shares GPUs."""
-    if policy.empty_objective is None:
+    if policy.empty_objective is None and not isinstance(policy, PackingPolicy):
         text = "solves no program, so it cannot decide who shares GPUs; take a policy with an objective, or leave sharing out"
         raise InputError(Fault(f"policy {policy.name}", "", text))
     if getattr(policy, "strategy_proof", False):

@@ -70,7 +70,7 @@ def stated(
     rules, throughputs = answer.evidence.rules, answer.times.job_throughputs
     worths = limit_prices(answer.decision.certificate, rules)
     outcomes = outcomes_of(problem.job_ids, rules, answer.times, worths)
-    told = _told(problem, answer.times, columns)
+    told = _told(problem, answer.times, columns, answer.decision.pairs)
     prices, evidence = answer.decision.shadow_prices, answer.evidence
     if columns is not None:
         problem, evidence = columns.base, replace(evidence, kinds=columns)
@@ -106,12 +106,15 @@ def stated(
     )
 
 
-def _told(problem: AllocationProblem, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None) -> _Told:
+def _told(
+    problem: AllocationProblem, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None, paired: Pairs | None
+) -> _Told:
+    """paired: who shares, where the policy has said it itself."""
     if isinstance(columns, PairColumns) and isinstance(times, ClassTimes):
         fractions, used = times.jobs.spread(columns.folded(times.fractions)), columns.gpus(times.fractions, times.num_gpus)
         alone = None if problem.speeds is None else times.jobs.spread(times.fractions[:, : len(problem.capacities)])
         spread = None if alone is None else spread_part(problem, alone)
-        return _Told(fractions, spread, used, deal(columns, times))
+        return _Told(fractions, spread, used, deal(columns, times) if paired is None else paired)
     found, gpus = times.fractions, problem.num_gpus
     pairs = None if problem.pairs is None else Pairs.nobody()
     if isinstance(columns, TwoKinds):

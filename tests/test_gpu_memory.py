@@ -250,7 +250,7 @@ def traces(draw: st.DrawFn) -> list[gp.Job]:
 @settings(max_examples=25, deadline=None)
 @given(
     jobs=traces(),
-    policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "fifo", "isolated"]),
+    policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "gandiva", "fifo", "isolated"]),
     mechanism=st.sampled_from(["deficit", "priority"]),
     shared=st.booleans(),
 )
@@ -271,7 +271,7 @@ def test_in_a_simulation_no_gpu_has_less_than_its_jobs_take(jobs: list[gp.Job], 
         if a <= b
     ]
     takes = {job.job_id: job.gpu_memory_gb or TAKES[job.job_type] or 0.0 for job in jobs}
-    shares = shared and policy.startswith("max")
+    shares = shared and policy not in ("fifo", "isolated")
     options: dict[str, Any] = {"round_seconds": 60, "mechanism": mechanism, "sharing": shares}
     rounds: list[gp.Round] = []
     profile = gp.ThroughputProfile("lab", alone + pairs)

@@ -35,6 +35,13 @@ def test_pairs_are_listed_with_their_time_and_gain(gavel: Gavel, jobs: list[str]
     assert "1 pair on" in outcome.out
 
 
+def test_a_formula_may_say_who_shares(gavel: Gavel, jobs: list[str]) -> None:
+    outcome = gavel("solve", *jobs, "--sharing", "-p", "gandiva,seed=3")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "1 pair on" in outcome.out
+    assert "gandiva,seed=3: no objective (a formula states it)" in outcome.out
+
+
 def test_the_json_has_all_pairs(gavel: Gavel, jobs: list[str]) -> None:
     document = json.loads(gavel("solve", *jobs, "--sharing", "--json").out)
     (pair,) = document["pairs"]

@@ -199,7 +199,8 @@ def _summary(result: Result) -> str:
         for j, (name, used) in enumerate(zip(allocation.accelerator_types, allocation.utilization, strict=True))
     ]
     table = table_text("", ["accelerator", "GPUs used", "objective per extra GPU"], rows)
-    objective = "no objective (jobs are served in order)"
+    stated = allocation.status is gp.AllocationStatus.FORMULA
+    objective = f"no objective ({'a formula states it' if stated else 'jobs are served in order'})"
     if allocation.objective_value is not None:
         objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
     served = len(allocation.job_ids) - len(allocation.excluded)

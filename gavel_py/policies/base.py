@@ -16,6 +16,7 @@ from gavel_py.allocation import AllocationStatus
 from gavel_py.constraints import Constraint, given_constraints
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.job_classes import JobClasses, separate_jobs
+from gavel_py.pairing import Pairs
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Certificate
 from gavel_py.rules import Broken, Rules
@@ -37,7 +38,8 @@ def option(default: Any, text: str) -> Any:
 class Decision:
     """What a policy decides: (G, K) time fractions of each job of a class; certificate and (K,) prices where there is a program.
 
-    algorithm: what found the answer, if not the solver that the policy was given; notes: what its reader should know.
+    algorithm: what found the answer, if not the solver that the policy was given; notes: what its reader should know; pairs: who
+    shares GPUs with whom, where the policy says it itself.
     """
 
     time_fractions: Floats
@@ -45,6 +47,7 @@ class Decision:
     shadow_prices: Floats | None = None
     algorithm: str | None = None
     notes: tuple[str, ...] = ()
+    pairs: Pairs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

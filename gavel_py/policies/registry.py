@@ -26,7 +26,7 @@ NAMES = (
     *("water_filling", "hierarchical"),
     *("max_total_throughput", "max_progress_rate", "throughput_per_dollar", "min_cost", "nash_welfare"),
     *("shortest_job_first", "least_attained_service", "priority", "fifo"),
-    *("isolated", "proportional", "allox"),
+    *("isolated", "proportional", "allox", "gandiva"),
 )
 
 CONSTRAINTS = "constraints"

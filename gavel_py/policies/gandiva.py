@@ -1,0 +1,107 @@
+"""Gandiva: equal time slices, and random pairs of jobs that share GPUs where they gain by it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.job_classes import JobClasses
+from gavel_py.pair_speeds import PairSpeeds
+from gavel_py.pairing import Pairs
+from gavel_py.policies.base import option
+from gavel_py.policies.packing import Packing, PackingPolicy
+
+__all__ = ["Gandiva"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gandiva(PackingPolicy):
+    """Time slices: all M of jobs and pairs have x_uj = (c_j / M) / s_u, divided by max(1, Σ_j x_uj).
+
+    Where all gangs have GPUs at once, Σ_i s_i <= C, nobody shares, and without speeds of pairs nobody can: then M = N. Else random
+    pairs of jobs with equal gangs are tried, and those that gain on some type are kept, T_ab/T_a + T_ba/T_b > 1, until no two
+    jobs are left that would gain. Where a pair does not gain, the two take turns.
+    Source: Gandiva (OSDI 2018), section 3; compared with in Gavel (OSDI 2020), section 7.
+    """
+
+    reads = ("job_ids",)
+
+    seed: int = option(0, "which pairs are tried: another number, others")
+
+    def fractions(self, jobs: JobClasses) -> Floats:
+        return _slices(jobs.capacities, jobs.num_gpus)
+
+    def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
+        if jobs.num_gpus.sum() <= jobs.capacities.sum():
+            return Packing(self.fractions(jobs), Pairs.nobody())
+        kinds, useful = pairs.kinds[jobs.rows], pairs.useful
+        # A pair is known by the types on which its jobs may run, too.
+        places, kind_of = np.unique(np.column_stack([kinds, jobs.runnable]), axis=0, return_inverse=True)
+        kind, able = places[:, 0], places[:, 1:] > 0
+        gains = useful[kind[:, None], kind] & able[:, None] & able & (kind >= 0)[:, None, None] & (kind >= 0)[:, None]
+        partners = _partners(self._order(jobs), kind_of.ravel(), gains.any(axis=2))
+        return _packing(jobs, pairs, partners)
+
+    def _order(self, jobs: JobClasses) -> Indices:
+        """The jobs by numbers drawn for their names, so that few pairs change where few jobs come and go."""
+        drawn = [hashlib.blake2b(f"{self.seed} {job_id}".encode(), digest_size=16).digest() for job_id in jobs.job_ids]
+        return np.array(sorted(range(len(jobs)), key=lambda i: drawn[i]), dtype=np.int64)
+
+
+def _slices(capacities: Floats, num_gpus: Indices) -> Floats:
+    """(M, K) time of each of M units on each type."""
+    times: Floats = capacities / len(num_gpus) / num_gpus[:, None]
+    times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
+    return times
+
+
+def _partners(order: Indices, kinds: Indices, gains: NDArray[np.bool_]) -> Indices:
+    """(N,) the partner of each job, -1 for none: in this order, each job is tried with the others, until two gain."""
+    partners = np.full(len(order), -1, dtype=np.int64)
+    waiting: list[list[int]] = [[] for _ in gains]
+    for i in order[::-1].tolist():
+        waiting[kinds[i]].append(i)
+    place = np.argsort(order).tolist()
+    for i in order.tolist():
+        if partners[i] >= 0:
+            continue
+        waiting[kinds[i]].pop()  # in this order, it is the first that waits
+        ready = [waiting[kind][-1] for kind in np.flatnonzero(gains[kinds[i]]).tolist() if waiting[kind]]
+        if ready:
+            other = min(ready, key=place.__getitem__)
+            waiting[kinds[other]].pop()
+            partners[i], partners[other] = other, i
+    return partners
+
+
+def _packing(jobs: JobClasses, pairs: PairSpeeds, partners: Indices) -> Packing:
+    """The time slices of pairs, and of who has no partner."""
+    each = np.arange(len(partners))
+    leads = (partners < 0) | (each < partners)
+    times = np.zeros(jobs.throughputs.shape)
+    times[leads] = _slices(jobs.capacities, jobs.num_gpus[leads])
+    first = np.flatnonzero(leads & (partners >= 0))
+    second = partners[first]
+    slices, both = times[first], jobs.runnable[first] & jobs.runnable[second]
+    one, other = pairs.kinds[jobs.rows[first]], pairs.kinds[jobs.rows[second]]
+    shared = pairs.useful[one, other] & both
+    turns = np.where(both, slices / 2, slices)  # who alone can run there has it all
+    times[first] = np.where(shared, 0.0, turns)
+    times[second] = times[first]
+    where, types = np.nonzero(shared.T)[::-1]
+    return Packing(
+        times,
+        Pairs(
+            first=jobs.rows[first[where]],
+            second=jobs.rows[second[where]],
+            types=types,
+            times=slices[where, types],
+            gains=pairs.gains[one[where], other[where], types],
+        ),
+    )

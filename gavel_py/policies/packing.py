@@ -1,0 +1,55 @@
+"""Formulas that say themselves who shares GPUs with whom."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.job_classes import JobClasses, separate_jobs
+from gavel_py.pair_columns import PairColumns
+from gavel_py.pair_speeds import PairSpeeds
+from gavel_py.pairing import Pairs
+from gavel_py.policies.base import Decision
+from gavel_py.policies.formulas import FormulaPolicy
+
+__all__ = ["Packing", "PackingPolicy"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """alone: (G, K) the time that each job has GPUs of a type for itself; pairs: who shares, by the jobs' rows in the problem."""
+
+    alone: Floats
+    pairs: Pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingPolicy(FormulaPolicy):
+    """State the allocation and who shares GPUs: write `fractions` for where nobody is to, and `packed`. Every job is a row."""
+
+    reduces: ClassVar[bool] = False
+
+    @abstractmethod
+    def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
+        """Return the time of each job on each type, alone and with others; pairs: how fast they are then, and who gains."""
+
+    def decide_shared(self, columns: PairColumns) -> Decision:
+        """Return the decision in the columns of jobs that share GPUs."""
+        jobs = separate_jobs(columns.base, self.name, self.reads)
+        packing = self.packed(jobs, columns.pairs)
+        found, kinds, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
+        times = np.zeros((columns.base.num_jobs, len(columns.source)))
+        times[jobs.rows, :types] = np.where(jobs.runnable, packing.alone, 0.0)
+        keys = np.column_stack([kinds[found.first], kinds[found.second], found.types])
+        for key in np.unique(keys, axis=0):
+            here = (keys == key).all(axis=1)
+            one, other = columns.columns_for(*key.tolist())
+            np.add.at(times, (found.first[here], one), found.times[here])
+            np.add.at(times, (found.second[here], other), found.times[here])
+        return Decision(times[jobs.rows], pairs=found)
