@@ -54,7 +54,7 @@ class Gandiva(PackingPolicy):
         return np.array(sorted(range(len(jobs)), key=lambda i: drawn[i]), dtype=np.int64)
 
 
-def _slices(capacities: Floats, num_gpus: Indices) -> Floats:
+def _slices(capacities: Floats, num_gpus: Floats) -> Floats:
     """(M, K) time of each of M units on each type."""
     times: Floats = capacities / len(num_gpus) / num_gpus[:, None]
     times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
