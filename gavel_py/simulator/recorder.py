@@ -54,7 +54,7 @@ class RunRecorder:
             gpus = Counter(node for node, _ in assignment.gpus)
             self._held.hold(job_id, assignment.accelerator, gpus, begun.start_seconds)
         self._active = self._simulation.active
-        self._delivered = sum(len(each.gpus) for each in begun.assignments.values())
+        self._delivered = len({gpu for each in begun.assignments.values() for gpu in each.gpus})  # shared ones count once
         allocation = self._simulation.scheduler.allocation
         if allocation is not None and allocation is not self._allocation:
             self._allocation = allocation
