@@ -141,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cells, repeats = (20, 1) if options.quick else (1000, 3)
     header = [f"{cells:,} cells of 5 ms, {options.workers} processes", "s", "to the first", "s of processors", "to the first"]
     text = tables.markdown(header, engine_rows(cells, options.workers, repeats))
+    text += f"\nLeast of {repeats}; {tables.machine()}; `python benchmarks/sweeps.py --write`.\n"
     print(text)
     if options.write and not options.quick:
         tables.write("sweeps", text)
