@@ -69,6 +69,7 @@ MEASURES = {
     "rounds": Measure("rounds", better=None),
     "solver_seconds": Measure("time for allocations", "time"),
     "wall_seconds": Measure("time of the run", "time"),
+    "cpu_seconds": Measure("processor time", "time"),
     "objective": Measure("objective", better=None),
     "gap": Measure("gap"),
     "total_normalized_throughput": Measure("total v", better="more"),

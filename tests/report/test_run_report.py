@@ -250,7 +250,7 @@ def test_failed_runs_are_listed_with_their_errors(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [plain("fifo", cost=1.0)], failures=failures)
     assert page.tables[-1] == [
         ["policy", "seed", "error"],
-        ["las", "3", "SolverError: no optimum\nafter 3 tries"],
+        ["las", "3", "after 3 tries all of it SolverError: no optimum\nafter 3 tries"],
         ["fifo", "–", "killed"],
     ]
     only = report(tmp_path / "f.html", [], failures=failures)
