@@ -113,7 +113,6 @@ class Heat:
     rows: Sequence[str]
     columns: Sequence[str]
     values: FloatArray
-    title: str
 
 
 @dataclass(frozen=True, eq=False)

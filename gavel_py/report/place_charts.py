@@ -38,7 +38,7 @@ def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
     if len(drawn) < len(names):
         told += f" Drawn are the {len(drawn)} of {len(names)} job types with the most time; the table has all."
     columns = [clean(kind) for kind in types]
-    heat = Heat([names[row] for row in drawn], columns, values[drawn], title)
+    heat = Heat([names[row] for row in drawn], columns, values[drawn])
     yield Chart(name, title, told, heat, Table(["job type", *columns], rows))
 
 
