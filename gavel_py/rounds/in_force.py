@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -163,9 +163,10 @@ def question_of(
     )
 
 
-def alone(job: Job, whole_gangs: bool) -> Question:
-    """Return what a policy would be asked if there were no other job, to see whether it can be asked about this one."""
-    return Question(0.0, (job,), (0.0,), (0.0,), (0.0,), (None,), None, whole_gangs)
+def new_only(jobs: Sequence[Job], whole_gangs: bool) -> Question:
+    """Return what a policy would be asked if there were no other jobs, to see whether it can be asked about these."""
+    zeros = (0.0,) * len(jobs)
+    return Question(0.0, tuple(jobs), zeros, zeros, zeros, (None,) * len(jobs), None, whole_gangs)
 
 
 def solved(question: Question, nodes: NodeStates, profile: Profile, solver: Solver, rows: JobRows | None = None) -> InForce:

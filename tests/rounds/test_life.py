@@ -224,3 +224,41 @@ def test_jobs_that_have_left_can_be_forgotten() -> None:
     made.submit(job("a", 2))
     assert made.next_round().started == ("a",)
     assert [account.delivered_seconds for account in made.delivery().jobs.values()] == [10, 30]
+
+
+def test_gangs_found_running_go_on_and_nothing_is_counted() -> None:
+    speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:4/2"), speeds)  # type: ignore[arg-type]
+    made.submit_all([gp.Job("a", num_gpus=2), gp.Job("b", num_gpus=2)])
+    made.found_running("b", {"v100-1": 2})
+    made.interrupted("b")
+    made.found_running("b", {"v100-1": 2})
+    begun = made.next_round()
+    assert begun.assignments["b"].gpus == [("v100-1", 0), ("v100-1", 1)]
+    assert begun.kept == ("b",)
+    made.round_seconds = 1000.0  # what is taken back is as long as the round was
+    made.interrupted("b")
+    assert made.delivery().jobs["b"].delivered_seconds == 0
+    made.found_running("b", {"v100-1": 2})
+    with pytest.raises(gp.InputError, match="2 GPUs of node 'v100-1' are told, and 0 are free there"):
+        made.found_running("a", {"v100-1": 2})
+    with pytest.raises(gp.InputError, match="must be 2 in all, found 1"):
+        made.found_running("a", {"v100-0": 1})
+    with pytest.raises(gp.InputError, match="there is no such node"):
+        made.found_running("a", {"v100-9": 2})
+    with pytest.raises(gp.InputError, match="stands twice"):
+        made.submit_all([gp.Job("c"), gp.Job("c")])
+    assert {job.job_id for job in made.jobs} == {"a", "b"}
+
+
+def test_another_profile_must_know_the_cluster() -> None:
+    speeds = gp.ThroughputProfile.from_matrix([[1.0, 2.0]], job_ids=["a"], accelerators=["v100", "k80"])
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:1,k80:1"), speeds)  # type: ignore[arg-type]
+    made.submit(gp.Job("a"))
+    assert made.next_round().assignments["a"].accelerator == "k80"
+    with pytest.raises(gp.InputError, match="does not know accelerator 'k80', which the cluster has"):
+        made.profile = gp.ThroughputProfile.from_matrix([[1.0]], job_ids=["a"], accelerators=["v100"])  # type: ignore[assignment]
+    made.profile = gp.ThroughputProfile.from_matrix([[3.0, 2.0]], job_ids=["a"], accelerators=["v100", "k80"])  # type: ignore[assignment]
+    for _ in range(9):
+        latest = made.next_round()
+    assert latest.assignments["a"].accelerator == "v100"

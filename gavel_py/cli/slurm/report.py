@@ -30,12 +30,16 @@ SHOWN = {
 @click.command("report")
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-def command(log: Path, as_json: bool) -> None:
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts there, too.")
+def command(log: Path, as_json: bool, html: Path | None) -> None:
     """Show what became of the jobs of a run: completion times, queueing, utilisation, as of a simulation.
 
     LOG is the log.jsonl of the run, or the directory of its --state.
     """
     run = gp.slurm_run(log / "log.jsonl" if log.is_dir() else log)
+    if html is not None:
+        gp.write_report([run], html)
+        click.echo(f"The report is in {html}", err=True)
     if as_json:
         emit(json.dumps({"labels": dict(run.labels), "metrics": dict(run.metrics)}, indent=2, allow_nan=False), None)
     else:

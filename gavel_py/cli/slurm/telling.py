@@ -31,7 +31,7 @@ def status_text(picture: gp.SlurmPicture) -> str:
     ]
     parts = [
         table_text("Nodes", ["node", "GPU type", "state", "GPUs", "managed", "others"], nodes, 3),
-        table_text("Jobs", ["job", "user", "type", "where", "", "GPUs", "steps", "of"], jobs, 5) if jobs else "No jobs.\n",
+        table_text("Jobs", ["job", "user", "type", "where", "standing", "GPUs", "steps", "of"], jobs, 5) if jobs else "No jobs.\n",
         *(f"{note}\n" for note in picture.notes),
     ]
     return "\n".join(parts)
@@ -67,7 +67,7 @@ def plan_text(decided: gp.SlurmDecided) -> str:
         rows.append([job_id, state.tracked[job_id].job_type, what, place, decided.waiting.get(job_id, "")])
     others = [f"{job_id}: {why}" for job_id, why in decided.picture.left_alone.items()]
     head = f"Round {decided.begun.index}: {_counts(decided)}"
-    table = table_text(head, ["job", "type", "", "where", "why it waits"], rows, 5) if rows else f"{head}\n"
+    table = table_text(head, ["job", "type", "what", "where", "why it waits"], rows, 5) if rows else f"{head}\n"
     told = ["\nNot planned:\n" + "\n".join(f"  {line}" for line in others) + "\n"] if others else []
     return "".join([table, *told, *(f"{note}\n" for note in decided.picture.notes)])
 

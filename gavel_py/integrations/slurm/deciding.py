@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm.cluster_picture import Parts, cluster_of, used_by
 from gavel_py.integrations.slurm.driver_state import DriverState, load_state
 from gavel_py.integrations.slurm.following import Follower
+from gavel_py.integrations.slurm.kinds import most_measured
 from gavel_py.integrations.slurm.moves import Moves, moves_of, targets_of
 from gavel_py.integrations.slurm.newcomers import Where
 from gavel_py.integrations.slurm.progress import Progress
@@ -78,6 +79,7 @@ class Decided:
     def account(self) -> dict[str, Any]:
         """Return what a report needs to know of the round: GPUs by type, jobs, what was promised and delivered so far, prices."""
         scheduler, allocation = self.picture.state.scheduler, self.picture.state.scheduler.allocation
+        past = self.picture.state.past
         delivery, down = scheduler.delivery(), dict.fromkeys(scheduler.cluster.accelerator_names, 0)
         for node in scheduler.cluster.nodes:
             down[node.accelerator] += 0 if scheduler.nodes[node.name] is NodeState.UP else node.num_gpus
@@ -89,9 +91,9 @@ class Decided:
             "gpus": dict(zip(scheduler.cluster.accelerator_names, scheduler.cluster.capacities.tolist(), strict=True)),
             "down": down,
             "active": len(self.picture.state.tracked),
-            "promised_gpu_seconds": delivery.promised_gpu_seconds,
-            "delivered_gpu_seconds": delivery.delivered_gpu_seconds,
-            "undelivered_share": delivery.undelivered_share,
+            "promised_gpu_seconds": past[0] + delivery.promised_gpu_seconds,
+            "delivered_gpu_seconds": past[1] + delivery.delivered_gpu_seconds,
+            "owed_gpu_seconds": past[2] + delivery.shortfall_gpu_seconds,
             "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
             "prices": prices,
         }
@@ -111,7 +113,8 @@ class Decider:
         log: Log,
     ) -> None:
         _check_default(settings, profile)
-        self._settings, self._profile, self._policy, self._options = settings, profile, policy, dict(options)
+        self._settings = replace(settings, default_type=settings.default_type or most_measured(profile))
+        self._profile, self._policy, self._options = profile, policy, dict(options)
         self._path, self._progress, self._log = path, progress, log
         self.state: DriverState | None = None
         self.watcher: Watcher | None = None
@@ -135,8 +138,8 @@ class Decider:
         state, snapshot = picture.state, picture.snapshot
         before = state.scheduler.last_start_seconds
         begun = state.scheduler.next_round(snapshot.seconds if before is None else max(before, snapshot.seconds))
-        state.scheduler.forget(*state.gone)
-        state.gone, state.rounds = [], state.rounds + 1
+        state.forget_gone()
+        state.rounds += 1
         return Decided(picture, begun, moves_of(targets_of(begun), snapshot.jobs, state.tracked))
 
     def _known_parts(self, parts: Parts) -> Parts:
@@ -187,6 +190,8 @@ class Decider:
 
 
 def _check_default(settings: SlurmSettings, profile: ThroughputProfile) -> None:
+    if not profile.job_types:
+        raise InputError(Fault(f"profile {profile.name}", "", "knows no job types"))
     if settings.default_type is not None and settings.default_type not in profile.job_types:
         text = f"{settings.default_type!r} is not in profile {profile.name!r}{nearest(settings.default_type, profile.job_types)}"
         raise UnknownNameError(Fault("slurm", "default_type", text))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gavel_py.errors import InputError, SlurmError
+from gavel_py.errors import ConflictError, InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.applying import Applied, Applier, Clock
 from gavel_py.integrations.slurm.commands import Commands, SlurmCommands
 from gavel_py.integrations.slurm.deciding import Decided, Decider, Picture
@@ -148,32 +148,44 @@ class SlurmDriver:
                     tell(decided, applied)
                 if rounds is not None and played >= rounds:
                     break
-                if not self._until_next(decided.begun.end_seconds, bool(applied.kept or applied.started)):
-                    break
+                end, had_any = decided.begun.end_seconds, bool(applied.kept or applied.started)
             except SlurmError as error:
                 self._log("no_answer", why=str(error), retry_seconds=retry)
-                if not self._clock.sleep(retry):
-                    break
+                end, had_any = self._clock.now() + retry, False
                 retry = min(SLOWEST_RETRY, retry * 2)
+            except (ConflictError, SolverError) as error:
+                if not played:
+                    raise  # what never worked is to be told at once
+                self._log("undecided", why=str(error))
+                end, had_any = self._clock.now() + self._round_seconds, False
+            if not self._until(end, had_any):
+                break
         self.end()
 
-    def _until_next(self, end: float, had_any: bool) -> bool:
+    def _until(self, end: float, had_any: bool) -> bool:
         """Watch jobs until the next round is due, or nobody runs any more and somebody waits; say whether to go on."""
         while (left := end - self._clock.now()) > 0:
             if not self._clock.sleep(min(left, self.settings.poll_seconds)):
                 return False
-            if end - self._clock.now() <= 0:
-                break
-            jobs, state = read_jobs(self._commands), self._decider.state
-            assert state is not None  # noqa: S101
-            assert self._decider.watcher is not None  # noqa: S101
-            known = {*state.tracked, *state.aside}
-            self._decider.watcher.watch(jobs, self._clock.now())
-            self._save()
-            new = any(self._is_new(job, known) for job in jobs.values())
-            if not any(tracked.runs for tracked in state.tracked.values()) and (new or (had_any and state.tracked)):
-                break
+            try:
+                if end - self._clock.now() > 0 and self._is_idle(had_any):
+                    break
+            except SlurmError as error:
+                self._log("no_answer", why=str(error))
         return True
+
+    def _is_idle(self, had_any: bool) -> bool:
+        """Take note of what has happened, and say whether a round is due: nobody runs, and there is somebody to run."""
+        state, watcher = self._decider.state, self._decider.watcher
+        if state is None or watcher is None:
+            return False
+        jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside}, state.turnover
+        watcher.watch(jobs, self._clock.now())
+        if state.turnover != before:
+            self._save()
+        if any(tracked.runs for tracked in state.tracked.values()):
+            return False
+        return any(self._is_new(job, known) for job in jobs.values()) or (had_any and bool(state.tracked))
 
     def _is_new(self, job: SlurmJob, known: set[str]) -> bool:
         if job.phase is not Phase.WAITING or job.job_id in known:

@@ -30,7 +30,8 @@ class DriverState:
     """scheduler: who decides; speeds: the throughputs that it has; tracked: the jobs in its hands; aside: those that wait for
     something else, for when they come back; stopping: those that are being stopped, so that nobody takes their hold for another's;
     gone: jobs that the scheduler can forget after the next decision; sums: what was measured; news: of which sums there is news
-    that the speeds do not have yet; rounds: how many there have been.
+    that the speeds do not have yet; rounds: how many there were; past: GPU-seconds that jobs that have left were promised, had,
+    and are still owed.
     """
 
     partition: str
@@ -43,6 +44,23 @@ class DriverState:
     sums: Sums = field(default_factory=dict)
     news: set[tuple[str, int, str]] = field(default_factory=set)
     rounds: int = 0
+    past: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+
+    @property
+    def turnover(self) -> tuple[int, int, int]:
+        """Another number of jobs, of starts or of those that run: something has happened that is worth saving."""
+        jobs = self.tracked.values()
+        return len(jobs), sum(job.starts for job in jobs), sum(job.runs for job in jobs)
+
+    def forget_gone(self) -> None:
+        """Let the scheduler drop the accounts of jobs that have left, and keep their sums."""
+        for job_id in self.gone:
+            account = self.scheduler.delivery_of(job_id)
+            if account is not None:
+                seconds = (account.promised_seconds, account.delivered_seconds, account.shortfall_seconds)
+                self.past = [sum_ + account.num_gpus * each for sum_, each in zip(self.past, seconds, strict=True)]
+        self.scheduler.forget(*self.gone)
+        self.gone = []
 
 
 def save_state(path: Path, state: DriverState) -> None:
@@ -60,6 +78,7 @@ def save_state(path: Path, state: DriverState) -> None:
         "sums": [[*entry, *sums] for entry, sums in state.sums.items()],
         "news": sorted(map(list, state.news)),
         "rounds": state.rounds,
+        "past": list(state.past),
     }
     write_state(path, document, DRIVER)
 
@@ -88,6 +107,7 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             sums={(kind, gpus, name): [steps, seconds] for kind, gpus, name, steps, seconds in document["sums"]},
             news={(kind, gpus, name) for kind, gpus, name in document["news"]},
             rounds=document["rounds"],
+            past=list(document["past"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"

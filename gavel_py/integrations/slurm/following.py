@@ -16,6 +16,7 @@ from gavel_py.integrations.slurm.roles import Role, Standing, beyond_limits, sta
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.watching import Log, Watcher
+from gavel_py.jobs import Job
 
 __all__ = ["MORE", "Follower"]
 
@@ -75,9 +76,17 @@ class Follower:
         self.refused = {}
         fresh = [job for job_id, job in jobs.items() if job_id not in state.tracked and job_id not in state.gone]
         self._learn_sizes(fresh)
-        for job in fresh:
-            if job.phase is not Phase.STOPPING:  # it may be about to end
-                self._submit(job, now)
+        made = [self._made(job, now) for job in fresh if job.phase is not Phase.STOPPING]  # such a one may be about to end
+        ready = [one for one in made if one is not None]
+        try:
+            state.scheduler.submit_all([job for _, job in ready])
+        except InputError:
+            ready = [one for one in ready if self._is_taken(*one)]
+        for tracked, _ in ready:
+            state.aside.pop(tracked.job_id, None)
+            state.tracked[tracked.job_id] = tracked
+            tracked.seen_seconds = now
+            self._watcher.watch_one(tracked, jobs[tracked.job_id], now)
 
     def _learn_sizes(self, jobs: list[SlurmJob]) -> None:
         state = self._state
@@ -85,21 +94,30 @@ class Follower:
         if state.scheduler.profile is not state.speeds.profile:
             state.scheduler.profile = state.speeds.profile
 
-    def _submit(self, job: SlurmJob, now: float) -> None:
+    def _made(self, job: SlurmJob, now: float) -> tuple[Tracked, Job] | None:
+        """What is to be submitted for a job, None if it is refused."""
         state = self._state
         tracked = state.aside.get(job.job_id)
         if tracked is None or tracked.asks != asks_of(job):
             tracked = self._new(job, now, tracked)
         try:
-            state.scheduler.submit(job_for(tracked, job, self._where, state.speeds, self._settings))
+            return tracked, job_for(tracked, job, self._where, state.speeds, self._settings)
         except InputError as error:
-            self.refused[job.job_id] = str(error)
-            self._log("refused", job=job.job_id, why=str(error))
-            return
-        state.aside.pop(job.job_id, None)
-        state.tracked[job.job_id] = tracked
-        tracked.seen_seconds = now
-        self._watcher.watch_one(tracked, job, now)
+            self._refuse(job.job_id, error)
+            return None
+
+    def _is_taken(self, tracked: Tracked, job: Job) -> bool:
+        """Submit one job alone, and say whether the scheduler takes it."""
+        try:
+            self._state.scheduler.submit(job)
+        except InputError as error:
+            self._refuse(tracked.job_id, error)
+            return False
+        return True
+
+    def _refuse(self, job_id: str, error: InputError) -> None:
+        self.refused[job_id] = str(error)
+        self._log("refused", job=job_id, why=str(error))
 
     def _new(self, job: SlurmJob, now: float, before: Tracked | None) -> Tracked:
         kind = kind_of(job, self._state.speeds.base, self._settings)

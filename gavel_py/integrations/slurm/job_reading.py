@@ -114,7 +114,10 @@ def phase_of(words: frozenset[str]) -> Phase:
 def _nodes(entry: Mapping[str, Any], phase: Phase) -> int:
     """How many nodes it has, or is to have; for a job that has run before, node_count is what it had then."""
     asked = re.search(r"(?:^|,)node=(\d+)", as_text(entry.get("tres_req_str"))) if phase is Phase.WAITING else None
-    return max(1, int(asked[1]) if asked else _whole(entry.get("node_count")))
+    if asked is not None:
+        return max(1, int(asked[1]))
+    sent = len(expand(as_text(entry.get("required_nodes")))) if phase is Phase.WAITING and _whole(entry.get("restart_cnt")) else 0
+    return max(1, sent or _whole(entry.get("node_count")))
 
 
 def _requested(entry: Mapping[str, Any], nodes: int) -> tuple[dict[str, int], bool]:

@@ -11,7 +11,7 @@ from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 from gavel_py.integrations.slurm.values import printable
 from gavel_py.throughput_profiles import ThroughputProfile
 
-__all__ = ["JobKind", "kind_of"]
+__all__ = ["JobKind", "kind_of", "most_measured"]
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,19 @@ def kind_of(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) 
     job_type = next((name for name in wanted if name in profile.job_types), None)
     is_known = job_type is not None
     if job_type is None:
-        job_type = default_type(profile, settings)
+        job_type = settings.default_type or most_measured(profile)
         what = f"type {said.job_type}" if said.job_type else f"a job named {printable(job.name) or '(nothing)'}"
         notes.append(f"{what} is not in profile {profile.name}; taken for {job_type}")
     steps = said.total_steps or (rule.total_steps if rule is not None else None)
     return JobKind(job_type, steps, is_known, tuple(notes))
 
 
-def default_type(profile: ThroughputProfile, settings: SlurmSettings) -> str:
-    """Return what a job is taken for of which nothing is known."""
-    return settings.default_type or profile.job_types[0]
+def most_measured(profile: ThroughputProfile) -> str:
+    """Return the job type of which most gang sizes are known, the first of equals: others can be estimated best from it."""
+    sizes: dict[str, set[int]] = {job_type: set() for job_type in profile.job_types}
+    for row in profile.rows:
+        sizes[row.job_type].add(row.num_gpus)
+    return max(sizes, key=lambda job_type: len(sizes[job_type]))
 
 
 def _rule(name: str, settings: SlurmSettings) -> TypeRule | None:

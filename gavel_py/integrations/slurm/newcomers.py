@@ -8,7 +8,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.features import satisfies
-from gavel_py.integrations.slurm.kinds import JobKind, default_type
+from gavel_py.integrations.slurm.kinds import JobKind, most_measured
 from gavel_py.integrations.slurm.marks import Place, mark_in
 from gavel_py.integrations.slurm.records import SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -108,7 +108,7 @@ def _asked(job: SlurmJob) -> str:
 def _known(tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings: SlurmSettings) -> tuple[str, ...]:
     """The accelerators on which it is known how fast the job is, as what it is, or else as the default type."""
     speeds.need([tracked.num_gpus])
-    for job_type in (tracked.job_type, default_type(speeds.profile, settings)):
+    for job_type in (tracked.job_type, settings.default_type or most_measured(speeds.base)):
         known = speeds.known_on(job_type, tracked.num_gpus, candidates)
         if known:
             tracked.job_type = job_type

@@ -13,6 +13,12 @@ from gavel_py.runs import Stay
 
 __all__ = ["LoggedJob", "Replay", "replayed"]
 
+ROUND = (
+    *("seconds", "gpus", "down", "active", "promised_gpu_seconds", "delivered_gpu_seconds"),
+    *("owed_gpu_seconds", "solver_seconds", "prices"),
+)
+"""What is read of the line of a round."""
+
 
 @dataclass
 class LoggedJob:
@@ -76,7 +82,7 @@ def _take(made: Replay, line: dict[str, Any]) -> None:
     if event == "begun":
         made.about = line
     elif event == "round":
-        made.rounds.append(line)
+        made.rounds.append({name: line[name] for name in ROUND})
     elif event == "arrived":
         made.jobs.setdefault(line["job"], LoggedJob(line["job_type"], line["gpus"], line["arrival_seconds"]))
     elif event == "started":

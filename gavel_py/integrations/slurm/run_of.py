@@ -59,7 +59,7 @@ def _metrics(
         "makespan_seconds": max(ended) - origin if ended else None,
         "mean_queueing_seconds": float(np.mean(np.maximum(0.0, waits))) if waits else None,
         "utilization": _utilization(told, stays),
-        "undelivered_share": float(latest["undelivered_share"]),
+        "undelivered_share": latest["owed_gpu_seconds"] / latest["promised_gpu_seconds"] if latest["promised_gpu_seconds"] else 0.0,
         "finished": float(len(finished)),
         "preemptions": float(sum(job.preemptions for job in told.jobs.values())),
         "solver_seconds": float(sum(line["solver_seconds"] for line in told.rounds)),

@@ -59,7 +59,7 @@ def _steps(cell: str | None) -> float | None:
 class SlurmSettings:
     """partition: the only one whose jobs are touched; accelerators: {name of a GPU type in Slurm: its name in the profile}, for
     those that differ; prices_per_hour: {name in the profile: price}; type_rules: the first that fits counts; default_type: what a
-    job is taken for of which nothing is known, None: the first of the profile; default_steps: of jobs that tell none, None: what
+    job is taken for of which nothing is known, None: that with most gang sizes; default_steps: of jobs that tell none, None: what
     their time limit allows on the slowest type; poll_seconds: how often the queue is read within a round; stop_seconds,
     start_seconds: how long jobs may take to stop and to start; retry_seconds: the first wait for a controller that does not answer;
     on_exit: whether jobs that wait on hold are left so, or released to Slurm.

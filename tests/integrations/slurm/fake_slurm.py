@@ -111,7 +111,8 @@ class FakeSlurm:
         verb, _, rest = line.partition(" ")
         if verb == "update":
             return self._update(rest)
-        errors = [self._one(verb, int(number)) for number in rest.split(",")]
+        verb = "requeuehold" if rest.startswith("Incomplete ") else {"requeuehold": "bring back"}.get(verb, verb)
+        errors = [self._one(verb, int(number)) for number in rest.removeprefix("Incomplete ").split(",")]
         return "\n".join(error for error in errors if error)
 
     def _one(self, verb: str, number: int) -> str:

@@ -293,7 +293,7 @@ def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None
         driven.round()
         slurm.end(1, "CANCELLED")
         slurm.jobs[2].comment += " gavel-hold"
-        slurm.run(["scontrol"], "requeuehold 2\nquit")
+        slurm.run(["scontrol"], "requeuehold Incomplete 2\nquit")
         slurm.clock.seconds += 100
         driven.round()
         assert slurm.jobs[2].state == "PENDING"
@@ -340,7 +340,7 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
 
     def sometimes(_: Sequence[str]) -> None:
         calls[0] += 1
-        if calls[0] % 7 in (3, 4):
+        if calls[0] % 23 in (3, 4, 11):
             no_answer()
 
     slurm.fails = sometimes
@@ -351,6 +351,31 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
     assert_sound(slurm)
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
     assert all(job.restarts > 0 or job.state == "RUNNING" for job in slurm.jobs.values())
+
+
+def test_what_cannot_be_decided_for_a_while_stops_nobody(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", comment=BERT, more={"features": "v100"})
+    slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "k80"})
+    rounds: list[int] = []
+
+    def tell(decided: gp.SlurmDecided, _: gp.SlurmApplied) -> None:
+        rounds.append(decided.begun.index)
+        slurm.states["k80-0"] = "DOWN" if len(rounds) == 1 else "IDLE"
+        if len(rounds) == 1:
+            slurm.node_fails("k80-0")
+
+    slurm.clock.on_sleep = lambda seconds: slurm.states.update({"k80-0": "IDLE"} if seconds > start + 250 else {})
+    start = slurm.clock.now()
+    policy = gp.resolve_policy("max_min_fairness", constraints=[gp.MinThroughput(job="2", rate=1.0)])
+    with driver(slurm, tmp_path, policy=policy) as driven:
+        driven.run(rounds=2, tell=tell)
+    assert events(tmp_path, "undecided")
+    assert slurm.jobs[1].restarts == 0
+    assert slurm.jobs[2].held == {"k80-0": 2}
+    slurm.states["k80-0"] = "DOWN"
+    with driver(slurm, tmp_path / "other", policy=policy) as driven, pytest.raises(gp.ConflictError):
+        driven.run()
 
 
 class Killed(BaseException):
@@ -469,7 +494,7 @@ def test_planning_and_looking_change_nothing(tmp_path: Path) -> None:
 def test_nothing_of_a_user_gets_into_a_command_or_the_log_unchecked(tmp_path: Path) -> None:
     slurm = cluster()
     nasty = 'x"; scancel 1\nshutdown \x1b[2J'
-    slurm.submit(1, per_job="gpu:2", comment=f"gavel: type={nasty}", name=nasty, admin_comment=f"gavel:submit=1 {nasty}")
+    slurm.submit(1, per_job="gpu:2", comment=f"gavel: type={nasty}", name=nasty, admin_comment=f"gavel:submit=1;plugin {nasty}")
     with driver(slurm, tmp_path) as driven:
         driven.round()
     assert slurm.jobs[1].state == "RUNNING"
