@@ -90,10 +90,12 @@ def _take(made: Replay, line: dict[str, Any]) -> None:
         made.open_stays[line["job"]] = line
     elif event == "stopped":
         _close(made, line["job"], line["seconds"])
+        if line["preempted"] and line["job"] in made.jobs:
+            made.jobs[line["job"]].preemptions += 1
     elif event == "left" and line["job"] in made.jobs:
         job = made.jobs[line["job"]]
         job.outcome, job.left_seconds = line["outcome"], line["seconds"]
-        job.running_seconds, job.preemptions = line["running_seconds"], line["preemptions"]
+        job.running_seconds = line["running_seconds"]
 
 
 def _close(made: Replay, job_id: str, seconds: float) -> None:
