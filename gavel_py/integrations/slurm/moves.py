@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gavel_py.integrations.slurm.hostlists import is_node_name
 from gavel_py.integrations.slurm.marks import with_mark
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.roles import REQUEUED_ON_HOLD
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.rounds import Round
 
@@ -23,8 +24,9 @@ MOST_IDS = 100
 
 @dataclass(frozen=True)
 class Moves:
-    """keep: run as they should; stop: run, and should not, or elsewhere; hold: wait, and Slurm might start them by itself;
-    start: {job: {node: GPUs}}, where they are to run; cannot: {job: why} of those that cannot be started as it was decided.
+    """keep: run as they should; stop: run, and should not, or elsewhere; hold: wait, and Slurm might start them by itself, or were
+    stopped by a driver that was killed then; start: {job: {node: GPUs}}, where they are to run; cannot: {job: why} of those that
+    cannot be started as it was decided.
     """
 
     keep: tuple[str, ...]
@@ -49,10 +51,15 @@ def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], manage
     return Moves(
         keep=tuple(job.job_id for job in there if job.job_id in keep),
         stop=tuple(job.job_id for job in there if job.phase is Phase.RUNNING and job.job_id not in keep),
-        hold=tuple(job.job_id for job in there if job.phase is Phase.WAITING and not job.is_held),
+        hold=tuple(job.job_id for job in there if job.phase is Phase.WAITING and _needs_hold(job)),
         start={job_id: target for job_id, target in wanted.items() if job_id not in cannot},
         cannot=cannot,
     )
+
+
+def _needs_hold(job: SlurmJob) -> bool:
+    """As an administrator's hold, what stopped a job can be told from a hold of its user."""
+    return not job.is_held or REQUEUED_ON_HOLD in job.description
 
 
 def _why_not(target: Target) -> str:

@@ -12,7 +12,7 @@ from gavel_py.integrations.slurm.marks import mark_in
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.ordering import natural_key
 
-__all__ = ["Role", "Standing", "beyond_limits", "is_to_be_let_go", "standing_of"]
+__all__ = ["REQUEUED_ON_HOLD", "Role", "Standing", "beyond_limits", "is_to_be_let_go", "standing_of"]
 
 REQUEUED_ON_HOLD = "requeued in held state"
 """Slurm's words for a job that was stopped by `scontrol requeuehold`."""
