@@ -10,7 +10,7 @@ from gavel_py.job_arrays import Profile
 from gavel_py.job_classes import separate_jobs
 from gavel_py.jobs import Job
 from gavel_py.policies import OrderedPolicy
-from gavel_py.rounds.in_force import alone
+from gavel_py.rounds.in_force import new_only
 from gavel_py.rounds.job_rows import LIKE, JobRows
 from gavel_py.rounds.kinds import Kind
 from gavel_py.rounds.layout import NODE, SCOPES, Layout
@@ -60,7 +60,7 @@ class Looker:
         if self.knows(job):
             assert job.total_steps is not None  # noqa: S101
             return job.total_steps, self._like[LIKE(job)]
-        problem = alone(with_steps(job, 0.0), self._whole_gangs).problem(self._nodes, self._profile, self._rows)
+        problem = new_only([with_steps(job, 0.0)], self._whole_gangs).problem(self._nodes, self._profile, self._rows)
         jobs = self._policy.view(separate_jobs(problem, self._policy.name, self._policy.reads))
         able = len(jobs) > 0
         preference = np.argsort(-jobs.throughputs[0], kind="stable").tolist() if able else []

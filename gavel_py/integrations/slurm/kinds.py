@@ -44,7 +44,7 @@ def kind_of(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) 
 
 def most_measured(profile: ThroughputProfile) -> str:
     """Return the job type of which most gang sizes are known, the first of equals: others can be estimated best from it."""
-    sizes: dict[str, set[int]] = {job_type: set() for job_type in profile.job_types}
+    sizes: dict[str, set[float]] = {job_type: set() for job_type in profile.job_types}
     for row in profile.rows:
         sizes[row.job_type].add(row.num_gpus)
     return max(sizes, key=lambda job_type: len(sizes[job_type]))
