@@ -24,8 +24,8 @@ __all__ = ["Looker", "Traits"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """size: GPUs of the gang, 0 of a part of one; is_whole: whether they are whole; wishes: the types on which it can run, the
-    fastest first, as columns; fastest: steps/s there; scope: its locality, as its place in `SCOPES`; kinds, fewest: by column, the
+    """size: GPUs of the gang, 0 of a part of one; is_whole: whether they are whole; wishes: the types on which it can run, as
+    columns, the fastest first; fastest: steps/s there; scope: its locality, as its place in `SCOPES`; kinds, fewest: by column, the
     placement that it is to have, and the nodes on which it must be at least; reason: why it can run nowhere, None if it can.
     """
 

@@ -155,6 +155,7 @@ def test_a_decision_that_is_not_the_policys_is_found_out(monkeypatch: pytest.Mon
         scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
     monkeypatch.setattr(Fifo, "seats", lambda _, wishes, *__: ([*[-1] * (len(wishes) - 1), 0], []))
+    scheduler.complete("a")
     scheduler.submit(gp.Job("c", job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
     monkeypatch.undo()

@@ -56,7 +56,12 @@ def test_mean_completion_times_are_as_good_as_published(trace: str, policy: str)
 
 
 def test_the_makespan_is_as_good_as_published() -> None:
-    """On the other trace, of 20 jobs that end within two rounds, it is 522 s against 435 s: who comes first in the first round."""
+    """On the other trace, of 20 jobs that end within two rounds, it is 522 s against 435 s, whatever the order of the jobs.
+
+    In its second round, a gang of 2 finds nothing but K80 free, where it is promised 0.9 % of the time, and is done there after
+    300 s. In rounds of 360 s that is right: on V100 it would be done after 402 s, 42 s into the next round. But here a round ends
+    when nobody runs any more, after 54 s without that gang. In rounds of 180 s the makespan is 377 s, of 90 s it is 222 s.
+    """
     document = case("artifact_evaluation", "min_total_duration_perf")
     assert play(document, "min_makespan").summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
 
