@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gavel_py.integrations.slurm.commands import Commands
+from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.moves import Moves, orders_of, retarget_of
 from gavel_py.integrations.slurm.reading import read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
@@ -146,8 +147,8 @@ def _can_be_changed(job: SlurmJob | None) -> bool:
 
 
 def _is_sent(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
-    """Say whether Slurm has really changed it; a job that is released otherwise would start anywhere."""
-    if job is None or set(job.required_nodes) != set(target):
+    """Say whether Slurm has really changed it, and its user does not hold it; released otherwise, it would start anywhere."""
+    if job is None or set(job.required_nodes) != set(target) or said_in(job.comment).holds:
         return False
     return job.nodes == len(target) and job.num_gpus == sum(target.values())
 
