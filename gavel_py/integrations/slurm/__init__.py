@@ -7,10 +7,11 @@ one after the other, with state, lock and log; replay, run_of: what became of it
 """
 
 from gavel_py.integrations.slurm.applying import Applied as SlurmApplied
+from gavel_py.integrations.slurm.clock import WallClock
 from gavel_py.integrations.slurm.commands import SlurmCommands
 from gavel_py.integrations.slurm.deciding import Decided as SlurmDecided
 from gavel_py.integrations.slurm.deciding import Picture as SlurmPicture
-from gavel_py.integrations.slurm.driver import SlurmDriver, WallClock
+from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.plugin import slurm_plugin
 from gavel_py.integrations.slurm.run_of import slurm_run
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule

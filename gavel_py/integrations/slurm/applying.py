@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from gavel_py.integrations.slurm.clock import Clock
 from gavel_py.integrations.slurm.commands import Commands
 from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.moves import Moves, orders_of, retarget_of
@@ -14,22 +14,10 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.values import printable
 
-__all__ = ["Applied", "Applier", "Clock"]
+__all__ = ["Applied", "Applier"]
 
 FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
 """Seconds between two readings while something is waited for."""
-
-
-class Clock(Protocol):
-    """The time, and waiting; tests have one of their own."""
-
-    def now(self) -> float:
-        """Return the time, in seconds since 1970, as Slurm counts."""
-        ...
-
-    def sleep(self, seconds: float) -> bool:
-        """Wait, and say whether to go on: not if the program is to end."""
-        ...
 
 
 @dataclass

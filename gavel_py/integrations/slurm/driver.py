@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,10 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from gavel_py.errors import ConflictError, InputError, SlurmError, SolverError
-from gavel_py.integrations.slurm.applying import Applied, Applier, Clock
+from gavel_py.integrations.slurm.applying import Applied, Applier
+from gavel_py.integrations.slurm.clock import Clock, WallClock
 from gavel_py.integrations.slurm.commands import Commands, SlurmCommands
 from gavel_py.integrations.slurm.deciding import Decided, Decider, Picture
 from gavel_py.integrations.slurm.driver_state import DriverState, save_state
+from gavel_py.integrations.slurm.lines import applied_line, round_line
 from gavel_py.integrations.slurm.lock import only_one
 from gavel_py.integrations.slurm.measuring import measurements_of
 from gavel_py.integrations.slurm.moves import is_job_id, orders_of
@@ -28,31 +28,12 @@ from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
-__all__ = ["SlurmDriver", "WallClock"]
+__all__ = ["SlurmDriver"]
 
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
 SLOWEST_RETRY = 60.0
 FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
 """A job that did not start so often in a row is left out for a while, twice as long each time, in rounds."""
-
-
-class WallClock:
-    """The time of this machine; `stop` ends all waiting."""
-
-    def __init__(self) -> None:
-        self._stopped = threading.Event()
-
-    def now(self) -> float:
-        """Return the seconds since 1970."""
-        return time.time()
-
-    def sleep(self, seconds: float) -> bool:
-        """Wait, and say whether to go on."""
-        return not self._stopped.wait(max(0.0, seconds))
-
-    def stop(self) -> None:
-        """Let the driver end after what it is doing; may be called by a signal's handler."""
-        self._stopped.set()
 
 
 class SlurmDriver:
@@ -123,7 +104,7 @@ class SlurmDriver:
         self._learn()
         decided = self._decider.decide(picture)
         state, moves = decided.picture.state, decided.moves
-        self._tell_round(decided)
+        self._log("round", seconds=decided.begun.start_seconds, **round_line(decided))
         state.stopping |= set(moves.stop)
         self._save()
         self._let_go(decided.picture)
@@ -131,7 +112,7 @@ class SlurmDriver:
         self._take_in(applied, moves.cannot)
         state.stopping = set(applied.lingering)
         self._save()
-        self._tell_applied(applied)
+        self._log("applied", **applied_line(applied))
         return decided, applied
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
@@ -250,35 +231,6 @@ class SlurmDriver:
     def _log(self, event: str, seconds: float | None = None, **told: Any) -> None:
         if self._file is not None:
             self._file.write(event, self._clock.now() if seconds is None else seconds, **told)
-
-    def _tell_round(self, decided: Decided) -> None:
-        begun, moves = decided.begun, decided.moves
-        self._log(
-            "round",
-            seconds=begun.start_seconds,
-            round=begun.index,
-            keep=list(moves.keep),
-            stop=list(moves.stop),
-            hold=list(moves.hold),
-            start={job_id: dict(target) for job_id, target in moves.start.items()},
-            cannot=dict(moves.cannot),
-            excluded=begun.excluded,
-            refused=dict(decided.picture.refused),
-            **decided.account(),
-        )
-
-    def _tell_applied(self, applied: Applied) -> None:
-        self._log(
-            "applied",
-            started=applied.started,
-            elsewhere=applied.elsewhere,
-            waiting=applied.waiting,
-            left=applied.left,
-            lingering=applied.lingering,
-            errors=applied.errors,
-            stop_seconds=round(applied.stop_seconds, 3),
-            start_seconds=round(applied.start_seconds, 3),
-        )
 
 
 def _note_failed_start(tracked: Tracked, rounds: int) -> None:
