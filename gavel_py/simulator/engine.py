@@ -120,7 +120,7 @@ class Simulation(SimulationCore):
             settings = document["settings"]
             made = cls.__new__(cls)
             every = settings["round_seconds"], settings["checkpoint_seconds"]
-            made._assemble(scheduler, state, admission, *every, settings.get("interference", 0.0), on_record, on_round)
+            made._assemble(scheduler, state, admission, *every, settings["interference"], on_record, on_round)
         return made
 
     @staticmethod

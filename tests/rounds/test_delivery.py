@@ -88,5 +88,5 @@ def test_rounds_received_are_counted_from_the_allocation_on() -> None:
     ledger.begin_allocation()
     ledger.record(["a", "b"], GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), 100.0)
     assert ledger.received(["a", "b"]).tolist() == [[0, 0], [1, 0]]
-    ledger.take_back("b", "fast", 100.0)
+    ledger.take_back("b", "fast", 1, 100.0)
     assert ledger.received(["b"]).tolist() == [[0, 0]]

@@ -59,7 +59,7 @@ def test_a_round_that_is_lost_was_in_no_placement() -> None:
     ledger.record(["a", "b"], np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns, 100.0)
     ledger.record_placement(["a", "b"], fractions, apart, columns, np.array([True, True]), 100.0)
     for job_id in ("a", "b"):
-        ledger.take_back(job_id, "v100", 100.0, is_apart=True)
+        ledger.take_back(job_id, "v100", 2, 100.0, is_apart=True)
     assert ledger.apart(["a", "b"]).tolist() == [[0.25], [0.0]]
     assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 0.0]
 
