@@ -93,7 +93,8 @@ def retarget_of(job: SlurmJob, tracked: Tracked, target: Target) -> str:
     (kind,) = job.requested
     gpu = f"gpu:{kind}" if kind else "gpu"
     (count,) = set(target.values())
-    nodes = f"NumNodes={len(target)} ReqNodeList={','.join(sorted(target))}"
+    # With one number, Slurm refuses more nodes than the job's user asked for.
+    nodes = f"NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
     line = f"update JobId={job.job_id} {nodes} TresPerJob= Gres={gpu}:{count} StartTime=now"
     mark = with_mark(job.admin_comment, tracked.arrival_seconds, tracked.place)
     return line if mark is None or mark == job.admin_comment else f"{line} AdminComment={mark}"

@@ -139,7 +139,7 @@ class FakeSlurm:
             return ""
         if job.state != "PENDING":
             return f"Job is no longer pending execution for job {job.number}"
-        job.nodes, job.wanted = int(words.pop("NumNodes")), words.pop("ReqNodeList").split(",")
+        job.nodes, job.wanted = int(words.pop("NumNodes").partition("-")[0]), words.pop("ReqNodeList").split(",")
         job.per_job, job.per_node = words.pop("TresPerJob"), words.pop("Gres")
         assert words.pop("StartTime") == "now"
         job.eligible = self.clock.now()

@@ -33,7 +33,7 @@ def test_a_round_starts_jobs_where_it_says(tmp_path: Path, new: bool) -> None:
     assert sorted(applied.started) == ["1", "2"]
     assert {str(j.number): j.held for j in slurm.jobs.values()} == {k: dict(v) for k, v in decided.moves.start.items()}
     # Per GPU, bert gains most from a v100, and the order of the lines is that of the protocol.
-    assert slurm.told[-3].startswith("update JobId=1 NumNodes=1 ReqNodeList=")
+    assert slurm.told[-3].startswith("update JobId=1 NumNodes=1-1 ReqNodeList=")
     assert slurm.told[-1] == "release 1,2"
     assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.told[-3]
     assert_sound(slurm)
