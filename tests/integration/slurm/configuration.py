@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Nodes", "Settings", "write"]
+__all__ = ["ALL", "Nodes", "Settings", "write"]
 
 FOLDERS = ("dev", "log", "progress", "run", "spool", "state", "stays")
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of one accelerator type, and how many GPUs each has."""
+    """The nodes of one accelerator type. gpus: of each; weight: left to itself, Slurm fills nodes of less weight first."""
 
     accelerator: str
     count: int
     gpus: int = 4
+    weight: int = 1
 
     @property
     def names(self) -> list[str]:
@@ -39,6 +40,10 @@ class Settings:
     @property
     def node_names(self) -> list[str]:
         return [name for kind in self.nodes for name in kind.names]
+
+
+ALL = (Nodes("v100", 9), Nodes("p100", 9), Nodes("k80", 9))
+"""The nodes of most tests: 108 GPUs."""
 
 
 def write(settings: Settings, folder: Path, first_port: int) -> None:
@@ -94,7 +99,7 @@ def _options(folder: Path, port: int) -> dict[str, str]:
         "ReturnToService": "2",
         "SlurmdParameters": "config_overrides",
         "GresTypes": "gpu",
-        "KillWait": "1",
+        "KillWait": "5",
         "MinJobAge": "300",
         "SlurmctldTimeout": "30",
         "SlurmdTimeout": "60",
@@ -103,7 +108,7 @@ def _options(folder: Path, port: int) -> dict[str, str]:
 
 # In one the submit plugin holds what users submit, in the other Slurm starts it.
 _PARTITIONS = [
-    "PartitionName=gavel Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",
+    "PartitionName=gavel Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
     "PartitionName=plain Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
 ]
 
@@ -118,7 +123,7 @@ def _node_line(name: str, kind: Nodes, port: int) -> str:
     return (
         f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cores} Boards=1 SocketsPerBoard=1"
         f" CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={16_000 * kind.gpus} Gres=gpu:{kind.accelerator}:{kind.gpus}"
-        f" Feature={kind.accelerator} State=UNKNOWN"
+        f" Feature={kind.accelerator} Weight={kind.weight} State=UNKNOWN"
     )
 
 

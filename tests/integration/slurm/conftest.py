@@ -7,13 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.slurm.cluster import LoopbackCluster, booted
-from tests.integration.slurm.configuration import Nodes, Settings
+from tests.integration.slurm.configuration import ALL, Settings
+from tests.integration.slurm.driving import plugin
 
-ALL = Settings((Nodes("v100", 9), Nodes("p100", 9), Nodes("k80", 9)))
+
+@pytest.fixture(scope="session")
+def submit_plugin() -> str:
+    return plugin()
 
 
 @pytest.fixture
-def cluster() -> Iterator[LoopbackCluster]:
-    """27 nodes of three accelerator types, with four GPUs each."""
-    with booted(ALL) as made:
+def settings(submit_plugin: str) -> Settings:
+    """27 nodes of three accelerator types, with four GPUs each; jobs of the driver's partition come on hold."""
+    return Settings(ALL, submit_plugin)
+
+
+@pytest.fixture
+def cluster(settings: Settings) -> Iterator[LoopbackCluster]:
+    with booted(settings) as made:
         yield made

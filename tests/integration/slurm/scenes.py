@@ -8,7 +8,7 @@ from tests.integration.slurm.submitting import SPEEDS, Work, submit
 __all__ = ["crowd", "finish", "gang", "profile_text", "sleeper"]
 
 JOB_TYPE = "steady"
-SIZES = (1, 2, 3, 4, 6, 8)
+SIZES = (1, 2, 3, 4, 8, 12)
 FOR_EVER = 1e7
 """Steps that no test sees done."""
 
@@ -28,6 +28,7 @@ def sleeper(cluster: LoopbackCluster, user: int) -> int:
     """Submit a job of another user, for one GPU; it does no steps, for that user may not have the interpreter of the tests."""
     words = [
         "--parsable",
+        "--partition=gavel",
         "--nodes=1",
         "--gres=gpu:1",
         "--output=/dev/null",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["JobSeen", "jobs_of"]
+__all__ = ["JobSeen", "jobs_of", "names_in"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def _field(line: str, name: str) -> str:
 
 def _placement(line: str) -> dict[str, int]:
     found = re.findall(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=gpu:\w+:(\d+)", line)
-    return {node: int(gpus) for nodes, gpus in found for node in _names(nodes)}
+    return {node: int(gpus) for nodes, gpus in found for node in names_in(nodes)}
 
 
-def _names(nodes: str) -> list[str]:
+def names_in(nodes: str) -> list[str]:
     """`v100-[0-2,5]` is v100-0, v100-1, v100-2 and v100-5: one bracket, no leading zeros, as here."""
     return [name for stem, ranges, _ in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?(,|$)", nodes) for name in _numbered(stem, ranges)]
 

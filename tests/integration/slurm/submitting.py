@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from tests.integration.slurm import worker
 from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.presence import tool
+from tests.integration.slurm.seen import jobs_of
 
 __all__ = ["SPEEDS", "Stay", "Work", "stays", "steps_done", "submit"]
 
@@ -34,23 +36,26 @@ class Work:
 
 @dataclass(frozen=True)
 class Stay:
-    """A time that a job ran: on which nodes, from when to when (None: not over, or killed), whether its work was done then."""
+    """A time that a job ran: {node: GPUs}, from when to when (None: not over, or killed), whether its work was done then."""
 
-    nodes: str
+    placement: dict[str, int]
     begin: float
     end: float | None
     done: bool
 
 
-def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel", *, user: int | None = None) -> int:
+def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel") -> int:
     """Submit a job and return its id."""
     script = cluster.folder / "worker.py"
     if not script.exists():
         shutil.copy(str(worker.__file__), script)
     speeds = [f"{name}={speed}" for name, speed in work.speeds.items()]
-    command = shlex.join([sys.executable, "-S", "-E", str(script), str(cluster.folder), str(work.steps), *speeds])
+    command = shlex.join([sys.executable, "-S", "-E", str(script), str(cluster.folder), str(work.steps)])
+    shown = f"$(timeout 20 {tool('scontrol')} --details --oneliner show job $SLURM_JOB_ID)"
     asked = ["--parsable", "--partition", partition, "--job-name", work.name, "--output=/dev/null", "--chdir=/", "--requeue"]
-    return int(cluster.tell("sbatch", *asked, *work.request, *work.options, f"--wrap=exec {command}", user=user))
+    return int(
+        cluster.tell("sbatch", *asked, *work.request, *work.options, f'--wrap=exec {command} "{shown}" {shlex.join(speeds)}')
+    )
 
 
 def steps_done(cluster: LoopbackCluster, job_id: int) -> float:
@@ -64,7 +69,8 @@ def stays(cluster: LoopbackCluster, job_id: int) -> list[Stay]:
     found: list[Stay] = []
     for line in map(json.loads, path.read_text().splitlines() if path.exists() else []):
         if line["event"] == "start":
-            found.append(Stay(line["nodes"], line["seconds"], None, done=False))
+            (job,) = jobs_of(line["shown"]).values()
+            found.append(Stay(job.placement, line["seconds"], None, done=False))
         else:
             found[-1] = replace(found[-1], end=line["seconds"], done=line["done"])
     return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tests.integration.slurm.cluster import LoopbackCluster
-from tests.integration.slurm.driving import driving
+from tests.integration.slurm.driving import driving, log_of
+from tests.integration.slurm.logbook import events
 from tests.integration.slurm.presence import needs_slurm
 from tests.integration.slurm.scenes import crowd
-from tests.integration.slurm.submitting import Stay, stays, steps_done
+from tests.integration.slurm.submitting import SPEEDS, Stay, stays, steps_done
 
 pytestmark = needs_slurm
 
@@ -21,12 +22,25 @@ def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:
     assert {each.state for each in cluster.jobs().values()} == {"COMPLETED"}
     assert [steps_done(cluster, job) for job in jobs] == [60] * len(jobs)
     runs = {job: stays(cluster, job) for job in jobs}
-    assert {job: [stay.done for stay in mine] for job, mine in runs.items()} == {
-        job: [False] * (len(mine) - 1) + [True] for job, mine in runs.items()
-    }
+    assert all(_ends_once(mine) for mine in runs.values()), runs
     assert all(_follow_each_other(mine) for mine in runs.values())
     assert any(len(mine) > 1 for mine in runs.values()), "nobody was preempted"
     assert any(len({_type(stay) for stay in mine}) > 1 for mine in runs.values()), "nobody changed the GPU type"
+    assert_measured_speeds_are_true(cluster)
+
+
+def assert_measured_speeds_are_true(cluster: LoopbackCluster) -> None:
+    """Steps and times are those of whole stays, of which the start takes some seconds."""
+    measured = [speed for event in events(log_of(cluster), "measured") for speed in event["speeds"]]
+    assert {name for _, _, name, _ in measured} == set(SPEEDS)
+    assert all(0.4 < speed / SPEEDS[name] < 1.1 for _, _, name, speed in measured), measured
+
+
+def _ends_once(mine: list[Stay]) -> bool:
+    """One that was told to stop while it ended, before Slurm knew, starts once more, and finds that nothing is left to do."""
+    done = [stay.done for stay in mine]
+    after = mine[done.index(True) + 1 :]
+    return done[-1] and len(after) <= 1 and all(stay.end is not None and stay.end - stay.begin < 1 for stay in after)
 
 
 def _follow_each_other(mine: list[Stay]) -> bool:

@@ -1,13 +1,17 @@
 """A job for tests: it does steps at the speed of the GPU type that it landed on, and goes on where it was stopped.
 
-Run as a batch script, by path, without this package: worker.py FOLDER STEPS TYPE=STEPS_PER_SECOND ...
+Run as a batch script, by path, without this package: worker.py FOLDER STEPS SHOWN TYPE=STEPS_PER_SECOND ...
+
+SHOWN is what scontrol shows of the job at its start.
 
 FOLDER/progress/JOB holds the steps done; it is brought up to date while the job runs, as by frequent checkpoints. FOLDER/stays/JOB
 has one line, as JSON, for each time that the job started, and one for each time that it ended: its own evidence of where it was.
+SIGUSR1 lets it be done at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,24 +19,31 @@ import sys
 import time
 from pathlib import Path
 
-TICK_SECONDS = 0.25
+TICK_SECONDS = 0.5
+
+
+class FinishedError(Exception):
+    """Somebody says that the work is done."""
 
 
 def main() -> None:
-    folder, total, *speeds = sys.argv[1:]
+    folder, total, shown, *speeds = sys.argv[1:]
     job, node = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
     speed = dict(word.split("=") for word in speeds)[node.rpartition("-")[0]]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    tell(folder, job, event="start", nodes=os.environ["SLURM_JOB_NODELIST"])
+    signal.signal(signal.SIGUSR1, finish)
+    tell(folder, job, event="start", shown=shown)
     done = False
     try:
-        done = work(Path(folder) / "progress" / job, float(total), float(speed))
+        with contextlib.suppress(FinishedError):
+            work(Path(folder) / "progress" / job, float(total), float(speed))
+        done = True
     finally:
         tell(folder, job, event="end", done=done)
 
 
-def work(progress: Path, total: float, speed: float) -> bool:
+def work(progress: Path, total: float, speed: float) -> None:
     """Do what is left to do."""
     begun, first = time.time(), float(progress.read_text()) if progress.exists() else 0.0
     steps = first
@@ -42,11 +53,14 @@ def work(progress: Path, total: float, speed: float) -> bool:
         beside = progress.with_suffix(".new")
         beside.write_text(str(steps))
         beside.replace(progress)
-    return True
 
 
 def stop(*_: object) -> None:
     sys.exit(1)
+
+
+def finish(*_: object) -> None:
+    raise FinishedError
 
 
 def tell(folder: str, job: str, **what: object) -> None:
