@@ -16,8 +16,8 @@ class Speeds:
     """base: the profile of the site; measured: {(job type, GPUs, accelerator): steps/s}, which come before it."""
 
     def __init__(self, base: ThroughputProfile, measured: Measured | None = None, sizes: Iterable[int] = ()) -> None:
-        # Nobody shares GPUs here.
-        alone = [row for row in base.measurements if row.partner_job_type is None]
+        # Nobody shares GPUs here, and nobody is spread on purpose: Slurm cannot be told the splits that come of it.
+        alone = [row for row in base.measurements if row.partner_job_type is None and row.placement == "consolidated"]
         self.base, self.measured, self.sizes = ThroughputProfile(base.name, alone), dict(measured or {}), set(sizes)
         self.profile = self._made()
 
