@@ -28,7 +28,9 @@ BASELINE = "Slurm, backfill"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--at-once", type=int, default=3, help="runs side by side")
+    parser.add_argument(
+        "--at-once", type=int, default=5, help="runs side by side; the schedulers of one seed, unless said otherwise"
+    )
     parser.add_argument("--kept", type=Path, help="a file of runs: those in it are not played again, new ones are added")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()

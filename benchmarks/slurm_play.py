@@ -45,19 +45,23 @@ class Played:
 
 
 def play(system: System, trace: gp.Trace) -> Played:
+    work = [(submission.job.arrival_seconds, work_of(submission.job)) for submission in trace]
+    ids: list[int] = []
+    arrived: list[float] = []
     with booted(Settings(NODES, system.submit_plugin, system.options)) as cluster, system.driver(cluster):
         begin = time.time()
-        ids: list[int] = []
-        for submission in trace:
-            time.sleep(max(0.0, begin + submission.job.arrival_seconds - time.time()))
-            ids.append(submit(cluster, work_of(submission.job), system.partition))
-        until(lambda: all(_is_done(cluster, job) for job in ids), LONGEST_RUN_SECONDS, "all jobs to end", every=1.0)
-        arrived = [submission.job.arrival_seconds for submission in trace]
+        for at, each in work:
+            time.sleep(max(0.0, begin + at - time.time()))
+            arrived.append(time.time() - begin)
+            ids.append(submit(cluster, each, system.partition))
+        left = set(ids)
+        until(lambda: _all_done(cluster, left), LONGEST_RUN_SECONDS, "all jobs to end", every=2.0)
         runs = [stays(cluster, job) for job in ids]
-        ends = [each[-1].end - begin for each in runs]
+    ends = [each[-1].end - begin for each in runs]
     return Played([end - at for end, at in zip(ends, arrived, strict=True)], max(ends) - min(arrived), mean(map(len, runs)))
 
 
-def _is_done(cluster: LoopbackCluster, job: int) -> bool:
-    found = stays(cluster, job)
-    return bool(found) and found[-1].done
+def _all_done(cluster: LoopbackCluster, left: set[int]) -> bool:
+    """Whether no job is left; those that are done leave the set."""
+    left -= {job for job in left if (found := stays(cluster, job)) and found[-1].done}
+    return not left

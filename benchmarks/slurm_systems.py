@@ -16,7 +16,7 @@ from tests.integration.slurm.logbook import events
 __all__ = ["ROUND_SECONDS", "systems"]
 
 ROUND_SECONDS = 10
-POLICIES = ("max_min_fairness", "finish_time_fairness", "shortest_job_first", "min_makespan")
+POLICIES = ("max_min_fairness", "shortest_job_first", "min_makespan")
 
 
 def systems() -> list[System]:

@@ -69,8 +69,8 @@ def stays(cluster: LoopbackCluster, job_id: int) -> list[Stay]:
     found: list[Stay] = []
     for line in map(json.loads, path.read_text().splitlines() if path.exists() else []):
         if line["event"] == "start":
-            (job,) = jobs_of(line["shown"]).values()
-            found.append(Stay(job.placement, line["seconds"], None, done=False))
+            placements = [job.placement for job in jobs_of(line["shown"]).values()] or [{}]  # none if the controller was away
+            found.append(Stay(placements[0], line["seconds"], None, done=False))
         else:
             found[-1] = replace(found[-1], end=line["seconds"], done=line["done"])
     return found
