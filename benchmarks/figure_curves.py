@@ -1,6 +1,6 @@
 """The figures: what is on their axes, their curves, and the variants that tell where a difference comes from. All of it is data.
 
-A further curve is one more `Curve`, drawn and tabled beside the published one of the same key; `gandiva` and `sharing` are free.
+A further curve is one more `Curve`, drawn and tabled beside the published one of the same key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import gavel_py as gp
 __all__ = ["FIGURES", "LABELS", "Curve", "Figure", "Window"]
 
 LABELS = {"gandiva": "Gandiva's sharing", "sharing": "aware, with sharing"}
-"""Published curves that have none of ours beside them yet."""
+"""Published curves, where a figure has none of ours beside them."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from figure_tables import hours_of
 __all__ = ["draw"]
 
 COLOURS = {"aware": "#0072B2", "agnostic": "#D55E00", "fifo-bug": "#D55E00", "fifo": "#E69F00", "fairness": "#009E73"}
-SHARING = {"gandiva": "#CC79A7", "sharing": "#56B4E9"}
+COLOURS |= {"gandiva": "#CC79A7", "sharing": "#56B4E9"}
 """They can be told apart with any kind of colour vision."""
 
 HIGHEST = 130.0
@@ -64,4 +64,4 @@ def _published(axes: Any, figure: Figure) -> None:
     for key in dict.fromkeys(key for values in figure.published.values() for key in values):
         points = [(x, values[key]) for x, values in figure.published.items() if key in values]
         ring = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "linestyle": ":", "linewidth": 1.0}
-        axes.plot(*zip(*points, strict=True), color=(COLOURS | SHARING)[key], label=f"published: {labels[key]}", **ring)
+        axes.plot(*zip(*points, strict=True), color=COLOURS[key], label=f"published: {labels[key]}", **ring)
