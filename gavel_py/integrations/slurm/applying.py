@@ -19,6 +19,9 @@ __all__ = ["Applied", "Applier"]
 FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
 """Seconds between two readings while something is waited for."""
 
+ENDING_SECONDS = 10.0
+"""How long Slurm is still waited for when the driver is to end; what is left, the next one finds."""
+
 
 @dataclass
 class Applied:
@@ -117,12 +120,13 @@ class Applier:
 
     def _wait(self, is_done: Callable[[Mapping[str, SlurmJob]], bool], seconds: float) -> Mapping[str, SlurmJob]:
         """Read until it is done, or this time has passed; return the last reading."""
-        end, pause = self._clock.now() + seconds, FIRST_LOOK
+        end, pause, goes_on = self._clock.now() + seconds, FIRST_LOOK, True
         while True:
             jobs = read_jobs(self._commands)
             if is_done(jobs) or self._clock.now() >= end:
                 return jobs
-            self._clock.sleep(pause)
+            if goes_on and not self._clock.sleep(pause):
+                end, goes_on = min(end, self._clock.now() + ENDING_SECONDS), False
             pause = min(SLOWEST_LOOK, pause * 1.5)
 
 

@@ -145,9 +145,12 @@ class SlurmDriver:
 
     def _until(self, end: float, had_any: bool) -> bool:
         """Watch jobs until the next round is due, or nobody runs any more and somebody waits; say whether to go on."""
-        while (left := end - self._clock.now()) > 0:
+        # Also where nothing is left of the round, since Slurm was slower than it is long, the driver may be to end.
+        while (left := max(0.0, end - self._clock.now())) >= 0:
             if not self._clock.sleep(min(left, self.settings.poll_seconds)):
                 return False
+            if not left:
+                break
             try:
                 if end - self._clock.now() > 0 and self._is_idle(had_any):
                     break

@@ -13,6 +13,7 @@ from tests.integration.slurm.logbook import decisions
 from tests.integration.slurm.presence import needs_slurm
 from tests.integration.slurm.scenes import crowd
 from tests.integration.slurm.submitting import stays
+from tests.integration.slurm.waiting import until
 
 pytestmark = needs_slurm
 
@@ -22,6 +23,9 @@ def test_rounds_go_on_when_it_is_back(cluster: LoopbackCluster, how: signal.Sign
     jobs = crowd(cluster)
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)
+        # What Slurm has not written by then it loses itself, jobs that were just submitted included.
+        seen = time.time()
+        until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > seen, 60, "Slurm to save its jobs")
         cluster.end_controller(how)
         time.sleep(6)  # it is away when the next round is due
         assert driver.process.poll() is None, driver.said()

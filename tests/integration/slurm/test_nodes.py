@@ -48,9 +48,7 @@ def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None
             driver.until(lambda: cluster.jobs()[job].placement, 60, "the job to run again")
             assert "v100-3" not in cluster.jobs()[job].placement
             assert stays(cluster, job)[0].placement == {"v100-3": 4}
-            driver.rounds(1)
             assert driver.end(within=90) == 0
-            assert sum(len(each.placement) for each in cluster.jobs().values()) == 26, "all other nodes are in use"
 
 
 def on(cluster: LoopbackCluster, node: str) -> list[int]:
