@@ -46,7 +46,7 @@ def kinds_of(decision: Decision) -> tuple[list[int], list[int], list[int]]:
 
 
 @pytest.mark.skip(
-    reason="not stable where other tests have the processors: jobs start late, and the next round differs from the plan"
+    reason="not stable beside other tests: jobs start late, and the next round differs from the plan"
 )
 @pytest.mark.parametrize("happen", [jobs_leave_and_change, nodes_drain_and_fail])
 def test_only_what_it_concerns_is_not_as_decided(

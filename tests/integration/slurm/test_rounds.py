@@ -18,7 +18,7 @@ ROUNDS = 10
 
 
 @pytest.mark.skip(
-    reason="not stable where other tests have the processors: jobs start late, and the next round differs from the plan"
+    reason="not stable beside other tests: jobs start late, and the next round differs from the plan"
 )
 def test_60_jobs_run_for_10_rounds_where_it_was_decided(cluster: LoopbackCluster) -> None:
     jobs = [job for number in range(15) for job in mixed(cluster, number)]
