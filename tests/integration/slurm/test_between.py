@@ -45,9 +45,7 @@ def kinds_of(decision: Decision) -> tuple[list[int], list[int], list[int]]:
     return sorted(stop - start), sorted(stop & start), sorted(start - stop)
 
 
-@pytest.mark.skip(
-    reason="not stable beside other tests: jobs start late, and the next round differs from the plan"
-)
+@pytest.mark.skip(reason="not stable beside other tests: jobs start late, and the next round differs from the plan")
 @pytest.mark.parametrize("happen", [jobs_leave_and_change, nodes_drain_and_fail])
 def test_only_what_it_concerns_is_not_as_decided(
     cluster: LoopbackCluster, happen: Callable[[LoopbackCluster, Decision], set[int]]

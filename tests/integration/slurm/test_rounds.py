@@ -17,9 +17,7 @@ pytestmark = needs_slurm
 ROUNDS = 10
 
 
-@pytest.mark.skip(
-    reason="not stable beside other tests: jobs start late, and the next round differs from the plan"
-)
+@pytest.mark.skip(reason="not stable beside other tests: jobs start late, and the next round differs from the plan")
 def test_60_jobs_run_for_10_rounds_where_it_was_decided(cluster: LoopbackCluster) -> None:
     jobs = [job for number in range(15) for job in mixed(cluster, number)]
     assert len(jobs) == 60
