@@ -97,7 +97,7 @@ class Cluster:
         racks = [Counter[str]() for _ in groups]
         for group, counts in zip(groups, racks, strict=True):
             for node in group:
-                counts[_hole(node, "rack")] += node.num_gpus
+                counts[self.region_of(node, "rack")] += node.num_gpus
         by_node = tuple(tuple(node.num_gpus for node in group) for group in groups)
         return {"node": by_node, "rack": tuple(tuple(counts.values()) for counts in racks)}
 
@@ -134,10 +134,17 @@ class Cluster:
         if key not in self._largest:
             holes: Counter[str] = Counter()
             for node in self.nodes_of(accelerator):
-                holes[_hole(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
+                holes[self.region_of(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
             fraction = max((_room(node, cpus_per_gpu, memory_gb_per_gpu) for node in self.nodes_of(accelerator)), default=0.0)
             self._largest[key] = max(holes.values(), default=0) or min(1.0, fraction)
         return self._largest[key]
+
+    @staticmethod
+    def region_of(node: Node, locality: str) -> str:
+        """Return the name of the largest region around a node that a gang of this locality may span."""
+        if locality == "any":
+            return ""
+        return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
         """Return the cluster with accelerator types renamed; several may become one.
@@ -233,13 +240,6 @@ def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
     pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
     rooms = [there / per_gpu + ROUNDING for there, per_gpu in pairs if there is not None and per_gpu > 0]
     return min([node.num_gpus, *rooms])
-
-
-def _hole(node: Node, locality: str) -> str:
-    """The name of the largest region around `node` that a gang of this locality may span."""
-    if locality == "any":
-        return ""
-    return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
 
 
 def _is_whole(value: object) -> bool:

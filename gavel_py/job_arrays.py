@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.even_splits import largest_even_gang
 from gavel_py.gpu_memory import GpuMemory
 from gavel_py.jobs import Job
 from gavel_py.pair_speeds import PairSpeeds, pair_speeds
@@ -133,12 +134,19 @@ def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> NDArray[np.bool_]:
 def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     """Return (N, K) GPUs of each type that one gang may span in an empty cluster: its locality, CPUs and memory allow no more."""
     names = cluster.accelerator_names
-    rows: dict[tuple[str, float, float], list[float]] = {}
+    rows: dict[tuple[str, float, float, int], list[float]] = {}
     counted = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
-    asked = [(job.locality, job.cpus_per_gpu * counted[0], job.memory_gb_per_gpu * counted[1]) for job in jobs]
-    for where, cpus, memory in set(asked):
-        spans = [cluster.largest_gang(name, where, cpus_per_gpu=cpus, memory_gb_per_gpu=memory) for name in names]
-        rows[where, cpus, memory] = spans
+    asked = [
+        (job.locality, job.cpus_per_gpu * counted[0], job.memory_gb_per_gpu * counted[1], job.whole_gpus if job.even_split else 0)
+        for job in jobs
+    ]
+    for where, cpus, memory, even in set(asked):
+        needs = {"cpus_per_gpu": cpus, "memory_gb_per_gpu": memory}
+        spans = (
+            largest_even_gang(cluster, name, even, where, **needs) if even > 1 else cluster.largest_gang(name, where, **needs)
+            for name in names
+        )
+        rows[where, cpus, memory, even] = list(spans)
     return np.array([rows[key] for key in asked], dtype=float).reshape(len(jobs), len(names))
 
 

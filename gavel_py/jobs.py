@@ -37,6 +37,7 @@ class Job(Record):
     arrival_seconds, deadline_seconds: on the clock of the cluster, a deadline is absolute;
     deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
     tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere;
+    even_split: on several nodes, it must have the same number of GPUs on each;
     cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node, a fraction of a GPU
     that part of them;
     gpu_memory_gb: what it takes of the memory of each of its GPUs, GB, by default what the throughput profile says; all that it
@@ -64,6 +65,7 @@ class Job(Record):
     tenant: Text = ""
     allowed_accelerators: tuple[Name, ...] | None = None
     locality: Locality = "any"
+    even_split: bool = False
     cpus_per_gpu: NotNegative = 0.0
     memory_gb_per_gpu: NotNegative = 0.0
     gpu_memory_gb: Positive | None = None

@@ -63,7 +63,7 @@ def placement_speeds(
     jobs: Sequence[Job], cluster: Cluster, consolidated: Floats, measured: Measured | None
 ) -> PlacementSpeeds | None:
     """Return what is known of both kinds of placement, None if nothing of these gangs when spread; measured: see `Measured`."""
-    several = np.array([job.num_gpus > 1 and job.locality != "node" for job in jobs], dtype=bool)
+    several = np.array([job.num_gpus > 1 and job.locality != "node" and not job.even_split for job in jobs], dtype=bool)
     if measured is None or not several.any():
         return None
     rows = np.flatnonzero(several)

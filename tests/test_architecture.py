@@ -23,7 +23,7 @@ FLOORS = [
     {"nodes", "jobs", "tenants"},
     {"cluster_files"},
     {"cluster"},
-    {"throughput_profiles", "placement_speeds", "pair_speeds"},
+    {"throughput_profiles", "placement_speeds", "pair_speeds", "even_splits"},
     {"hosts", "job_arrays"},
     {"problem"},
     {"rules"},

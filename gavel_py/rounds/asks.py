@@ -17,7 +17,8 @@ __all__ = ["Asks"]
 
 
 class Asks:
-    """ids: of N jobs; scopes: (N,) places of their localities in `SCOPES`; needs: the different ones, nothing first; need_of: (N,).
+    """ids: of N jobs; scopes: (N,) places of their localities in `SCOPES`; evens: (N,) who must be split evenly; needs: the
+    different ones, nothing first; need_of: (N,).
 
     Where no node says what it has, nobody needs anything.
     """
@@ -26,6 +27,7 @@ class Asks:
         numbers = {locality: scope for scope, locality in enumerate(SCOPES)}
         self.ids = [job.job_id for job in jobs]
         self.scopes = np.array([numbers[job.locality] for job in jobs], dtype=np.int64)
+        self.evens = np.array([job.even_split for job in jobs], dtype=bool)
         self.needs: list[Needs] = [NOTHING]
         self.need_of = np.zeros(len(jobs), dtype=np.int64)
         if layout.limited:
@@ -45,10 +47,11 @@ class Asks:
         parts: (N,) of each GPU that jobs ask for, and so of what they need with it.
         """
         made = copy(self)
-        made.scopes, made.need_of, codes = self.scopes.copy(), self.need_of.copy(), {each: n for n, each in enumerate(self.needs)}
+        made.scopes, made.evens, made.need_of = self.scopes.copy(), self.evens.copy(), self.need_of.copy()
+        codes = {each: n for n, each in enumerate(self.needs)}
         for crew in crews:
             rows = list(crew.rows)
-            made.scopes[rows[0]] = self.scopes[rows].min()
+            made.scopes[rows[0]], made.evens[rows[0]] = self.scopes[rows].min(), self.evens[rows].any()
             if len(self.needs) > 1:
                 cpus, memory = parts[rows] @ np.array([self.needs[code] for code in self.need_of[rows].tolist()])
                 made.need_of[rows[0]] = codes.setdefault(Needs(float(cpus), float(memory)), len(codes))

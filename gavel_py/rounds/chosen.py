@@ -50,6 +50,7 @@ class Chosen:
             sizes=demand.num_gpus[rows],
             types=types[self._columns],
             scopes=asks.scopes[rows],
+            evens=asks.evens[rows],
             kinds=kinds,
             fewest=self._fewest(kinds, demand.num_gpus[rows], ground),
             needs=asks.needs_of(rows),

@@ -22,14 +22,16 @@ class Crowd:
     """M gangs, those on one type in a row and of these the one first that matters most.
 
     sizes: (M,) GPUs; types: (M,) rising, their numbers in the layout, -1 for one that has no nodes;
-    scopes: (M,) places in `SCOPES`; kinds: (M,) values of `Kind`; fewest: (M,) nodes on which each must be at least,
-    told where its kind matters; needs: by gang, what each of its GPUs needs on its node;
+    scopes: (M,) places in `SCOPES`; evens: (M,) bool, who must have as many GPUs on each node; kinds: (M,) values of `Kind`;
+    fewest: (M,) nodes on which each must be at least, told where its kind matters; needs: by gang, what each of its GPUs needs on
+    its node;
     held: (H,) GPUs that they had until now, by number, -1 for one that is not there; owners: (H,) whose they were, rising.
     """
 
     sizes: Indices
     types: Indices
     scopes: Indices
+    evens: NDArray[np.bool_]
     kinds: NDArray[np.int8]
     fewest: Indices
     needs: Sequence[Needs]
@@ -44,12 +46,12 @@ class Crowd:
         start, stop = np.searchsorted(self.types, [number, number + 1]).tolist()
         gangs, held = slice(start, stop), slice(*np.searchsorted(self.owners, [start, stop]).tolist())
         numbers, owners = self.held[held] - first_gpu, self.owners[held] - start
-        arrays = self.sizes[gangs], self.types[gangs], self.scopes[gangs], self.kinds[gangs], self.fewest[gangs]
-        return start, Crowd(*arrays, self.needs[gangs], numbers, owners)
+        what = self.sizes[gangs], self.types[gangs], self.scopes[gangs], self.evens[gangs], self.kinds[gangs], self.fewest[gangs]
+        return start, Crowd(*what, self.needs[gangs], numbers, owners)
 
     def with_kinds_on(self, nodes: int) -> Crowd:
         """Return the same gangs on one type of so many nodes, where no kind matters that a gang could not or must have anyhow."""
         if not self.kinds.any():
             return self
-        may_spread = (self.sizes > self.fewest) & (self.fewest < nodes) & (self.scopes != NODE)
+        may_spread = (self.sizes > self.fewest) & (self.fewest < nodes) & (self.scopes != NODE) & ~self.evens
         return replace(self, kinds=np.where(may_spread, self.kinds, Kind.ANY).astype(np.int8))

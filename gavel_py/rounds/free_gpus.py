@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.even_splits import even_nodes
 from gavel_py.rounds.layout import NODE, SCOPES, Gpu, TypeLayout
 from gavel_py.rounds.needs import NOTHING, Needs, room_for
 
@@ -86,11 +87,11 @@ class FreeGpus:
                 insort(free, number)
             self._changed(n, len(numbers), needs)
 
-    def find(self, size: int, scope: int, needs: Needs = NOTHING) -> list[int] | None:
+    def find(self, size: int, scope: int, needs: Needs = NOTHING, *, even: bool = False) -> list[int] | None:
         """Return `size` free GPUs for a gang, lowest first, or None when there is no room in any one region.
 
         One node if possible, else one rack, else the fewest nodes; always where the least is left over, so that large holes stay
-        whole for large gangs.
+        whole for large gangs. even: as many of them on each node.
         """
         if not self.limits(needs):
             n = self._tightest(size)
@@ -101,6 +102,11 @@ class FreeGpus:
         room = self.room(needs)
         for within in range(scope + 1):
             regions = self.layout.regions[within]
+            if even:
+                found = even_nodes(size, room, regions)
+                if found is not None:
+                    return self.lowest(dict.fromkeys(found[0].tolist(), found[1]))
+                continue
             region = best_fit(np.bincount(regions, weights=room), size)
             if region is not None:
                 return self.gathered(np.flatnonzero(regions == region), room, size)

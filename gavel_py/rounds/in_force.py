@@ -19,15 +19,12 @@ from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.companies import Companies, companies_of
 from gavel_py.rounds.job_book import JobBook
-from gavel_py.rounds.job_rows import JobRows
+from gavel_py.rounds.job_rows import GANG_FIELDS, JobRows
 from gavel_py.rounds.node_states import NodeStates
 
 __all__ = ["InForce", "Question", "columns_of", "question_at_event", "question_of", "same_gang", "solved"]
 
 Floats = NDArray[np.float64]
-
-GANG_FIELDS = ("num_gpus", "job_type", "locality", "allowed_accelerators", "cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb")
-"""What a job asks of its GPUs, as far as it decides where its gang can be."""
 
 
 @dataclass(frozen=True, eq=False)

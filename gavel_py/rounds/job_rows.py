@@ -24,11 +24,23 @@ from gavel_py.throughput_profiles import ThroughputProfile
 if TYPE_CHECKING:
     from gavel_py.rounds.in_force import Question
 
-__all__ = ["JobRows"]
+__all__ = ["GANG_FIELDS", "LIKE", "JobRows"]
 
 Floats = NDArray[np.float64]
 
-LIKE = attrgetter("job_type", "num_gpus", "locality", "allowed_accelerators", "cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb")
+GANG_FIELDS = (
+    "num_gpus",
+    "job_type",
+    "locality",
+    "even_split",
+    "allowed_accelerators",
+    "cpus_per_gpu",
+    "memory_gb_per_gpu",
+    "gpu_memory_gb",
+)
+"""What a job asks of its GPUs, as far as it decides where its gang can be."""
+
+LIKE = attrgetter(*GANG_FIELDS)
 """All of a job that decides where its gang may run, and how fast, where a profile knows job types."""
 
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)

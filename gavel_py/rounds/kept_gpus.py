@@ -189,6 +189,7 @@ def _crowd(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> Crowd:
         sizes=np.array([gang.size for gang in gangs], dtype=np.int64),
         types=np.array([gang.number for gang in gangs], dtype=np.int64),
         scopes=np.array([gang.scope for gang in gangs], dtype=np.int64),
+        evens=np.zeros(len(gangs), dtype=bool),
         kinds=np.array([gang.kind for gang in gangs], dtype=np.int8),
         fewest=np.array([gang.fewest for gang in gangs], dtype=np.int64),
         needs=[NOTHING] * len(gangs),

@@ -80,19 +80,19 @@ class Line:
         self._fixed = [name for name in policy.reads if name != REMAINING]
         self._moves = REMAINING in policy.reads
         self._order: list[InLine] = []
-        self._parts: set[str] = set()
+        self._odd: set[str] = set()
         self.of: dict[str, InLine] = {}
         self.excluded: dict[str, str] = {}
 
     def follow(self, book: JobBook) -> bool:
-        """Take note of who has come, changed or left; say whether each job has steps left and asks for whole GPUs."""
+        """Take note of who has come, changed or left; say whether each has steps left and asks for whole GPUs, split anyhow."""
         touched, book.touched = book.touched, set()
         for job_id in touched.intersection(self.of):
             self._drop(job_id)
         come = [self._entry(book.known(job_id)) for job_id in touched if job_id in book]
         self._follow_excluded(touched, come)
         come = [entry for entry in come if entry.traits.reason is None]
-        self._parts = (self._parts - touched) | {entry.job_id for entry in come if not entry.traits.is_whole}
+        self._odd = (self._odd - touched) | {entry.job_id for entry in come if not entry.traits.is_plain}
         self.of |= {entry.job_id: entry for entry in come}
         if self._moves:
             self._order += come
@@ -106,7 +106,7 @@ class Line:
         if self._moves:
             self._set_keys(self._order, {REMAINING: np.array(left)})
             self._order.sort(key=BY_PLACE)
-        return 0.0 not in left and not self._parts
+        return 0.0 not in left and not self._odd
 
     @property
     def order(self) -> list[InLine]:

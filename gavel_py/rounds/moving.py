@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.rounds.free_gpus import FreeGpus
+from gavel_py.rounds.layout import NODE
 from gavel_py.rounds.needs import Needs
 
-__all__ = ["Held", "fewest_to_move"]
+__all__ = ["Held", "fewest_to_move", "movers_by_node"]
 
 Indices = NDArray[np.int64]
 
@@ -63,6 +64,23 @@ def fewest_to_move(free: FreeGpus, size: int, scope: int, needs: Needs, held: He
         return _fewest_with_needs(free, size, scope, needs, held, leavers, firsts)
     best = firsts[np.lexsort((leavers.gpus[firsts], leavers.left[firsts]))[:1]]
     return [gang for last in best.tolist() for gang in leavers.gangs[leavers.starts[last] : last + 1].tolist()]
+
+
+def movers_by_node(free: FreeGpus, size: int, needs: Needs, held: Held) -> Iterator[tuple[int, int, list[int]]]:
+    """The nodes that get room for so many GPUs when gangs leave: each with the GPUs of the fewest of these, and who they are."""
+    if not len(held.gpus):
+        return
+    leavers = _leavers(free, NODE, held)
+    room, limited = free.room(needs), free.limits(needs)
+    starts = np.flatnonzero(np.diff(leavers.regions, prepend=-1)).tolist()
+    for start, end in zip(starts, [*starts[1:], len(leavers.regions)], strict=True):
+        node, order = int(leavers.regions[start]), leavers.gangs[start:end].tolist()
+        least = int(np.searchsorted(leavers.reached[start:end], size)) + 1
+        if room[node] >= size or least > len(order):
+            continue
+        count = _enough(free, size, NODE, needs, node, held, order, least) if limited else least
+        if count:
+            yield node, int(leavers.gpus[start + count - 1]), order[:count]
 
 
 def _leavers(free: FreeGpus, scope: int, held: Held) -> _Leavers:

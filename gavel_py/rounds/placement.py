@@ -35,7 +35,8 @@ class Gang(NamedTuple):
 
     locality: `node`: all on one node; `rack`: all in one rack (a node without a rack is a rack of its own); `any`: anywhere, best
     together; previous: the GPUs it ran on until now, if any; they count only if they can still hold it;
-    needs: the CPUs and memory that each of its GPUs needs on its node; kind: on how many nodes they should be.
+    needs: the CPUs and memory that each of its GPUs needs on its node; kind: on how many nodes they should be;
+    even: whether it must have the same number of GPUs on each of its nodes, and then no kind.
     """
 
     job_id: str
@@ -45,6 +46,7 @@ class Gang(NamedTuple):
     previous: tuple[Gpu, ...] = ()
     needs: Needs = NOTHING
     kind: Kind = Kind.ANY
+    even: bool = False
 
 
 class Places(NamedTuple):
@@ -113,6 +115,7 @@ def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> Crowd:
         sizes=np.array([gang.num_gpus for gang in gangs], dtype=np.int64),
         types=np.array([layout.type_number.get(gang.accelerator, -1) for gang in gangs], dtype=np.int64),
         scopes=np.array([SCOPES.index(gang.locality) for gang in gangs], dtype=np.int64),
+        evens=np.array([gang.even for gang in gangs], dtype=bool),
         kinds=np.array([gang.kind for gang in gangs], dtype=np.int8),
         fewest=np.array([spans.fewest(gang.accelerator, gang.num_gpus) for gang in gangs], dtype=np.int64),
         needs=[gang.needs for gang in gangs],

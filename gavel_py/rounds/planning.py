@@ -115,5 +115,10 @@ def _leftovers(
     types = [numbers.get(name, len(numbers)) for name in accelerator_types]
     room = np.stack([np.pad(stock.largest_holes(each), ((0, 0), (0, 1)))[:, types] for each in asks.needs])
     runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[asks.need_of, asks.scopes])
+    asking: dict[tuple[int, int, int], list[int]] = {}
+    for row in np.flatnonzero(asks.evens & runnable.any(axis=1)).tolist():
+        asking.setdefault((int(demand.num_gpus[row]), int(asks.scopes[row]), int(asks.need_of[row])), []).append(row)
+    for (size, scope, need), rows in asking.items():
+        runnable[rows] &= np.append(stock.splits_evenly(size, scope, asks.needs[need]), False)[types]
     # Nothing stands first among the needs.
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])

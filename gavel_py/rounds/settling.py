@@ -11,6 +11,7 @@ from gavel_py.rounds.crowd import Crowd
 from gavel_py.rounds.free_gpus import FreeGpus
 from gavel_py.rounds.kinds import Kind
 from gavel_py.rounds.moving import Held, fewest_to_move
+from gavel_py.rounds.moving_evenly import fewest_to_move_evenly
 from gavel_py.rounds.reach import Reach
 from gavel_py.rounds.seeking import find_kind
 
@@ -80,7 +81,7 @@ class Settlement:
         gpus = self.of_kind(gang) if crowd.kinds[gang] != Kind.ANY else None
         if gpus is None:
             together = self._reach.narrowest(size, scope, needs)
-            gpus = free.find(size, together, needs)
+            gpus = free.find(size, together, needs, even=bool(crowd.evens[gang]))
             if gpus is None:
                 later = self.stays & (self._rank > self._rank[gang])
                 gpus = self._cleared(gang, together, later & (crowd.sizes < size), waiting, step)
@@ -90,15 +91,15 @@ class Settlement:
     def _cleared(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
         """Free GPUs in one region of the scope, if need be after the fewest movable gangs have given up theirs."""
         crowd, free = self.crowd, self.free
-        size, needs = int(crowd.sizes[gang]), crowd.needs[gang]
-        gpus = free.find(size, scope, needs)
+        size, needs, even = int(crowd.sizes[gang]), crowd.needs[gang], bool(crowd.evens[gang])
+        gpus = free.find(size, scope, needs, even=even)
         if gpus is None:
             held = self._held(movable)
-            for other in fewest_to_move(free, size, scope, needs, held):
+            for other in (fewest_to_move_evenly if even else fewest_to_move)(free, size, scope, needs, held):
                 free.give_back(held.of(other), crowd.needs[other])
                 self.stays[other] = False
                 insort(waiting, other, lo=step + 1, key=self._rank.__getitem__)
-            gpus = free.find(size, scope, needs)
+            gpus = free.find(size, scope, needs, even=even)
         return gpus
 
     def _held(self, movable: Mask) -> Held:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.even_splits import even_nodes
 from gavel_py.rounds.layout import ANYWHERE, NODE, RACK, Gpu, Layout
 from gavel_py.rounds.needs import NO_LOADS, NOTHING, Needs, room_for
 
@@ -41,6 +42,12 @@ class Stock:
         """Return (nodes,) the GPUs that are free on each node with what they need."""
         counts = np.bincount(self.layout.node_of[self.free], minlength=len(self.layout.names))
         return room_for(needs, counts, self.cpus, self.memory_gb) if self.layout.limited else counts
+
+    def splits_evenly(self, size: int, scope: int, needs: Needs = NOTHING) -> NDArray[np.bool_]:
+        """Return (types,) bool, where one region of the scope has room for such a gang, as many of its GPUs on each node."""
+        layout, room = self.layout, self.room(needs)
+        there = zip(layout.parts, np.split(room, layout.starts[NODE][1:-1]) if layout.parts else (), strict=True)
+        return np.array([even_nodes(size, here, part.regions[scope]) is not None for part, here in there], dtype=bool)
 
     def largest_holes(self, needs: Needs = NOTHING) -> Indices:
         """Return (scopes, types) the largest gang with such needs that fits one region of each scope."""

@@ -24,13 +24,14 @@ __all__ = ["Looker", "Traits"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """size: GPUs of the gang, 0 of a part of one; is_whole: whether they are whole; wishes: the types on which it can run, as
-    columns, the fastest first; fastest: steps/s there; scope: its locality, as its place in `SCOPES`; kinds, fewest: by column, the
-    placement that it is to have, and the nodes on which it must be at least; reason: why it can run nowhere, None if it can.
+    """size: GPUs of the gang, 0 of a part of one; is_plain: whether they are whole, and may be split in any way; wishes: the types
+    on which it can run, as columns, the fastest first; fastest: steps/s there; scope: its locality, as its place in `SCOPES`;
+    kinds, fewest: by column, the placement that it is to have, and the nodes on which it must be at least; reason: why it can run
+    nowhere, None if it can.
     """
 
     size: int
-    is_whole: bool
+    is_plain: bool
     wishes: list[int]
     fastest: float
     scope: int
@@ -74,7 +75,7 @@ class Looker:
                     kinds[j] = Kind.APART if problem.speeds.apart[0, j] else Kind.TOGETHER
         traits = Traits(
             size=int(job.num_gpus),
-            is_whole=job.num_gpus == int(job.num_gpus),
+            is_plain=job.num_gpus == int(job.num_gpus) and not (job.even_split and job.num_gpus > 1),
             wishes=[j for j in preference if jobs.runnable[0, j]],
             fastest=float(jobs.fastest[0]) if able else 0.0,
             scope=scope,

@@ -95,6 +95,7 @@ def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, setti
         tenant=printable(job.account or job.user),
         allowed_accelerators=None if set(known) == where.accelerators else known,
         locality="node" if tracked.place == "node" or tracked.num_gpus <= where.smallest_node(known) else "any",
+        even_split=True,  # Slurm cannot be told any other
         cpus_per_gpu=job.cpus / tracked.num_gpus,
         memory_gb_per_gpu=job.memory_mb_per_node * job.nodes / MEGABYTES_PER_GIGABYTE / tracked.num_gpus,
     )
