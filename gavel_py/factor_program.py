@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.allocation_program import AllocationProgram
 from gavel_py.chambers import Chambers, Slots
 from gavel_py.errors import SolverError
 from gavel_py.levels import Levels
-from gavel_py.program import Program
 from gavel_py.proof import Prices
 from gavel_py.solver import LinearSolver, Solution
 
@@ -33,13 +32,12 @@ class FactorProgram:
         self.slots = slots
         one = chambers.kinds[slots.kinds]
         jobs = chambers.jobs.rows_as(one, chambers.counts[slots.kinds], slots.keys)
-        self._factor = cp.Variable(bounds=[0, None])
-        self._program = Program(jobs, time_limits=self._time_limits(slots), capacity_factor=self._factor)
+        self._program = AllocationProgram(jobs)
         speeds = jobs.throughputs[self._program.rows, self._program.columns]
         self._unit = np.zeros(len(one))  # the most steps/s that a slot's jobs could have on one type, so that rows are about 1
         np.maximum.at(self._unit, self._program.rows, speeds * self._program.most)
-        self._enough = self._program.by_job(speeds / self._unit[self._program.rows]) >= self._shares(slots)
-        self._program.compile(cp.Minimize(self._factor), [self._enough])
+        enough = self._program.rows_by_job(speeds / self._unit[self._program.rows])
+        self._program.compile_factor(enough, self._shares(slots), self._time_limits(slots))
         self._is_solved = False
 
     def fits(self, slots: Slots) -> bool:
@@ -51,7 +49,7 @@ class FactorProgram:
         self.slots = slots
         if self._is_solved:
             limits = self._program.program.limits.copy()
-            limits[self._program.rows_of(self._enough)] = -self._shares(slots)
+            limits[self._program.own_rows] = -self._shares(slots)
             limits[self._program.time_rows] = self._time_limits(slots)
             self._program.solve_with(limits, solver, "level")
         else:
@@ -67,7 +65,7 @@ class FactorProgram:
     @property
     def factor(self) -> float:
         """ϕ, the factor by which the GPUs would have to be multiplied."""
-        return float(self._program.solution.values[self._factor_column][0])
+        return float(self._program.solution.values[self._program.factor_column][0])
 
     @property
     def prices(self) -> Prices:
@@ -89,7 +87,7 @@ class FactorProgram:
         worth = (jobs.counts * jobs.num_gpus / jobs.equal_share)[rows] * jobs.throughputs[rows, columns]
         # Where GPUs are scarce, there is little left to change; where there are plenty, nearly all of it.
         start = "level" if self.factor > 1 - 1e-6 else None
-        return self._times(program.solve_again(solver, "efficiency", worth, {self._factor: max(1.0, self.factor)}, start))
+        return self._times(program.solve_again(solver, "efficiency", worth, max(1.0, self.factor), start))
 
     def shadow_prices(self, levels: Levels, level: float, needs: Floats, solver: LinearSolver) -> Floats:
         """Return (K,) by how much the level gets better per extra GPU, for the first small part of a GPU.
@@ -116,7 +114,7 @@ class FactorProgram:
         prices, solution = np.zeros(len(levels.jobs.capacities)), self._program.solution
         limits = solution.program.limits.copy()
         size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
-        limits[self._program.rows_of(self._enough)] -= rates * (1e-7 * size)
+        limits[self._program.own_rows] -= rates * (1e-7 * size)
         try:
             beyond = solver.again(limits)
         except SolverError:
@@ -152,13 +150,13 @@ class FactorProgram:
         self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver, further: float = 0.0
     ) -> tuple[float, float]:
         """By how much better the level gets with `more` times c_j more GPUs of type j, and the price of type j there."""
-        enough, capacity = self._program.rows_of(self._enough), self._program.capacity_rows
+        enough, capacity = self._program.own_rows, self._program.capacity_rows
         for _ in range(4):
             limits = solution.program.limits.copy()
             limits[enough] -= rates * further
             limits[capacity][j] += more
             found = solver.again(limits)
-            over = float(found.values[self._factor_column][0]) - 1
+            over = float(found.values[self._program.factor_column][0]) - 1
             slope = float(found.duals[enough] @ rates)
             if abs(over) <= 1e-9 * more or slope <= 0:
                 break
@@ -167,12 +165,8 @@ class FactorProgram:
 
     def _ratio(self, solution: Solution, j: int, rates: Floats) -> float:
         """dθ per dc_j along which ϕ stays the same."""
-        slope = float(solution.duals[self._program.rows_of(self._enough)] @ rates)
+        slope = float(solution.duals[self._program.own_rows] @ rates)
         return float(solution.duals[self._program.capacity_rows][j]) / slope if slope > 0 else np.inf
-
-    @cached_property
-    def _factor_column(self) -> slice:
-        return self._program.columns_of(self._factor)
 
     def _times(self, solution: Solution) -> Floats:
         scale = self.chambers.counts[self.slots.kinds] / self.slots.counts

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.allocation_program import AllocationProgram
 from gavel_py.chambers import Chambers
 from gavel_py.errors import ConflictError
 from gavel_py.factor_program import FactorProgram
 from gavel_py.job_classes import JobClasses, classes_of
-from gavel_py.program import Program
 from gavel_py.rules import Floor, Place, Rules
 from gavel_py.solver import LinearSolver
 
@@ -83,10 +82,9 @@ class _Items:
         self.num_limits = len(jobs.limits[1])
         self._classes = np.flatnonzero(jobs.floors > 0)
         self._solver = LinearSolver()
-        factor = cp.Variable(bounds=[0, None])
-        self._program = Program(jobs, capacity_factor=factor)
-        self._floors = self._program.floors
-        self._program.compile(cp.Minimize(factor), self._floors)
+        self._program = AllocationProgram(jobs)
+        floors = self._program.floor_matrix
+        self._program.compile_factor(floors, np.ones(floors.shape[0]))
         self._solution = self._program.solve(self._solver, "rules")
         self.all = list(range(self.num_limits + len(self._classes)))
 
@@ -129,7 +127,7 @@ class _Items:
 
     @property
     def _floor_rows(self) -> slice:
-        return self._program.rows_of(self._floors[0]) if self._floors else slice(0, 0)
+        return self._program.own_rows
 
 
 @dataclass(frozen=True, eq=False)

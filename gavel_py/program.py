@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -12,12 +12,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gavel_py.allocation_program import AllocationProgram
 from gavel_py.errors import InputError
 from gavel_py.job_classes import JobClasses
-from gavel_py.numbering import content_keys, hash_of, position_keys
+from gavel_py.penalties import penalty_of
+from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME, TOP
 from gavel_py.proof import priced_bound
-from gavel_py.rules import scale_of
-from gavel_py.solver import ConicProgram, LinearProgram, LinearSolver, Solution, compiled
+from gavel_py.solver import ConicProgram, LinearSolver, Slices, Solution, compiled
 
 __all__ = ["Program", "check_objective"]
 
@@ -27,7 +28,7 @@ ROUNDING = 1e-9
 NOISE = 1e-12
 
 
-class Program:
+class Program(AllocationProgram):
     """Valid allocations as a linear program over classes of equal jobs, for policies to write objectives on.
 
     There is one variable for each pair where a job of class g can run on type j (`jobs.runnable`), so a job never gets time
@@ -43,32 +44,25 @@ class Program:
     num_gpus: (G,); num_jobs: N.
     """
 
-    def __init__(
-        self, jobs: JobClasses, *, time_limits: cp.Expression | float = 1.0, capacity_factor: cp.Expression | float = 1.0
-    ) -> None:
-        self.jobs = jobs
-        self.rows, self.columns = np.nonzero(jobs.runnable)
-        gpus = (jobs.counts * jobs.num_gpus)[self.rows]
-        units = np.where(jobs.capacities > 0, jobs.capacities, 1.0)
-        # The variables are x in parts of the most that it can be, and capacities are 1, so that HiGHS's absolute tolerances
-        # mean the same for 2 GPUs and for 10^7, and for one job and for a million.
-        self.most: Floats = np.minimum(1.0, units[self.columns] / gpus)
-        self._units = units
-        # No bound but those of the rows, whose dual values it would take over; but without any, the dual simplex method has a far
-        # longer way, hence twice as much as can be.
-        top = np.full(len(self.rows), 2.0) if isinstance(capacity_factor, float) else 2.0 / self.most
-        self._parts = cp.Variable(len(self.rows), bounds=[0, top])
-        self.time = self.by_job(np.ones(len(self.rows)))
-        self._used = self._matrix(self.columns, gpus * self.most / units[self.columns], len(units)) @ self._parts
-        self._time = self.time <= time_limits
-        self._capacity = self._used <= capacity_factor
-        limits, most = jobs.limits
-        # Limits are in parts of themselves, and grow by such a part where capacities do.
-        further = (capacity_factor - 1) * jobs.limits_grow
-        self._limits = self._limit_matrix(limits) @ self._parts <= most + further if len(most) else None
-        self.compiled: LinearProgram | None = None
-        self._solution: Solution | None = None
-        self._own: list[cp.Constraint] = []
+    @cached_property
+    def _parts(self) -> cp.Variable:
+        return cp.Variable(len(self.rows), bounds=[0, np.full(len(self.rows), TOP)])
+
+    @cached_property
+    def _used(self) -> cp.Expression:
+        return self._matrices.used @ self._parts
+
+    @cached_property
+    def time(self) -> cp.Expression:
+        """(G,) Σ_j x_gj."""
+        return self.by_job(np.ones(len(self.rows)))
+
+    @cached_property
+    def _valid(self) -> dict[str, cp.Constraint]:
+        """What makes an allocation valid, and the limits."""
+        limits, most = self.jobs.limits
+        valid = {TIME: self.time <= 1.0, CAPACITY: self._used <= 1.0}
+        return valid | ({LIMITS: self._matrices.of_limits(limits) @ self._parts <= most} if len(most) else {})
 
     @cached_property
     def throughput(self) -> cp.Expression:
@@ -83,42 +77,18 @@ class Program:
     @cached_property
     def gpus(self) -> cp.Expression:
         """(K,) Σ_g n_g s_g x_gj."""
-        return cp.multiply(self._units, self._used)
+        return cp.multiply(self._matrices.units, self._used)
 
     @cached_property
     def penalty(self) -> cp.Expression:
         """What the objective loses by rules that may be broken at a price: a convex number."""
-        rules, jobs = self.jobs.rules, self.jobs
-        losses: list[cp.Expression] = [cp.Constant(0.0)]
-        for row in rules.soft_rows:
-            costs = row.costs(jobs.rows, jobs.num_gpus)
-            used = self._limit_matrix(sp.csr_array(costs.reshape(1, -1) / scale_of(row.most, costs))) @ self._parts
-            losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale_of(row.most, costs))[0])
-        for floor in rules.soft_floors:
-            least = floor.throughputs[jobs.rows]
-            some = np.flatnonzero(least > 0)
-            if len(some):
-                short = cp.pos(1 - cp.multiply(1 / least[some], self.throughput[some]))
-                losses.append((floor.penalty or 0.0) * (jobs.counts[some].astype(float) @ short))
-        if rules.switch_cost:
-            gpus = (jobs.counts * jobs.num_gpus)[self.rows]
-            before = jobs.before[self.rows, self.columns]
-            moved = cp.abs(cp.multiply(self.most, self._parts) - before)
-            losses.append(rules.switch_cost * (gpus @ moved))
-        return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
-
-    @property
-    def floors(self) -> list[cp.Constraint]:
-        """The throughputs that single jobs must have by the rules, each in parts of itself."""
-        some = np.flatnonzero(self.jobs.floors > 0)
-        if not len(some):
-            return []
-        return [cp.multiply(1 / self.jobs.floors[some], self.throughput[some]) >= 1]
+        return penalty_of(self.jobs, self._matrices, self._parts, self.throughput)
 
     @property
     def rules(self) -> list[cp.Constraint]:
         """What the rules ask for beside the limits: floors, and objectives that must stay what they are."""
-        return [*self.floors, *(kept(self) for kept in self.jobs.rules.kept)]
+        floors = self.floor_matrix
+        return [*([floors @ self._parts >= 1] if floors.shape[0] else []), *(kept(self) for kept in self.jobs.rules.kept)]
 
     @property
     def num_jobs(self) -> int:
@@ -144,7 +114,7 @@ class Program:
 
     def by_job(self, coefficients: Floats) -> cp.Expression:
         """Return the (G,) expression Σ_j a_gj x_gj; `coefficients` has one a_gj for each pair that can run, class by class."""
-        return self._matrix(self.rows, coefficients * self.most, len(self.jobs)) @ self._parts
+        return self.rows_by_job(coefficients) @ self._parts
 
     def total(self, expression: cp.Expression) -> cp.Expression:
         """Return the sum over all jobs of a (G,) expression, Σ_g n_g e_g."""
@@ -156,7 +126,7 @@ class Program:
 
     def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
         """Solve for the best valid allocation that keeps the rules and return it, (G, K)."""
-        self.compile(cp.Maximize(objective), self.rules)
+        self.compile_best(objective)
         solution = self.solve(solver, "sum")
         for variable in self.own_variables(objective):
             variable.value = solution.values[self.columns_of(variable)].reshape(variable.shape, order="F")
@@ -164,8 +134,7 @@ class Program:
 
     def cones(self, objective: cp.Expression) -> ConicProgram:
         """Compile the program of a concave objective that is not linear, with the rules; its answer is `answered`."""
-        limits = [] if self._limits is None else [self._limits]
-        return ConicProgram(cp.Problem(cp.Maximize(objective), [self._time, self._capacity, *limits, *self.rules]))
+        return ConicProgram(cp.Problem(cp.Maximize(objective), [*self._valid.values(), *self.rules]))
 
     @property
     def answered(self) -> Floats:
@@ -178,111 +147,24 @@ class Program:
 
     def compile(self, objective: cp.Maximize | cp.Minimize, constraints: Iterable[cp.Constraint] = ()) -> None:
         """Compile the program of this objective with these constraints, beside the limits."""
-        self._own = [*constraints]
-        limits = [] if self._limits is None else [self._limits]
-        self.compiled = compiled(cp.Problem(objective, [self._time, self._capacity, *limits, *self._own]))
+        own = [*constraints]
+        program = compiled(cp.Problem(objective, [*self._valid.values(), *own]))
+        valid: Slices = {name: program.rows[constraint.id] for name, constraint in self._valid.items()}
+        rows = {**program.rows, **valid}
+        columns: Slices = {**program.columns, PARTS: program.columns.get(self._parts.id, slice(0, 0))}
+        self.compiled = replace(program, rows=rows, columns=columns)
+        self._own = [rows[constraint.id] for constraint in own]
 
-    def solve(self, solver: LinearSolver, name: str) -> Solution:
-        """Solve the compiled program, from the basis that the solver keeps under `name`."""
-        program = self.program
-        self._solution = solver.solve(program, name, *self.keys)
-        return self._solution
-
-    def solve_with(self, limits: Floats, solver: LinearSolver, name: str) -> None:
-        """Solve the program that the solver has just solved once more, with these right-hand sides from now on."""
-        self._solution = solver.again(limits, keep=name)
-        self.compiled = self._solution.program
-
-    def solve_again(
-        self, solver: LinearSolver, name: str, worth: Floats, most: Mapping[cp.Variable, float], start: str | None
-    ) -> Solution:
-        """Solve for max Σ a_gj x_gj in the same program, with upper bounds on some variables.
-
-        It starts from the basis kept as `start`, if given, which must still be feasible, else from that kept under `name`.
-
-        worth: one a_gj for each pair that can run, class by class.
-        """
-        program = self.program
-        costs, upper = np.zeros(len(program.costs)), program.upper.copy()
-        costs[program.columns[self._parts.id]] = -worth * self.most
-        for variable, bound in most.items():
-            upper[program.columns[variable.id]] = bound
-        return solver.solve(replace(program, costs=costs, upper=upper), name, *self.keys, feasible=start)
-
-    @property
-    def program(self) -> LinearProgram:
-        """The program as compiled last."""
-        if self.compiled is None:
-            raise RuntimeError("the program has not been compiled")
-        return self.compiled
-
-    @property
-    def solution(self) -> Solution:
-        """The optimum found last."""
-        if self._solution is None:
-            raise RuntimeError("the program has not been solved")
-        return self._solution
-
-    @property
-    def keys(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The keys of columns and rows: what tells of the same class and type has the same key in every program."""
-        program = self.program
-        classes, count = self.jobs.keys, len(self.jobs)
-        columns = position_keys(len(program.costs), "column")
-        columns[program.columns[self._parts.id]] = content_keys([classes[self.rows], self.columns], len(self.rows))
-        rows = position_keys(len(program.limits), "row")
-        rows[program.rows[self._capacity.id]] = position_keys(len(self._units), "type")
-        if self._limits is not None:
-            rows[program.rows[self._limits.id]] = position_keys(self._limits.size, "limit")
-        for position, constraint in enumerate([self._time, *self._own]):
-            if constraint.size == count:
-                tag = np.full(count, hash_of("class") + position, dtype=np.uint64)
-                rows[program.rows[constraint.id]] = content_keys([classes, tag], count)
-        return columns, rows
-
-    def fractions_of(self, solution: Solution) -> Floats:
-        """Return a solution's time fractions x, (G, K)."""
-        parts = solution.values[self.program.columns[self._parts.id]]
-        return self.matrix_of(np.where(parts > NOISE, parts, 0.0) * self.most)
-
-    def matrix_of(self, values: Floats) -> Floats:
-        """Return one value per pair that can run as a (G, K) table with 0 elsewhere."""
-        table = np.zeros(self.jobs.throughputs.shape)
-        table[self.rows, self.columns] = values
-        return table
-
-    @property
-    def capacity_rows(self) -> slice:
-        """The rows of the capacities in the compiled program; their limits and duals are in parts of c_j."""
-        return self.program.rows[self._capacity.id]
-
-    @property
-    def limit_rows(self) -> slice:
-        """The rows of the rules' limits in the compiled program, each in parts of itself."""
-        return slice(0, 0) if self._limits is None else self.program.rows[self._limits.id]
-
-    def limit_duals(self, solution: Solution) -> Floats:
-        """Return (R,) the dual values of the limits, >= 0."""
-        return solution.duals[self.limit_rows]
-
-    @property
-    def time_rows(self) -> slice:
-        """The rows of the jobs' time in the compiled program."""
-        return self.program.rows[self._time.id]
+    def compile_best(self, objective: cp.Expression) -> None:
+        """Compile the program of the valid allocation that keeps the rules and has the most of a concave objective."""
+        if self.jobs.rules.kept or not objective.is_affine() or self.own_variables(objective):
+            self.compile(cp.Maximize(objective), self.rules)
+            return
+        self._take(self._matrices.best(*self._slopes(objective), self.floor_matrix))
 
     def columns_of(self, variable: cp.Variable) -> slice:
         """The columns of a variable in the compiled program."""
         return self.program.columns[variable.id]
-
-    def rows_of(self, constraint: cp.Constraint) -> slice:
-        """The rows of a constraint in the compiled program."""
-        return self.program.rows[constraint.id]
-
-    def prices(self, solution: Solution) -> Floats:
-        """Return (K,) the dual values of the capacities: objective per GPU of each type, >= 0; 0 for a type without GPUs."""
-        duals = solution.duals[self.capacity_rows] / self._units
-        prices: Floats = np.where(self.jobs.capacities > 0, duals, 0.0)
-        return prices
 
     def shadow_prices(self, solver: LinearSolver) -> Floats:
         """Return (K,) by how much the objective just maximised grows per extra GPU, for the first small part of a GPU.
@@ -300,7 +182,7 @@ class Program:
                 found = solver.again(limits)
                 price = float(found.duals[rows][j])
                 if solution.value - found.value - price * more <= 1e-6 * raw * more:
-                    prices[j] = min(raw, price) / self._units[j]
+                    prices[j] = min(raw, price) / self._matrices.units[j]
                     break
         return prices
 
@@ -320,7 +202,7 @@ class Program:
         duals, capacity = solution.duals, solution.duals[self.capacity_rows]
         times = duals[self.time_rows]
         slopes = -(program.costs + program.matrix.T @ duals)
-        own = np.arange(len(slopes))[program.columns[self._parts.id]]
+        own = np.arange(len(slopes))[program.columns[PARTS]]
         counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
         # What the valid-allocation rows contributed is taken out again: priced_bound accounts for these itself.
         gains = (slopes[own] / self.most + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
@@ -335,7 +217,7 @@ class Program:
         takes would be worth elsewhere, at the dual values: none is above 0, and what is below is given no time.
         """
         slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
-        return self.matrix_of(slopes[self.program.columns[self._parts.id]] / self.most / self.jobs.counts[self.rows])
+        return self.matrix_of(slopes[self.program.columns[PARTS]] / self.most / self.jobs.counts[self.rows])
 
     def linear_bound(self, objective: cp.Expression, prices: Floats) -> float:
         """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""
@@ -344,10 +226,14 @@ class Program:
 
     def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
         """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
+        constant, slopes = self._slopes(objective)
+        return constant, self.matrix_of(slopes / self.most / self.jobs.counts[self.rows])
+
+    def _slopes(self, objective: cp.Expression) -> tuple[float, Floats]:
+        """A linear objective as a constant, and what each part is worth."""
         self._parts.value = np.zeros(len(self.rows))
         slope = objective.grad.get(self._parts, self._parts.value)  # a plain number where there is one variable only
-        slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)
-        return float(objective.value), self.matrix_of(slopes / self.most / self.jobs.counts[self.rows])
+        return float(objective.value), np.ravel(slope.toarray() if sp.issparse(slope) else slope)
 
     def seen_as(self, jobs: JobClasses) -> Program:
         """Return the same program for a policy that sees other throughputs of the same classes."""
@@ -363,16 +249,6 @@ class Program:
     def scale(self) -> float:
         """The largest coefficient of the objective, as compiled."""
         return float(np.abs(self.program.costs).max(initial=0.0))
-
-    def _limit_matrix(self, limits: sp.csr_array) -> sp.csr_array:
-        """(R, pairs) what each variable takes of the (R, G·K) limits."""
-        own = limits[:, self.rows * len(self._units) + self.columns]
-        return sp.csr_array(own @ sp.diags_array(self.jobs.counts[self.rows] * self.most))
-
-    def _matrix(self, positions: NDArray[np.int64], coefficients: Floats, count: int) -> sp.csr_array:
-        """The (count, pairs) matrix with each pair's coefficient in the row at its position."""
-        pairs = np.arange(len(self.rows))
-        return sp.csr_array((coefficients, (positions, pairs)), shape=(count, len(pairs)))
 
 
 def check_objective(objective: object, direction: str = "max") -> cp.Expression:

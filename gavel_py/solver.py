@@ -22,10 +22,11 @@ from gavel_py.errors import InputError, SolverError
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Solution", "compiled"]
+__all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Slices", "Solution", "compiled"]
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
+Slices = Mapping[int | str, slice]
 
 # HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`program`), and the cost vector is
 # scaled to 1 here, so that 1e-9 means the same in every unit of the objective.
@@ -73,7 +74,7 @@ DUAL, PRIMAL = 1, 4
 class LinearProgram:
     """A compiled program: min costs·z + offset with matrix z <= limits (the first `equalities` rows with =), lower <= z <= upper.
 
-    columns: {id of a cvxpy variable: its columns}; rows: {id of a cvxpy constraint: its rows}.
+    columns: {id of a cvxpy variable, or a name: its columns}; rows: {id of a cvxpy constraint, or a name: its rows}.
     """
 
     costs: Floats
@@ -83,8 +84,8 @@ class LinearProgram:
     equalities: int
     lower: Floats
     upper: Floats
-    columns: Mapping[int, slice]
-    rows: Mapping[int, slice]
+    columns: Slices = field(default_factory=dict)
+    rows: Slices = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

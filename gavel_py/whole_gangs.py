@@ -15,15 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.hosts import Hosts
+from gavel_py.numbering import position_keys
 from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Load
+from gavel_py.solver import LinearProgram, LinearSolver
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 __all__ = ["gang_rows", "kind_rows"]
 
@@ -267,14 +272,28 @@ def _best_mix(rooms: Floats, asked: Floats) -> tuple[float, Floats]:
 
     By duality Σ_r y_r asked_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p where α < 1.
     """
-    from scipy.optimize import linprog
-
-    count = rooms.shape[1]
-    answer = linprog(
-        np.append(np.zeros(count), -1.0),
-        np.vstack([np.column_stack([-rooms, asked]), np.append(np.ones(count), 0.0)]),
-        np.append(np.zeros(len(asked)), 1.0),
-        bounds=[*([(0, None)] * count), (0, 1)],
-        method="highs",
+    rows, patterns = rooms.shape
+    matrix = np.empty((rows + 1, patterns + 1))
+    matrix[:rows, :patterns], matrix[rows, :patterns] = -rooms, 1.0
+    matrix[:rows, patterns], matrix[rows, patterns] = asked, 0.0
+    program = LinearProgram(
+        costs=np.append(np.zeros(patterns), -1.0),
+        offset=0.0,
+        matrix=_by_columns(matrix),
+        limits=np.append(np.zeros(rows), 1.0),
+        equalities=0,
+        lower=np.zeros(patterns + 1),
+        upper=np.append(np.full(patterns, np.inf), 1.0),
     )
-    return float(-answer.fun), np.maximum(0.0, -answer.ineqlin.marginals[:-1])
+    # Not from an old basis: which of several rows is found must not depend on what was asked before.
+    answer = LinearSolver().solve(program, "mix", position_keys(patterns + 1, "column"), position_keys(rows + 1, "row"))
+    return -answer.value, answer.duals[:-1]
+
+
+def _by_columns(matrix: Floats) -> sp.csc_array:
+    """The same matrix as sparse, its zeros kept: hardly any are there."""
+    import scipy.sparse as sp
+
+    rows, columns = matrix.shape
+    starts = np.arange(0, matrix.size + 1, rows)
+    return sp.csc_array((matrix.T.ravel(), np.tile(np.arange(rows), columns), starts), shape=matrix.shape)
