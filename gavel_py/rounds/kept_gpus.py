@@ -53,7 +53,7 @@ class KeptGpus:
         self.type_of: dict[str, int] = {}
         self._on: list[dict[str, GangOnType]] = [{} for _ in range(count)]
         self._wrong: list[set[str]] = [set() for _ in range(count)]
-        self._quiet: list[list[Assignment | None]] = [[] for _ in range(count)]
+        self._may_be_righted = [True] * count
         self._free: list[FreeGpus | None] = [None] * count
         self._changes = [0] * count
 
@@ -74,6 +74,7 @@ class KeptGpus:
         """Take away what a gang holds."""
         _, gang, gpus = self._held.pop(job_id)
         del self._on[gang.number][job_id], self.type_of[job_id]
+        self._may_be_righted[gang.number] = True
         self._wrong[gang.number].discard(job_id)
         free = self._free[gang.number]
         if free is not None:
@@ -90,15 +91,33 @@ class KeptGpus:
         for gang in starters:
             by_type[gang.number].append(gang)
         for number, gangs in enumerate(by_type):
-            if not gangs and not self._wrong[number]:
-                continue
-            placed = None if self._wrong[number] else self._beside(number, gangs)
-            if placed is None or self._wrong[number]:
+            placed = self._beside(number, gangs) if gangs else {}
+            if placed is None:
                 placed = self._anew(number, gangs)
+            elif self._wrong[number] and self._may_be_righted[number]:
+                placed |= self._righted(number, gangs)
             if placed is None:
                 self.clear()
                 return None
             found |= placed
+        return found
+
+    def _righted(self, number: int, starters: Sequence[GangOnType]) -> dict[str, Assignment]:
+        """Move gangs of the wrong kind as `put_right` does; nobody else moves, so nobody else need be looked at."""
+        new = {gang.job_id for gang in starters}
+        wrong = [self._on[number][job_id] for job_id in self._wrong[number]]
+        gangs = sorted(wrong, key=lambda gang: gang.starting if gang.job_id in new else gang.standing)
+        had = [self._held[gang.job_id] for gang in gangs]
+        crowd, stay = _crowd(gangs, [gpus for *_, gpus in had]), np.ones(len(gangs), dtype=bool)
+        settled = Settlement(self._free_of(number), crowd, stay, self._reach[number])
+        put_right(settled)
+        self._changes[number] += len(gangs)
+        found = {}
+        for i, gpus in settled.found.items():
+            made = self._named(number, gpus)
+            found[gangs[i].job_id] = self._hold(had[i][0] if had[i][0] == made else made, gangs[i], gpus)
+        # Until somebody takes or gives back GPUs, it would come to nothing again.
+        self._may_be_righted[number] = bool(found)
         return found
 
     def _beside(self, number: int, gangs: Sequence[GangOnType]) -> dict[str, Assignment] | None:
@@ -124,13 +143,10 @@ class KeptGpus:
         gangs = [gang for _, gang in sorted([*((g.standing, g) for g in stand), *((g.starting, g) for g in starters)])]
         held = [self._held[gang.job_id] if gang.job_id not in new else None for gang in gangs]
         before = [None if each is None else each[0] for each in held]
-        if not starters and before == self._quiet[number]:
-            return {}
         gpus = [[] if each is None else each[2] for each in held]
         settled = self._settled(number, _crowd(gangs, gpus), new)
         if not settled.placed.all():
             return None
-        self._quiet[number] = before if not settled.found else []
         found = {}
         for i, numbers in settled.found.items():
             gang, had = gangs[i], before[i]
@@ -155,6 +171,7 @@ class KeptGpus:
 
     def _hold(self, assignment: Assignment, gang: GangOnType, gpus: list[int]) -> Assignment:
         self._held[gang.job_id] = assignment, gang, gpus
+        self._may_be_righted[gang.number] = True
         self._on[gang.number][gang.job_id] = gang
         self.type_of[gang.job_id] = gang.number
         is_apart = gang.kind != Kind.ANY and assignment.num_nodes > gang.fewest
