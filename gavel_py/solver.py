@@ -22,7 +22,7 @@ from gavel_py.errors import InputError, SolverError
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Slices", "Solution", "compiled"]
+__all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Slices", "Solution", "compiled", "solved_once"]
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
@@ -241,7 +241,6 @@ class LinearSolver:
         Raises `SolverError` when HiGHS ends with any status but optimal.
         """
         highs = self._ready()
-        self._scale = float(np.abs(program.costs).max(initial=0.0)) or 1.0
         self._load(program)
         start = feasible or name
         if start in self._bases and self.algorithm is Algorithm.SIMPLEX:
@@ -252,6 +251,12 @@ class LinearSolver:
         solution = self._run()
         self._bases[name] = KeptBasis(highs.getBasis(), columns, rows)
         return solution
+
+    def solve_first(self, program: LinearProgram) -> Solution:
+        """Solve a program from no basis, and keep none. Raises `SolverError` as `solve`."""
+        self._ready()
+        self._load(program)
+        return self._run()
 
     def again(self, limits: Floats, *, keep: str | None = None) -> Solution:
         """Solve the last program with other limits, starting where it ended; keep: keep the new basis under this name."""
@@ -279,6 +284,7 @@ class LinearSolver:
 
     def _load(self, program: LinearProgram) -> None:
         """Hand HiGHS the program, or what is new of it where it has the same matrix as the last one."""
+        self._scale = float(np.abs(program.costs).max(initial=0.0)) or 1.0
         highs, costs, last = self._highs, program.costs / self._scale, self._loaded
         if last is None or last.matrix is not program.matrix:
             highs.passModel(_model(program, costs))
@@ -341,6 +347,11 @@ class LinearSolver:
                 self._highs = self._loaded = None  # what has been told to stop stays stopped: the next solve begins anew
                 self._bases.clear()
                 raise
+
+
+def solved_once(program: LinearProgram) -> Solution:
+    """Solve one program by itself, so that the answer does not depend on what was solved before. Raises `SolverError`."""
+    return LinearSolver().solve_first(program)
 
 
 def _carried_over(basis: Any, old_columns: Keys, old_rows: Keys, columns: Keys, rows: Keys) -> Any:

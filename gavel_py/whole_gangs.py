@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.hosts import Hosts
-from gavel_py.numbering import position_keys
 from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Load
-from gavel_py.solver import LinearProgram, LinearSolver
+from gavel_py.solver import LinearProgram, solved_once
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -46,6 +45,9 @@ MOST_PATTERNS = 1000
 
 SMALL = 16
 """A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
+
+SAME_TIME = 1e-9
+"""Time fractions that differ by no more are equal."""
 
 LEAST_EXCESS = 1e-7
 """Time fractions that exceed what can be delivered by a smaller part are taken for deliverable."""
@@ -171,10 +173,14 @@ def _by_places(groups: Sequence[_Group], means: Floats, bounds: Sequence[tuple[F
 
 def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
     """A row that all mixes of patterns keep and these times do not, in the same form."""
+    asked = [group.asked(times) for group in groups]
     rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
-    deliverable, prices = _best_mix(rooms, np.concatenate([group.asked(times) for group in groups]))
-    if deliverable >= 1 - LEAST_EXCESS:
-        return None
+    # Most mixes need no other patterns than those near the mean; of the last group, each has as many as fit.
+    near = (np.abs(patterns[:, :-1] - [each[-1] for each in asked[:-1]]) < 1).all(axis=1)
+    for some in (near, np.ones_like(near)):
+        deliverable, prices = _best_mix(rooms[:, some], np.concatenate(asked)) if some.any() else (0.0, asked[0])
+        if deliverable >= 1 - LEAST_EXCESS:
+            return None
     ends = np.cumsum([len(group.numbers) for group in groups])
     own = np.split(prices, ends[:-1])
     return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], float((prices @ rooms).max())
@@ -182,17 +188,17 @@ def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The entries of one gang size and locality, those with the most time first; most: of them at once."""
+    """The entries of one gang size and locality, those with the most time first; most: of them at once.
+
+    numbers: the k for which those k with the most time are looked at; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave in
+    k, and what is asked is linear in it while times are equal, so the ends of equal times are enough.
+    """
 
     size: int
     locality: str
     entries: Indices
     most: int
-
-    @property
-    def numbers(self) -> list[int]:
-        """The k for which those k with the most time are looked at; the last is all of them."""
-        return [*range(1, self.most), len(self.entries)]
+    numbers: list[int]
 
     def rooms(self, counts: Indices) -> Floats:
         """(k, P) the places that k of them can hold at once in each pattern."""
@@ -227,8 +233,14 @@ def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[_Gro
             entries = able[(sizes == size) & (localities == locality)]
             if times[entries].any():
                 entries = entries[np.argsort(-times[entries], kind="stable")]
-                groups.append(_Group(size, locality, entries, min(len(entries), gpus // size)))
+                groups.append(_group(size, locality, entries, times[entries], min(len(entries), gpus // size)))
     return groups
+
+
+def _group(size: int, locality: str, entries: Indices, times: Floats, most: int) -> _Group:
+    """These entries, which have falling times."""
+    ends = np.flatnonzero(times[: most - 1] - times[1:most] > SAME_TIME) + 1
+    return _Group(size, locality, entries, most, [*ends.tolist(), len(entries)])
 
 
 def _whole_sizes(num_gpus: Floats) -> Indices:
@@ -285,8 +297,7 @@ def _best_mix(rooms: Floats, asked: Floats) -> tuple[float, Floats]:
         lower=np.zeros(patterns + 1),
         upper=np.append(np.full(patterns, np.inf), 1.0),
     )
-    # Not from an old basis: which of several rows is found must not depend on what was asked before.
-    answer = LinearSolver().solve(program, "mix", position_keys(patterns + 1, "column"), position_keys(rows + 1, "row"))
+    answer = solved_once(program)
     return -answer.value, answer.duals[:-1]
 
 
