@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
@@ -65,6 +65,19 @@ class JobArrays:
     deadlines_seconds: Floats
     speeds: PlacementSpeeds | None
     memory: GpuMemory
+
+    def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
+        """Return what is known of each of these jobs, by the names that `JOB_COLUMNS` has, but for what it has been through."""
+        return {
+            "num_gpus": [job.num_gpus for job in jobs],
+            "weights": [job.weight for job in jobs],
+            "priorities": [job.priority for job in jobs],
+            "steps_remaining": self.steps_remaining,
+            "total_steps": self.total_steps,
+            "arrival_seconds": [job.arrival_seconds for job in jobs],
+            "elapsed_seconds": [max(0.0, now_seconds - job.arrival_seconds) for job in jobs],
+            "deadlines_seconds": self.deadlines_seconds,
+        }
 
     def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile, min_gain: float) -> PairSpeeds | None:
         """Return the speeds of jobs that share GPUs, None where the profile knows of none."""

@@ -249,8 +249,7 @@ class AllocationProblem:
 
         Accelerator types that the profile does not know are left out, with a `GavelWarning`. A type that the job does not
         allow, on which no set of nodes within its locality can hold its gang, or whose GPUs have less memory than it takes, gets
-        none of its time.
-        The optional arrays are those of `from_arrays`, in the order of the jobs.
+        none of its time. The optional arrays are those of `from_arrays`, in the order of the jobs.
         whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
         (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
         more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
@@ -260,20 +259,22 @@ class AllocationProblem:
 
         Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
         """
-        if not (isinstance(now_seconds, Real) and math.isfinite(now_seconds)):
-            raise InputError(Fault("", "now_seconds", f"must be a finite number, found {now_seconds!r}"))
-        if not (isinstance(min_gain, Real) and 1 <= min_gain < math.inf):
-            raise InputError(Fault("", "min_gain", f"must be a finite number of at least 1, found {min_gain!r}"))
+        _check_number("now_seconds", now_seconds)
+        _check_number("min_gain", min_gain, least=1)
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
         cluster = known_part(cluster, profile)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
         speeds = arrays.speeds if whole_gangs else None
+        past = {
+            "waiting_seconds": waiting_seconds,
+            "isolated_seconds": isolated_seconds,
+            "attained_gpu_seconds": attained_gpu_seconds,
+        }
         return cls._assembled(
             ArrayChecker(),
             tuple(job.job_id for job in job_set),
             cluster.accelerator_names,
             throughputs=arrays.throughputs if speeds is None else speeds.faster,
-            type_index=None,
             capacities=cluster.capacities,
             prices_per_hour=cluster.prices_per_hour,
             tenants=tuple(job.tenant for job in job_set),
@@ -283,19 +284,7 @@ class AllocationProblem:
             largest_gangs=arrays.largest_gangs,
             memory=arrays.memory,
             rules=JOB_COLUMNS | UNKNOWN_WORK,
-            by_job={
-                "num_gpus": [job.num_gpus for job in job_set],
-                "weights": [job.weight for job in job_set],
-                "priorities": [job.priority for job in job_set],
-                "steps_remaining": arrays.steps_remaining,
-                "total_steps": arrays.total_steps,
-                "arrival_seconds": [job.arrival_seconds for job in job_set],
-                "elapsed_seconds": [max(0.0, now_seconds - job.arrival_seconds) for job in job_set],
-                "waiting_seconds": waiting_seconds,
-                "isolated_seconds": isolated_seconds,
-                "attained_gpu_seconds": attained_gpu_seconds,
-                "deadlines_seconds": arrays.deadlines_seconds,
-            },
+            by_job=arrays.columns(job_set, now_seconds) | past,
             hosts=hosts_of(job_set, cluster, speeds) if whole_gangs else None,
             pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
         )
@@ -308,7 +297,7 @@ class AllocationProblem:
         types: tuple[str, ...],
         *,
         throughputs: ArrayLike,
-        type_index: NDArray[np.int64] | None,
+        type_index: NDArray[np.int64] | None = None,
         capacities: Floats,
         prices_per_hour: ArrayLike | None,
         tenants: Sequence[str],
@@ -365,6 +354,13 @@ class AllocationProblem:
 _NOT_BY_JOB = frozenset(
     {"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts", "pairs", "gpu_parts"}
 )
+
+
+def _check_number(name: str, value: float, least: float = -math.inf) -> None:
+    """Raise `InputError` for an argument that is not a finite number, or is less than it may be."""
+    if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))
 
 
 def _picked(value: Any, rows: NDArray[np.int64]) -> Any:
