@@ -78,7 +78,7 @@ class TestJob:
 
 FIELD_LIST = (
     "known: job_id, job_type, num_gpus, weight, priority, total_steps, steps_done, arrival_seconds, deadline_seconds, "
-    "deadline_factor, tenant, allowed_accelerators, ... (20 in all)"
+    "deadline_factor, tenant, allowed_accelerators, ... (21 in all)"
 )
 
 
