@@ -1,7 +1,7 @@
 """Pictures of what was decided, and reports of what came of it.
 
 Rounds: lanes: where each GPU is drawn; round_grid: who has it when; bars: stays of gangs on GPUs; colours: one for each job;
-time_marks: round numbers and times along the picture; drawing: draws them; rounds_plot: the whole.
+time_marks: round numbers and times along the picture; layout: where things stand; drawing: draws them; rounds_plot: the whole.
 
 Runs: settings: which are compared; estimates: means over seeds; measures: how metrics are shown; summary: the table; cast: who is
 drawn; load_charts, distribution_charts, time_charts, tradeoffs, place_charts: charts as data (charts), thinned; stay_lanes: where

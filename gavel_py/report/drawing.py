@@ -1,16 +1,11 @@
-"""Drawing a scene with matplotlib, which is imported here only and comes with `gavel-py[plot]`.
-
-Lengths are in points, 72 to the inch. The picture grows with rounds and GPUs up to a bound, from where on they are drawn thinner.
-"""
+"""Drawing a scene with matplotlib, which comes with `gavel-py[plot]`; `layout` says where things stand."""
 
 from __future__ import annotations
 
 import io
-import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import matplotlib as mpl
@@ -18,43 +13,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.textpath import text_to_path
 
-from gavel_py.report.bars import Bar
 from gavel_py.report.colours import is_dark
-from gavel_py.report.lanes import Group, Lanes
+from gavel_py.report.layout import DPI, LEAST_MARKED, SMALL, STRIP, TEXT, Layout, Scene, name_of, text_width, type_label
+from gavel_py.report.safe_text import clean
 from gavel_py.report.time_marks import round_marks, time_marks
-from gavel_py.rounds.assignment import Round
 
-__all__ = ["Scene", "drawn"]
+__all__ = ["drawn"]
 
-DPI = 150
-PIXEL = 72 / DPI
-HIGHEST, WIDEST = 1150.0, 1000.0
-"""Most points that lanes and rounds take."""
-
-NARROWEST = 400.0
-"""Least points that rounds take together, so that there is room for the title."""
-
-LANE, ROUND = 22.0, 64.0
-"""Points that a lane and a round take where there is room."""
-
-TEXT, SMALL = 8.0, 7.0
 LEAST_LABEL, READABLE, LARGEST_LABEL = 4.2, 5.0, 8.0
 """Sizes of the job ids in bars; they stand upright only where they would be smaller than the second."""
 
-LEAST_MARKED = 4.0
-"""Lanes and rounds thinner than this get no marks of starts and preemptions; a strip below counts them instead."""
-
-STRIP = 54.0
 MOST_SHAPES = 3000
 """Bars that an SVG holds as shapes; more become an image in it."""
 
-LONGEST_NAME = 28
-INK, MUTED, LINE = "#222222", "#666666", "#BBBBBB"
+INK, MUTED = "#222222", "#666666"
 LOST = "#CC0000"
 
 STYLE: dict[Any, Any] = {
@@ -65,98 +40,6 @@ STYLE: dict[Any, Any] = {
     "text.color": INK,
     "font.size": TEXT,
 }
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What is to be drawn. colours: of each job, as numbered in the blocks."""
-
-    lanes: Lanes
-    rounds: Sequence[Round]
-    round_seconds: float
-    job_ids: Sequence[str]
-    colours: Sequence[str]
-    blocks: Sequence[Bar]
-    title: str
-    subtitle: str
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where things stand, in points from the left and from the bottom."""
-
-    scene: Scene
-
-    @cached_property
-    def lane(self) -> float:
-        """Height of a lane."""
-        lane = min(LANE, HIGHEST / len(self.scene.lanes.gpus))
-        # Whole pixels, so that thin lanes are all of one height.
-        return lane if lane >= LEAST_MARKED or lane < PIXEL else int(lane / PIXEL) * PIXEL
-
-    @cached_property
-    def round(self) -> float:
-        """Width of a round."""
-        count = len(self.scene.rounds)
-        return max(NARROWEST / count, min(ROUND, WIDEST / count))
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether starts and preemptions are marked at the bars."""
-        return min(self.lane, self.round) >= LEAST_MARKED
-
-    @property
-    def numbers_gpus(self) -> bool:
-        """Whether GPUs have their number at the left."""
-        return self.lane >= SMALL + 1
-
-    @cached_property
-    def node_names(self) -> list[Group]:
-        """The nodes that have their name at the left, as many as there is room for."""
-        shown: list[Group] = []
-        for node in self.scene.lanes.nodes:
-            if not shown or (node.middle - shown[-1].middle) * self.lane >= SMALL + 1:
-                shown.append(node)
-        return shown
-
-    @cached_property
-    def left_of(self) -> tuple[float, float, float]:
-        """Where the columns at the left end: types, nodes, GPU numbers; the last is where the rounds begin."""
-        types = 8 + max(text_width(line, TEXT, bold=True) for kind in self.scene.lanes.types for line in type_label(kind))
-        nodes = types + 12 + max(text_width(shortened(node.name), SMALL) for node in self.node_names)
-        numbers = max(text_width(str(index), SMALL) for _, index in self.scene.lanes.gpus) + 6 if self.numbers_gpus else 0.0
-        return types, nodes, nodes + numbers + 6
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """Width and height of the bars together."""
-        return self.round * len(self.scene.rounds), self.lane * len(self.scene.lanes.gpus)
-
-    @cached_property
-    def title_lines(self) -> list[str]:
-        """The title, as wide as the picture."""
-        return textwrap.wrap(printable(self.scene.title), int((self.left_of[2] + self.size[0]) / (0.62 * 10)))
-
-    @cached_property
-    def subtitle_lines(self) -> list[str]:
-        """The line under the title, as wide as the picture."""
-        return textwrap.wrap(self.scene.subtitle, int((self.left_of[2] + self.size[0]) / (0.55 * TEXT)))
-
-    @property
-    def top(self) -> float:
-        """Room above the bars: title and round numbers."""
-        return 36 + 14 * len(self.title_lines) + 11 * len(self.subtitle_lines)
-
-    @property
-    def bottom(self) -> float:
-        """Room below the bars: times and what marks mean, or the strip."""
-        return 54 + (0 if self.is_marked else STRIP)
-
-    @property
-    def figure(self) -> tuple[float, float]:
-        """Width and height of the picture."""
-        width, height = self.size
-        return self.left_of[2] + width + 20, self.top + height + self.bottom
 
 
 def drawn(scene: Scene, form: str) -> bytes:
@@ -190,12 +73,6 @@ def drawn(scene: Scene, form: str) -> bytes:
         return content.getvalue()
 
 
-def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return how wide a text is, in points."""
-    font = FontProperties(size=size, weight="bold" if bold else "normal")
-    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
-
-
 def _label_size(text: str, along: float, aside: float) -> float:
     """The size at which a text fits into so much room along and aside its line."""
     return min(LARGEST_LABEL, 0.75 * aside, along / _width_per_point(text))
@@ -205,24 +82,6 @@ def _label_size(text: str, along: float, aside: float) -> float:
 def _width_per_point(text: str) -> float:
     """By how much a point of size makes a text wider."""
     return max(0.1, text_width(text, TEXT) / TEXT)
-
-
-def printable(text: str) -> str:
-    """Return the text with a sign for each character that cannot be drawn."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
-
-
-def shortened(name: str) -> str:
-    """Return a name without its middle, if it is very long."""
-    name = printable(name)
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
-
-
-def type_label(kind: Group) -> list[str]:
-    """Return the lines that stand at the left of an accelerator type."""
-    count = kind.end - kind.first
-    return [shortened(kind.name), f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"]
 
 
 def _bars(axes: Axes, layout: Layout, *, as_image: bool) -> None:
@@ -270,7 +129,7 @@ def _labels(axes: Axes, layout: Layout) -> None:
         wide = layout.round * (block.end - block.first) - 8  # so that no mark is covered
         if min(0.75 * high, wide) < LEAST_LABEL:
             continue
-        job_id = printable(scene.job_ids[block.job])
+        job_id = clean(scene.job_ids[block.job])
         across, upright = _label_size(job_id, wide, high), _label_size(job_id, high - 3, wide)
         size, angle = (upright, 90) if upright > max(across, LEAST_LABEL) and across < READABLE else (across, 0)
         if size >= LEAST_LABEL:
@@ -294,7 +153,7 @@ def _left_side(axes: Axes, layout: Layout) -> None:
         axes.plot(ends, [lane, lane], transform=axes.get_yaxis_transform(), color=INK, linewidth=width, clip_on=False, zorder=4)
 
     for node in layout.node_names:
-        write(nodes, node.middle, shortened(node.name), ha="right", size=SMALL, color=MUTED)
+        write(nodes, node.middle, name_of(node), ha="right", size=SMALL, color=MUTED)
     if layout.numbers_gpus:
         for lane, (_, index) in enumerate(lanes.gpus):
             write(left - 4, lane + 0.5, str(index), ha="right", size=SMALL, color=MUTED)

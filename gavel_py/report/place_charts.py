@@ -51,7 +51,7 @@ def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[st
     grid = stay_grid(lanes, STRETCHES)
     is_image, every = len(lanes.blocks) > MOST_SHAPES, -(-lanes.count // MOST_ROWS)
     told = (
-        f"{of_count(lanes.count, 'GPU', 'GPUs')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
+        f"{of_count(lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
         "GPU is idle. A run does not tell which GPUs of its node a gang had: it is drawn on the first that are free."
     )
     if is_image:

@@ -15,6 +15,7 @@ from gavel_py.report.colours import colours_of
 from gavel_py.report.lanes import lanes_of
 from gavel_py.report.round_grid import RoundGrid, grid_of
 from gavel_py.report.time_marks import duration
+from gavel_py.report.wording import of_count
 from gavel_py.rounds.assignment import Round
 from gavel_py.rounds.delivery import DeliveryReport
 from gavel_py.writing import write_whole
@@ -45,7 +46,8 @@ def plot_rounds(
         raise InputError(Fault("", "round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
     lanes, rounds = lanes_of(cluster), list(rounds)
     grid = grid_of(rounds, lanes)
-    from gavel_py.report.drawing import Scene, drawn
+    from gavel_py.report.drawing import drawn
+    from gavel_py.report.layout import Scene
 
     scene = Scene(
         lanes=lanes,
@@ -62,20 +64,16 @@ def plot_rounds(
 
 def _title(grid: RoundGrid, rounds: Sequence[Round], round_seconds: float, policy: str | None) -> Iterator[str]:
     head = "" if policy is None else f"{policy}: "
-    yield f"{head}{_counted(len(rounds), 'round')} of {duration(round_seconds)}"
-    yield _counted(len(grid.jobs), "GPU")
+    yield f"{head}{of_count(len(rounds), 'round')} of {duration(round_seconds)}"
+    yield of_count(len(grid.jobs), "GPU")
 
 
 def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:
     ran = len(grid.job_ids)
     in_all = ran if delivery is None else len(delivery.jobs)
-    yield f"{ran:,} of {_counted(in_all, 'job')} ran" if in_all > ran else f"{_counted(ran, 'job')} ran"
+    yield f"{ran:,} of {of_count(in_all, 'job')} ran" if in_all > ran else f"{of_count(ran, 'job')} ran"
     yield f"{grid.used_share:.1%} of GPU time used"
-    yield _counted(sum(len(each.started) for each in rounds), "start")
-    yield _counted(sum(len(each.preempted) for each in rounds), "preemption")
+    yield of_count(sum(len(each.started) for each in rounds), "start")
+    yield of_count(sum(len(each.preempted) for each in rounds), "preemption")
     if delivery is not None:
         yield f"{delivery.undelivered_share:.2%} of what was promised is still owed"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

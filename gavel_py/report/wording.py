@@ -22,6 +22,10 @@ def interval_text(value: Estimate, size: float = 1.0) -> str:
     return "–" if value.half_width is None else f"{short(value.low / size)} to {short(value.high / size)}"
 
 
-def of_count(count: int, one: str, many: str) -> str:
-    """Return "1 policy", "2 policies"."""
-    return f"{count:,} {one if count == 1 else many}"
+def of_count(count: int, one: str, many: str | None = None) -> str:
+    """Return a number of things, of which more than one have an "s", unless `many` says how they are called.
+
+    >>> of_count(1, "round"), of_count(2000, "round"), of_count(2, "policy", "policies")
+    ('1 round', '2,000 rounds', '2 policies')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

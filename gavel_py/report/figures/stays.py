@@ -17,6 +17,7 @@ from gavel_py.report.round_grid import IDLE
 from gavel_py.report.safe_text import clean, shortened
 from gavel_py.report.stay_lanes import Block
 from gavel_py.report.tones import LIGHT
+from gavel_py.report.wording import of_count
 
 __all__ = ["stays_figure"]
 
@@ -95,6 +96,5 @@ def _draw_names(axes: Axes, picture: StayPicture, lane: float) -> None:
         if kind.first:
             axes.axhline(kind.first, color=LIGHT["ink"], linewidth=1.2, zorder=4)
         place = max(kind.middle, place + apart)
-        count = kind.end - kind.first
-        text = f"{shortened(clean(kind.name), LONGEST_NAME)}: {count:,} GPU{'s' if count > 1 else ''}"
+        text = f"{shortened(clean(kind.name), LONGEST_NAME)}: {of_count(kind.end - kind.first, 'GPU')}"
         axes.text(1.005, place, text, transform=axes.get_yaxis_transform(), va="center", size=SMALL)
