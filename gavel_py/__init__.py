@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from gavel_py.problem import AllocationProblem
     from gavel_py.program import Program
     from gavel_py.proof import Proof
-    from gavel_py.report import check_plot, check_report, plot_rounds, read_failures, write_report
+    from gavel_py.report import check_plot, check_report, plot_rounds, write_report
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
-    from gavel_py.runs import OverTime, Run, Stay, read_runs, write_runs
+    from gavel_py.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
     from gavel_py.simulator import (
         Distribution,
         JobRecord,
@@ -193,9 +193,9 @@ _HOMES = {
     "program": ("Program",),
     "pairing": ("Pairs",),
     "proof": ("Proof",),
-    "report": ("check_plot", "check_report", "plot_rounds", "read_failures", "write_report"),
+    "report": ("check_plot", "check_report", "plot_rounds", "write_report"),
     "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
-    "runs": ("OverTime", "Run", "Stay", "read_runs", "write_runs"),
+    "runs": ("OverTime", "Run", "Stay", "read_failures", "read_runs", "write_runs"),
     "simulator": (
         "Distribution",
         "JobRecord",

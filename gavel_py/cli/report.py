@@ -15,7 +15,6 @@ __all__ = ["command"]
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 Labels = Mapping[str, str | float | None]
-Failure = tuple[Labels, str]
 
 
 @click.command("report")

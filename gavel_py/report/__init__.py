@@ -5,13 +5,12 @@ time_marks: round numbers and times along the picture; layout: where things stan
 
 Runs: settings: which are compared; estimates: means over seeds; measures: how metrics are shown; summary: the table; cast: who is
 drawn; load_charts, distribution_charts, time_charts, tradeoffs, place_charts: charts as data (charts), thinned; stay_lanes: where
-gangs were; tones: colours; figures: draws charts; embedding: makes them parts of a page; sections, page: the page; failed_cells:
-what failed; run_report: all.
+gangs were; tones: colours; figures: draws charts; embedding: makes them parts of a page; sections, page: the page; run_report:
+all.
 """
 
 from gavel_py.picture_files import check_plot, check_report
-from gavel_py.report.failed_cells import read_failures
 from gavel_py.report.rounds_plot import plot_rounds
 from gavel_py.report.run_report import write_report
 
-__all__ = ["check_plot", "check_report", "plot_rounds", "read_failures", "write_report"]
+__all__ = ["check_plot", "check_report", "plot_rounds", "write_report"]

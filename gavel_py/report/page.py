@@ -14,12 +14,12 @@ from gavel_py.report.measures import measure_of
 from gavel_py.report.safe_text import clean, label_text
 from gavel_py.report.sections import Section
 from gavel_py.report.tones import DARK, LIGHT
-from gavel_py.runs import METRICS
+from gavel_py.runs import METRICS, Labels
 
 __all__ = ["breakable", "failure_table", "page"]
 
 JOINTS = re.compile(r"[_,=:/.]")
-Failure = tuple[Mapping[str, str | float | None], str]
+Failure = tuple[Labels, str]
 
 
 def page(

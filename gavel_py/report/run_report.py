@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
@@ -11,14 +11,12 @@ from gavel_py.report.charts import Chart
 from gavel_py.report.safe_text import label_text
 from gavel_py.report.sections import Section, sections_of
 from gavel_py.report.settings import common_labels
-from gavel_py.runs import Run
+from gavel_py.runs import Labels, Run
 from gavel_py.writing import write_whole
 
 __all__ = ["write_report"]
 
 TITLE = "Runs compared"
-
-Labels = Mapping[str, str | float | None]
 
 
 def write_report(

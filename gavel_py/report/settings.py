@@ -17,8 +17,6 @@ __all__ = ["Group", "Setting", "common_labels", "settings_of"]
 COMPARED = ("policy", "load", "seed")
 """Labels by which runs differ within a setting; any other label that differs makes another setting."""
 
-Labels = Mapping[str, str | float | None]
-
 
 @dataclass(frozen=True, eq=False)
 class Group:

@@ -6,24 +6,23 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from gavel_py.errors import Fault, InputError
 from gavel_py.runs.cell_tables import check_schema
-from gavel_py.runs.documents import DAMAGED, document_of, run_from
-from gavel_py.runs.run import Run
+from gavel_py.runs.documents import document_of
+from gavel_py.runs.run import Labels, Run
 from gavel_py.sqlite_files import BUSY_SECONDS, clear_errors
 
-__all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed", "stored_runs"]
+__all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed"]
 
 Status = Literal["done", "failed"]
 
 INSERT = """INSERT OR REPLACE INTO cells (key, content, status, error, attempts, seconds, session, metrics, run, jobs)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-SELECT = """SELECT grid.labels, cells.status, cells.error, cells.attempts, cells.seconds, cells.metrics, cells.run
+SELECT = """SELECT grid.labels, cells.status, cells.error, cells.attempts, cells.seconds, cells.metrics
     FROM grid JOIN cells USING (key) ORDER BY grid.place"""
 
 
@@ -52,7 +51,7 @@ class GridPlace:
     """A place of the grid: the key of its cell, and what it is called there."""
 
     key: str
-    labels: Mapping[str, str | float | None]
+    labels: Labels
 
 
 def packed(run: Run) -> bytes:
@@ -129,7 +128,7 @@ class CellStore:
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return one row for each place of the grid whose cell has come to an end: labels, status, error, numbers."""
         with clear_errors(self.where):
-            return [_row(*each[:-1]) for each in self._connection.execute(SELECT)]
+            return [_row(*each) for each in self._connection.execute(SELECT)]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -141,23 +140,6 @@ class CellStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-
-
-def stored_runs(path: str | Path) -> list[Run]:
-    """Return the finished runs of the grid in a sweep's file; raises `InputError`."""
-    # rw falls back to reading only; it is needed to clean up after a sweep that was killed.
-    address = f"{Path(path).absolute().as_uri()}?mode=rw"
-    with clear_errors(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
-        check_schema(str(path), connection, make=False)
-        found = connection.execute(SELECT).fetchall()
-    try:
-        return [_run(labels, metrics, run) for labels, status, _, _, _, metrics, run in found if status == "done"]
-    except (*DAMAGED, zlib.error) as error:
-        raise InputError(Fault(str(path), "", f"is damaged: {type(error).__name__} {error}")) from None
-
-
-def _run(labels: str, metrics: str, run: bytes) -> Run:
-    return run_from(json.loads(zlib.decompress(run)) | {"labels": json.loads(labels), "metrics": json.loads(metrics)})
 
 
 def _row(

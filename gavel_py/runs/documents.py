@@ -11,7 +11,7 @@ import numpy as np
 from gavel_py.runs.numbers import array_of, list_of, values_of
 from gavel_py.runs.run import OverTime, Run, Stay
 
-__all__ = ["DAMAGED", "document_of", "run_from"]
+__all__ = ["DAMAGED", "document_of", "labels_from", "run_from"]
 
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
 """What `run_from` raises for a document that is no run."""
@@ -38,7 +38,7 @@ def run_from(document: Mapping[str, Any]) -> Run:
     """Return what `document_of` described; raises one of `DAMAGED` for what is no run."""
     over_time = document["over_time"]
     return Run(
-        labels=_labels(document["labels"]),
+        labels=labels_from(document["labels"]),
         metrics=_metrics(document["metrics"]),
         jct_seconds=array_of(document["jct_seconds"]),
         fairness=array_of(document["fairness"]),
@@ -70,7 +70,8 @@ def _over_time(document: Mapping[str, Any]) -> OverTime:
     )
 
 
-def _labels(labels: Mapping[str, Any]) -> dict[str, str | float | None]:
+def labels_from(labels: Mapping[str, Any]) -> dict[str, str | float | None]:
+    """Return the labels of a run, checked; raises one of `DAMAGED` for what are none."""
     return dict(_checked(each, (str, int, float)) for each in labels.items())
 
 

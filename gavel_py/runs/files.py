@@ -1,4 +1,4 @@
-"""Files of runs: those of a sweep, and JSON files that single runs are written to."""
+"""Files of runs: those of sweeps, and JSON files that single runs are written to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError
-from gavel_py.runs.cells import stored_runs
 from gavel_py.runs.documents import DAMAGED, document_of, run_from
-from gavel_py.runs.run import Run
+from gavel_py.runs.run import Labels, Run
+from gavel_py.runs.stored import stored_failures, stored_runs
 from gavel_py.writing import write_whole
 
-__all__ = ["read_runs", "write_runs"]
+__all__ = ["read_failures", "read_runs", "write_runs"]
 
 FORMAT, VERSION = "gavel-py runs", 1
 SQLITE = b"SQLite format 3\0"
@@ -26,18 +26,30 @@ def read_runs(path: str | Path) -> list[Run]:
     Of a store, they are those of the grid that was begun last; it may still be growing. Raises `InputError` for a file that is
     damaged, foreign or of another version.
     """
-    try:
-        with open(path, "rb") as file:
-            head = file.read(len(SQLITE))
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
-    return stored_runs(path) if head == SQLITE else _from_document(path, reading.json_document(path))
+    return stored_runs(path) if _is_store(path) else _from_document(path, reading.json_document(path))
+
+
+def read_failures(path: str | Path) -> list[tuple[Labels, str]]:
+    """Return (labels, error) of each cell that failed in the store of a sweep, in the order of its grid; none of other files.
+
+    Raises `InputError` for a file that cannot be read, and for a store that is damaged, foreign or of another version.
+    """
+    return stored_failures(path) if _is_store(path) else []
 
 
 def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
     """Write runs to a JSON file, whole or not at all; raises `InputError` where it cannot be written."""
     document = {"format": FORMAT, "version": VERSION, "runs": [document_of(run) for run in runs]}
     write_whole(path, json.dumps(document, allow_nan=False).encode() + b"\n")
+
+
+def _is_store(path: str | Path) -> bool:
+    """Whether a file is an SQLite database, as those of sweeps are."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
 def _from_document(path: str | Path, document: Any) -> list[Run]:

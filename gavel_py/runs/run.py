@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["METRICS", "OverTime", "Run", "Stay"]
+__all__ = ["METRICS", "Labels", "OverTime", "Run", "Stay"]
 
 FloatArray = NDArray[np.float64]
+Labels = Mapping[str, str | float | None]
 
 METRICS = {
     "mean_jct_seconds": "mean completion time of the finished jobs, from arrival to end",
@@ -74,7 +75,7 @@ class Run:
     each gang was, empty where that was not kept; shares: {job type: {accelerator type: mean share of the time of its jobs}}.
     """
 
-    labels: Mapping[str, str | float | None]
+    labels: Labels
     metrics: Mapping[str, float | None]
     jct_seconds: FloatArray = field(default_factory=lambda: np.zeros(0))
     fairness: FloatArray = field(default_factory=lambda: np.zeros(0))

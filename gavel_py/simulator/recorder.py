@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation
 from gavel_py.rounds import Round
-from gavel_py.runs import Run
+from gavel_py.runs import Labels, Run
 from gavel_py.runs.curves import Curves
 from gavel_py.runs.held import Held
 from gavel_py.runs.numbers import quantiles
@@ -75,7 +75,7 @@ class RunRecorder:
         self._curves.add(self._simulation.now, used - self._used, prices, self._active, promised, self._delivered)
         self._used, self._active, self._delivered = used, 0, 0
 
-    def run(self, labels: Mapping[str, str | float | None], summary: Summary, isolated: Mapping[str, float] | None = None) -> Run:
+    def run(self, labels: Labels, summary: Summary, isolated: Mapping[str, float] | None = None) -> Run:
         """Return the run, when jobs that are still in the system have been told of (`job`), as the simulation's result has them.
 
         isolated: {job_id: completion time} of the same trace under the policy `isolated`, for finish-time fairness.

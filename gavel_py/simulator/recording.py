@@ -10,7 +10,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy
-from gavel_py.runs import Run
+from gavel_py.runs import Labels, Run
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.recorder import RunRecorder
 from gavel_py.workloads import Submission
@@ -24,7 +24,7 @@ def record_run(
     profile: Profile,
     policy: str | Policy = "max_min_fairness",
     *,
-    labels: Mapping[str, str | float | None] | None = None,
+    labels: Labels | None = None,
     stays: bool = False,
     isolated: Mapping[str, float] | None = None,
     until_seconds: float = math.inf,

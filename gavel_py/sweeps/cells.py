@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gavel_py import __version__
+from gavel_py.runs import Labels
 from gavel_py.sweeps.parts import Part
 from gavel_py.sweeps.scenario import Source
 
 __all__ = ["Cell", "Task"]
-
-Labels = Mapping[str, str | float | None]
 
 
 @dataclass(frozen=True, eq=False)

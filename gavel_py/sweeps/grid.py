@@ -12,7 +12,8 @@ from typing import Any
 from gavel_py import __version__
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.policies import resolve_policy
-from gavel_py.sweeps.cells import Cell, Labels, Task
+from gavel_py.runs import Labels
+from gavel_py.sweeps.cells import Cell, Task
 from gavel_py.sweeps.cluster_axis import cluster_choice, profile_choice
 from gavel_py.sweeps.parts import Choice, Part
 from gavel_py.sweeps.policy_axis import policy_choice, policy_content

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gavel_py.runs import Labels
 from gavel_py.runs.cells import CellStore, GridPlace
-from gavel_py.sweeps.cells import Labels
 from gavel_py.sweeps.checking import check_cells
 from gavel_py.sweeps.dispatching import Dispatcher
 from gavel_py.sweeps.estimating import Estimate, estimated

@@ -18,7 +18,7 @@ from gavel_py.sweeps.parts import Choice, Part
 from gavel_py.sweeps.spec import Asked
 from gavel_py.validation import Name, Record
 
-__all__ = ["policy_choice"]
+__all__ = ["policy_choice", "policy_content"]
 
 
 class PolicyEntry(Record):

@@ -123,6 +123,16 @@ def test_a_store_that_is_not_as_it_should_be_is_told(tmp_path: Path, statement: 
     assert str(caught.value).startswith(f"{tmp_path / 'sweep.sqlite'}: {said}")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE grid SET labels = '[1]'", "UPDATE grid SET labels = 'no JSON'", """UPDATE grid SET labels = '{"policy": []}'"""],
+)
+def test_failures_whose_labels_are_damaged_are_told(tmp_path: Path, statement: str) -> None:
+    changed(tmp_path / "sweep.sqlite", statement)
+    with pytest.raises(gp.InputError, match="is damaged: "):
+        gp.read_failures(tmp_path / "sweep.sqlite")
+
+
 def test_a_store_that_is_cut_off_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "sweep.sqlite"
     stored(path)
