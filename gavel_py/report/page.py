@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from gavel_py.report.charts import Table
 from gavel_py.report.estimates import CONFIDENCE
 from gavel_py.report.measures import measure_of
-from gavel_py.report.safe_text import clean, label_text
+from gavel_py.report.safe_text import UNKNOWN, clean, label_text
 from gavel_py.report.sections import Section
 from gavel_py.report.tones import DARK, LIGHT
 from gavel_py.runs import METRICS, Labels
@@ -58,7 +58,7 @@ def failure_table(failures: Iterable[Failure]) -> Table | None:
     failed = [({clean(str(k)): label_text(v) for k, v in labels.items() if v is not None}, error) for labels, error in failures]
     names = list(dict.fromkeys(name for labels, _ in failed for name in labels))
     rows = [
-        [*(labels.get(name, "–") for name in names), "\n".join(map(clean, str(error).splitlines()))] for labels, error in failed
+        [*(labels.get(name, UNKNOWN) for name in names), "\n".join(map(clean, str(error).splitlines()))] for labels, error in failed
     ]
     return Table([*names, "error"], rows, text_columns=len(names) + 1) if rows else None
 

@@ -16,7 +16,9 @@ from gavel_py.runs import Run, Stay
 
 __all__ = ["heat_chart", "stays_chart"]
 
-MOST_ROWS = 30
+MOST_JOB_TYPES = 30
+"""Rows of a heat map."""
+
 STRETCHES = 800
 MOST_SHAPES, MOST_ROWS = 1500, 620
 """Stays drawn as shapes, of more an image is made; and GPUs that it shows, of more each so many-th."""
@@ -33,7 +35,7 @@ def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
     values = np.array([[shares.get(kind, np.nan) for kind in types] for shares in run.shares.values()])
     names = [clean(job_type) or "(not said)" for job_type in run.shares]
     rows = [[job_type, *map(short, row)] for job_type, row in zip(names, values.tolist(), strict=True)]
-    drawn = np.sort(np.argsort(-np.nansum(values, axis=1), kind="stable")[:MOST_ROWS])
+    drawn = np.sort(np.argsort(-np.nansum(values, axis=1), kind="stable")[:MOST_JOB_TYPES])
     told = "The mean part of its time that a job of each type was on each type of accelerator."
     if len(drawn) < len(names):
         told += f" Drawn are the {len(drawn)} of {len(names)} job types with the most time; the table has all."

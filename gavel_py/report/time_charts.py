@@ -51,8 +51,9 @@ def time_charts(cast: Cast) -> Iterator[Chart]:
     ]
     if not courses:
         return
-    seeds = sorted({label_text(run.labels.get("seed")) for _, run in cast.examples})
-    of_runs = f"One run of each policy (seed {', '.join(seeds)})." if len(courses) > 1 else ""
+    seeds = sorted({label_text(run.labels["seed"]) for _, run in cast.examples if run.labels.get("seed") is not None})
+    of_seed = f" (seed {', '.join(seeds)})" if seeds else ""
+    of_runs = f"One run of each policy{of_seed}." if len(courses) > 1 else ""
     drawn = _Drawn(cast, courses, Measure("time", "time").unit(course.limits[-1] for course in courses), of_runs)
     yield from drawn.by_type("utilization-over-time", "GPUs in use", "share in use", lambda each: each.used, high=1.02)
     yield from drawn.delivery()

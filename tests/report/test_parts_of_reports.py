@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,13 +14,19 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 import gavel_py as gp
+from gavel_py.report.cast import cast_of
+from gavel_py.report.charts import Heat
 from gavel_py.report.estimates import Estimate, estimate
 from gavel_py.report.figures.frame import limits_of
 from gavel_py.report.measures import short
+from gavel_py.report.place_charts import heat_chart
+from gavel_py.report.settings import settings_of
 from gavel_py.report.stay_lanes import stay_grid, stay_lanes
 from gavel_py.report.thinning import quantiles, stretches, thinned
+from gavel_py.report.time_charts import time_charts
 from gavel_py.report.tones import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES
 from gavel_py.report.tradeoffs import not_beaten
+from tests.report.some_runs import some_run
 from tests.report.test_rounds_plot import EYES
 
 NUMBERS = st.floats(-1e6, 1e6)
@@ -189,3 +196,21 @@ def test_axes_show_every_mean_and_no_more_than_twice_of_them(given_pairs: list[t
     assert all(low <= mean <= high for mean in means)
     assert high <= max(2.3 * max(map(abs, means)) + 0.3 * abs(min(means)), 0.5)
     assert low >= 0 or min(means) <= 0
+
+
+def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> None:
+    shares = {f"type-{n}": {"v100": n / 100} for n in range(100)}
+    (chart,) = heat_chart("shares", "Time by accelerator", gp.Run({}, {}, shares=shares))
+    assert isinstance(chart.drawing, Heat)
+    assert list(chart.drawing.rows) == [f"type-{n}" for n in range(70, 100)]
+    assert len(chart.table.rows) == 100
+    assert "Drawn are the 30 of 100 job types with the most time" in chart.told
+
+
+@pytest.mark.parametrize(("seed", "said"), [(7, "One run of each policy (seed 7)."), (None, "One run of each policy.")])
+def test_charts_of_one_run_of_each_policy_tell_its_seed_if_it_has_one(seed: int | None, said: str) -> None:
+    runs = [some_run(policy, 2.0, 0, jobs=20) for policy in ("fifo", "las")]
+    (setting,) = settings_of([replace(run, labels={"policy": run.labels["policy"], "seed": seed}) for run in runs])
+    charts = list(time_charts(cast_of(setting)))
+    assert charts
+    assert all(chart.told.endswith(said) for chart in charts)
