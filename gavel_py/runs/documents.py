@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,7 +17,8 @@ __all__ = ["DAMAGED", "document_of", "labels_from", "run_from"]
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
 """What `run_from` raises for a document that is no run."""
 
-STAY = tuple(field.name for field in fields(Stay))
+KINDS = {"str": (str,), "int": (int,), "float": (int, float)}
+STAY = {field.name: KINDS[str(field.type)] for field in fields(Stay)}
 BY_TYPE = ("used", "prices")
 OVER_ALL = ("seconds", "active_jobs", "promised_gpu_seconds", "delivered_gpu_seconds")
 
@@ -43,7 +45,7 @@ def run_from(document: Mapping[str, Any]) -> Run:
         jct_seconds=array_of(document["jct_seconds"]),
         fairness=array_of(document["fairness"]),
         over_time=None if over_time is None else _over_time(over_time),
-        stays=tuple(Stay(*each) for each in document["stays"]),
+        stays=tuple(map(_stay, document["stays"])),
         shares={job_type: {name: float(part) for name, part in each.items()} for job_type, each in document["shares"].items()},
     )
 
@@ -68,6 +70,13 @@ def _over_time(document: Mapping[str, Any]) -> OverTime:
         promised_gpu_seconds=over_all["promised_gpu_seconds"],
         delivered_gpu_seconds=over_all["delivered_gpu_seconds"],
     )
+
+
+def _stay(values: Sequence[Any]) -> Stay:
+    for (name, kinds), value in zip(STAY.items(), values, strict=True):
+        if type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value)):
+            raise TypeError(f"{name!r} of a stay is {value!r}")
+    return Stay(*values)
 
 
 def labels_from(labels: Mapping[str, Any]) -> dict[str, str | float | None]:

@@ -169,6 +169,16 @@ def test_curves_of_different_lengths_are_told(tmp_path: Path) -> None:
         gp.read_runs(tmp_path / "runs.json")
 
 
+@pytest.mark.parametrize(("place", "value"), [(0, 7), (4, "four"), (4, True), (5, None), (6, float("inf"))])
+def test_a_stay_that_is_none_is_told(tmp_path: Path, place: int, value: object) -> None:
+    document = document_of(example("fifo")) | {"stays": [["a", "A3C", "node", "v100", 4, 0.0, 10]]}
+    assert run_from(document).stays == (gp.Stay("a", "A3C", "node", "v100", 4, 0.0, 10),)
+    document["stays"][0][place] = value
+    (tmp_path / "runs.json").write_text(json.dumps({"format": "gavel-py runs", "version": 1, "runs": [document]}))
+    with pytest.raises(gp.InputError, match=r"is damaged or was changed by hand: TypeError '.*' of a stay is"):
+        gp.read_runs(tmp_path / "runs.json")
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(gp.InputError, match="cannot be read: No such file"):
         gp.read_runs(tmp_path / "absent")
