@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +9,7 @@ from typing import Any, Literal
 
 from gavel_py import __version__
 from gavel_py.runs import Labels
-from gavel_py.sweeps.parts import Part
+from gavel_py.sweeps.parts import Part, digest, plain_text
 from gavel_py.sweeps.scenario import Source
 
 __all__ = ["Cell", "Task"]
@@ -49,12 +47,12 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """A checksum of its content."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return digest(self.content)
 
-    @cached_property
+    @property
     def text(self) -> str:
         """Its content as JSON."""
-        return json.dumps(self.content, sort_keys=True, separators=(",", ":"))
+        return plain_text(self.content)
 
     def task_with(self, isolated: bytes | None) -> Task:
         """Return what is to be played; isolated: what the cell that it needs has kept."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Choice", "Part", "digest"]
+__all__ = ["Choice", "Part", "digest", "plain_text"]
 
 MOST_UNPACKED = 32
 
@@ -41,10 +41,14 @@ class Choice:
     part: Part
 
 
+def plain_text(content: Any) -> str:
+    """Return plain data as JSON; that of two is the same just if they are."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
 def digest(content: Any) -> str:
-    """Return a checksum of plain data; that of two is the same just if they are."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return a checksum of plain data."""
+    return hashlib.sha256(plain_text(content).encode()).hexdigest()
 
 
 @lru_cache(maxsize=MOST_UNPACKED)

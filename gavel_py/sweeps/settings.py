@@ -51,12 +51,13 @@ class Settings(Record):
         return any(getattr(self, name) for name in RANDOM)
 
     def arguments(self, path: Callable[[str], Path], where: Callable[..., str]) -> dict[str, Any]:
-        """Return the arguments of `record_run`, files read; path: from a text to a path; where: for faults."""
+        """Return arguments of `Simulation`, and until_seconds, files read; path: from a text to a path; where: for faults."""
         given = self.model_dump(exclude_unset=True, exclude={"node_mtbf_hours", "node_repair_hours", "maintenance"})
         failures = self._failures(where)
         windows: list[NodeWindow] = [window for file in self.maintenance for window in read_maintenance(path(file))]
-        until = {} if given.pop("until_seconds", None) is None else {"until_seconds": self.until_seconds}
-        return given | until | ({"node_failures": failures} if failures else {}) | ({"maintenance": windows} if windows else {})
+        if self.until_seconds is None:
+            given.pop("until_seconds", None)
+        return given | ({"node_failures": failures} if failures else {}) | ({"maintenance": windows} if windows else {})
 
     def _failures(self, where: Callable[..., str]) -> NodeFailures | None:
         mtbf, repair = self.node_mtbf_hours, self.node_repair_hours
