@@ -55,8 +55,8 @@ class Dispatcher:
         self._unwritten: list[StoredCell] = []
         self._written = self._began
 
-    def run(self) -> bool:
-        """Play all cells; return whether all have come to an end. After an error, what has ended is stored."""
+    def run(self) -> None:
+        """Play all cells, or those that have begun when it is to stop. After an error, what has ended is stored."""
         try:
             self._on_progress(self.progress)
             while self._waiting or self._playing:
@@ -68,7 +68,6 @@ class Dispatcher:
                     self._write()
         finally:
             self._write()
-        return len(self._ended) == len(self._cells)
 
     @property
     def progress(self) -> Progress:
@@ -98,8 +97,9 @@ class Dispatcher:
         self._waiting.extendleft(reversed(blocked))
 
     def _jobs_of(self, key: str) -> bytes | None:
-        self._write()
-        return self._store.jobs_of(key)
+        """What a cell keeps of its jobs, which may not have been written yet."""
+        unwritten = next((cell for cell in self._unwritten if cell.key == key), None)
+        return self._store.jobs_of(key) if unwritten is None else unwritten.jobs
 
     def _collect(self) -> None:
         """Take up what has ended, and wait for it a little."""
@@ -118,9 +118,9 @@ class Dispatcher:
             ended = Ended(cell.key, 0.0, f"its process died {MOST_ATTEMPTS} times: it was killed, ran out of memory, or crashed")
         except BrokenExecutor as error:
             raise ExecutorError(f"what played the cells broke: {error}; the same sweep goes on from here") from error
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  one that was to end its process, too
             ended = Ended(cell.key, 0.0, f"{type(error).__name__}: {error}")
         self._note(cell, ended)
 

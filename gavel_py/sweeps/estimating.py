@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from gavel_py.errors import GavelWarning
 from gavel_py.simulator.engine import Simulation
 from gavel_py.sweeps.cells import Cell
 from gavel_py.sweeps.playing import play, simulation_of
@@ -33,7 +35,7 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """The time until the end, if cells can be handed out evenly."""
-        return self.cell_seconds / max(1, self.workers)
+        return self.cell_seconds / self.workers
 
 
 def estimated(left: Iterable[Cell], ended: Mapping[str, list[float]], workers: int) -> Estimate:
@@ -68,11 +70,16 @@ def _probed(cell: Cell) -> float:
     if task.mode == "solve":
         play(task)
         return time.perf_counter() - started
-    simulation, until = simulation_of(task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GavelWarning)  # told when the sweep was planned
+        simulation, until = simulation_of(task)
     began = time.perf_counter()  # what is made once for all policies does not count for each
     more = True
     while more and simulation.now < until and time.perf_counter() - began < PROBE_SECONDS:
-        more = simulation.step(until)
+        try:
+            more = simulation.step(until)
+        except (Exception, SystemExit):  # noqa: BLE001  what goes wrong is the end of its cell only, also when it is played
+            more = False
     seconds = time.perf_counter() - began
     done = 1.0 if not more or simulation.now >= until else _done(simulation, len(scenario_of(task.source).trace))
     return seconds / max(done, LEAST_DONE)

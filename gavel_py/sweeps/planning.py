@@ -59,24 +59,24 @@ class SweepPlan:
 
     def kept(self) -> dict[str, int]:
         """Return how many of the cells the store has, by status: "done", "failed"."""
-        with self._store(read_only=True) as store:
+        with self._store(make=False) as store:
             statuses = store.statuses()
         found = [statuses[cell.key] for cell in self._cells if cell.key in statuses]
         return {status: found.count(status) for status in ("done", "failed")}
 
-    def estimate(self, workers: int | None = None) -> Estimate:
-        """Return how long the cells that are left will take on so many workers, by default all cores.
+    def estimate(self, workers: int | None = None, *, retry_failed: bool = False) -> Estimate:
+        """Return how long `play` will take with so many workers, by default as many as there are cores.
 
         From the times of cells that have been played; a policy without any is probed: a cell of it is played for a second.
         """
-        with self._store(read_only=True) as store:
-            seconds = store.seconds()
-        left = [cell for cell in self._cells if cell.key not in seconds]
+        with self._store(make=False) as store:
+            seconds, settled = store.seconds(), _settled(store, retry_failed)
+        left = [cell for cell in self._cells if cell.key not in settled]
         ended: dict[str, list[float]] = {}
         for cell in self._cells:
             if cell.key in seconds:
                 ended.setdefault(str(cell.labels["policy"]), []).append(seconds[cell.key])
-        return estimated(left, ended, workers or usable_cores())
+        return estimated(left, ended, _count(workers, len(left)))
 
     def play(
         self,
@@ -98,19 +98,30 @@ class SweepPlan:
         with self._store() as store:
             grid = [GridPlace(cell.key, cell.labels) for cell in self._grid.cells]
             store.begin(self._document, versions(), datetime.now(UTC).isoformat(timespec="seconds"), grid)
-            statuses = store.statuses()
-            ended = {key: status for key, status in statuses.items() if not (retry_failed and status == "failed")}
-            if any(cell.key not in ended for cell in self._cells):
-                with _executor(executor, min(workers or usable_cores(), len(self._cells))) as (used, window):
+            ended = _settled(store, retry_failed)
+            left = sum(cell.key not in ended for cell in self._cells)
+            if left:
+                with _executor(executor, _count(workers, left)) as (used, window):
                     Dispatcher(self._cells, ended, store, used, window, on_progress, is_stopped).run()
             else:
                 failed = sum(ended[cell.key] == "failed" for cell in self._cells)
                 on_progress(Progress(len(self), len(self) - failed, failed, len(self), 0.0))
             return aligned(store.rows())
 
-    def _store(self, *, read_only: bool = False) -> CellStore:
-        missing = self.results is None or not self.results.exists()
-        return CellStore(None if read_only and missing else self.results)
+    def _store(self, *, make: bool = True) -> CellStore:
+        """The file of the results, or an empty one in memory where there is none and none is to be made."""
+        is_there = self.results is not None and self.results.exists()
+        return CellStore(self.results if make or is_there else None)
+
+
+def _settled(store: CellStore, retry_failed: bool) -> dict[str, str]:
+    """{key: status} of the cells that are not played again."""
+    return {key: status for key, status in store.statuses().items() if not (retry_failed and status == "failed")}
+
+
+def _count(workers: int | None, left: int) -> int:
+    """How many processes play: no more than there are cells."""
+    return max(1, min(workers or usable_cores(), left))
 
 
 @contextmanager

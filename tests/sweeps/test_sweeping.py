@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.sweeps.dispatching import ExecutorError
+from gavel_py.sweeps.dispatching import PAUSE_SECONDS, ExecutorError
+from gavel_py.sweeps.estimating import Estimate
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -106,6 +107,34 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert again == rows  # nothing was played again, not even what has failed
     assert [(each.done, each.failed, each.kept, each.left) for each in told] == [(6, 6, 12, 0)]
     assert timeless(gp.sweep(spec, workers=1, retry_failed=True)) == timeless(rows)
+
+
+def test_cells_that_have_failed_count_as_left_only_if_they_are_to_be_tried_again(tmp_path: Path) -> None:
+    plan = gp.plan_sweep(solves(Failing(), seeds=2) | {"results": str(tmp_path / "s.sqlite")})
+    assert plan.estimate(8).workers == 2  # no more processes than cells
+    plan.play(workers=1)
+    assert plan.estimate(8) == Estimate(0.0, 1, "nothing is left")
+    assert plan.estimate(8, retry_failed=True).cell_seconds > 0
+
+
+@pytest.mark.parametrize("policy", [Failing(), Leaving()])
+def test_a_policy_that_fails_does_not_stop_the_estimate(policy: gp.Policy) -> None:
+    assert 0 < gp.plan_sweep(simulations(policy, seeds=1)).estimate(1).cell_seconds < 60
+
+
+@pytest.mark.filterwarnings("error::gavel_py.GavelWarning")
+def test_what_was_told_when_the_sweep_was_planned_is_not_told_by_its_estimate() -> None:
+    clusters = [{"v100": gpus, "t4": 1} for gpus in range(1, 13)]
+    with pytest.warns(gp.GavelWarning, match="1 GPUs are left out"):
+        plan = gp.plan_sweep(simulations("fifo", seeds=1, clusters=clusters))
+    assert plan.estimate(1).cell_seconds > 0
+
+
+def test_progress_is_told_ten_times_a_second_at_most(threads: ThreadPoolExecutor) -> None:
+    told: list[gp.Progress] = []
+    gp.sweep(simulations(seeds=12, fairness=True), executor=threads, on_progress=told.append)
+    assert told[-1].left == 0
+    assert len(told) <= told[-1].seconds / PAUSE_SECONDS + 3  # at the beginning and at the end besides
 
 
 @pytest.mark.parametrize(("times", "status", "attempts"), [(1, "done", 2), (2, "failed", 2)])

@@ -44,7 +44,7 @@ def command(context: click.Context, request: Request) -> None:
     with warnings_shown():
         plan = gp.plan_sweep(request.spec or {}, **changes_of(request))
     if request.dry_run:
-        click.echo(grid_text(plan, request.workers), nl=False)
+        click.echo(grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
         return
     with warnings_shown(), interruptible(SAID) as interrupt, progress(request.with_progress) as show, _engine(request) as executor:
         try:
@@ -97,9 +97,9 @@ def _tell(
         for path in request.export:
             gp.write_table(path, rows)
         click.echo(ended_text(plan, rows), nl=False)
-    where = f"; results in {plan.results}" if plan.results is not None else ""
     if plan.results is not None:
-        click.echo(f"{counted(len(plan), 'cell')}: {kept['done']} done, {kept['failed']} failed, {left} left{where}", err=True)
+        told = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"
+        click.echo(f"{counted(len(plan), 'cell')}: {told}", err=True)
     if interrupted:
         if plan.results is not None and left:
             click.echo("The same command goes on from here.", err=True)

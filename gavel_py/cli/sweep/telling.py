@@ -36,7 +36,7 @@ MOST_LINES = 60
 Row = Mapping[str, str | float | None]
 
 
-def grid_text(plan: gp.SweepPlan, workers: int | None) -> str:
+def grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -> str:
     """Return the axes of the grid, how many of its cells are stored, and how long the others will take."""
     lines = [_axis(words, [labels[axis] for labels in plan.labels]) for axis, words in AXES.items()]
     more = f", and {plan.yardsticks} of the policy isolated to compare with" if plan.yardsticks else ""
@@ -44,7 +44,7 @@ def grid_text(plan: gp.SweepPlan, workers: int | None) -> str:
     kept = plan.kept()
     if any(kept.values()):
         lines.append(f"stored in {plan.results}: {kept['done']:,} done, {kept['failed']:,} failed")
-    estimate = plan.estimate(workers)
+    estimate = plan.estimate(workers, retry_failed=retry_failed)
     if estimate.cell_seconds:
         on = counted(estimate.workers, "process") if estimate.workers == 1 else f"{estimate.workers} processes"
         lines.append(f"estimate: {time_text(estimate.seconds)} on {on}, {time_text(estimate.cell_seconds)} one after the other")
