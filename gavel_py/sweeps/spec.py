@@ -16,6 +16,10 @@ from gavel_py.validation import Integer, Name, Positive, Record
 
 __all__ = ["Asked", "Spec", "read_spec"]
 
+PATHS = ("results", "throughputs")
+FILES = ("traces", "file", "durations", "clusters", "cluster", "constraints", "maintenance", "profile")
+"""Keys of a spec, at any depth, whose values are paths, and those whose values are if there is such a file."""
+
 Where = Callable[..., str]
 """The place of an entry, by its way from the top, in the user's words."""
 
@@ -76,7 +80,7 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         folder = Path(source).parent
         if not isinstance(document, dict):
             raise InputError(Fault(str(source), "", "must be a mapping with the keys policies, traces and clusters"))
-    at_home = {key: _from_here(key, value) for key, value in changes.items()} if folder != Path() else changes
+    at_home = {key: _from_here(value, key) for key, value in changes.items()} if folder != Path() else changes
     document = {str(key): value for key, value in document.items()} | dict(at_home)
 
     def where(*place: object) -> str:
@@ -103,17 +107,14 @@ def _placed(kind: type[Any], fields: Mapping[str, Any], where: Where, above: tup
         raise InputError(*(dataclasses.replace(f, where=where(*place), field=".".join(place)) for f, place in faults)) from None
 
 
-def _from_here(key: str, value: Any) -> Any:
-    """Make paths in what was given beside a file independent of where that file is."""
-    if key in ("results", "throughputs") and isinstance(value, str | Path):
-        return str(Path(value).absolute())
-    if key in ("traces", "clusters") and isinstance(value, list | tuple):
-        return [_absolute(each) for each in value]
-    return _absolute(value)
-
-
-def _absolute(value: Any) -> Any:
-    return str(Path(value).absolute()) if isinstance(value, str | Path) and Path(value).is_file() else value
+def _from_here(value: Any, key: str) -> Any:
+    """Make paths in what was given beside a file, under this key, independent of where that file is."""
+    if isinstance(value, Mapping):
+        return {name: each if name == "options" else _from_here(each, name) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_from_here(each, key) for each in value]
+    is_path = key in PATHS or (key in FILES and isinstance(value, str | Path) and Path(value).is_file())
+    return str(Path(value).absolute()) if is_path and isinstance(value, str | Path) else value
 
 
 def _check(asked: Asked) -> None:

@@ -127,6 +127,36 @@ def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
     assert [labels["trace"] for labels in changed.labels] == ["u.csv"]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"traces": [{"file": "u.csv", "name": "mine"}]},
+        {"traces": [{"generate": {"jobs": 2, "durations": "w.csv"}}]},
+        {"clusters": {"cluster": "d.yaml", "name": "mine"}},
+        {"policies": [{"policy": "fifo", "constraints": ["k.yaml"]}]},
+        {"settings": {"maintenance": "m.csv"}},
+        {"policies": "fifo"},
+    ],
+)
+def test_paths_inside_of_what_is_given_beside_a_file_are_from_where_we_are_too(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = tmp_path / "specs", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "u.csv").write_text("job_id,job_type,total_steps\na,A3C,1\n")
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    (here / "w.csv").write_text(gp.trace_text(gp.generate_trace(2, profile, jobs_per_hour=4)))
+    (here / "d.yaml").write_text("nodes:\n  - {name: a, accelerator: v100, num_gpus: 8}\n")
+    (here / "k.yaml").write_text("constraints:\n  - {kind: quota, tenant: a, share: 0.5}\n")
+    (here / "m.csv").write_text("node,start_seconds,end_seconds\nn,0,10\n")
+    (here / "fifo").write_text("a file of the name of a policy")
+    (folder / "c.yaml").write_text("nodes:\n  - {name: n, accelerator: v100, num_gpus: 8}\n")
+    (folder / "s.yaml").write_text("policies: fifo\ntraces: [{generate: {jobs: 3}}]\nclusters: c.yaml\n")
+    assert len(gp.plan_sweep("../specs/s.yaml", **changes)) == 1
+
+
 def test_the_grid_is_the_product_with_policies_side_by_side() -> None:
     spec = simulations("fifo", "isolated", seeds=2, clusters=["v100:4", "k80:4/2"], round_seconds=[360, 60]) | {"loads": [1, 2, 3]}
     labels = gp.plan_sweep(spec).labels
