@@ -1,4 +1,4 @@
-"""Files of pictures and reports: which there can be, and whether one can be made."""
+"""Files that take long to make, such as pictures and reports: which there can be, and whether one can be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["FORMATS", "check_folder", "check_plot", "check_report"]
+__all__ = ["FORMATS", "check_folder", "check_place", "check_plot", "check_report"]
 
 FORMATS = {".svg": "svg", ".png": "png"}
 PAGES = (".html", ".htm")
@@ -22,7 +22,7 @@ def check_plot(path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(Fault(str(path), "", "a picture is drawn as .svg or .png; give the file one of these endings"))
-    _check_place(Path(path))
+    check_place(Path(path))
     _check_libraries("pictures", ["matplotlib"])
 
 
@@ -34,7 +34,7 @@ def check_report(path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in PAGES and not _is_stream(Path(path)):
         raise InputError(Fault(str(path), "", "a report is written as .html; give the file this ending"))
-    _check_place(Path(path))
+    check_place(Path(path))
     _check_libraries("reports", ["matplotlib", "jinja2"])
 
 
@@ -43,10 +43,11 @@ def check_folder(path: str | Path) -> None:
     place = Path(path)
     if place.exists() and not place.is_dir():
         raise InputError(Fault(str(path), "", "is a file, where a folder is to be"))
-    _check_place(place / "file" if place.is_dir() else place)
+    check_place(place / "file" if place.is_dir() else place)
 
 
-def _check_place(place: Path) -> None:
+def check_place(place: Path) -> None:
+    """Raise `InputError` unless a file can be put there: a folder that is not there, or may not be written to, holds none."""
     if not place.parent.is_dir():
         raise InputError(Fault(str(place), "", f"cannot be written: there is no folder {str(place.parent)!r}"))
     if place.is_dir():

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.picture_files import check_place
 from gavel_py.writing import write_whole
 
 __all__ = ["Row", "aligned", "check_table", "write_table"]
@@ -25,10 +26,15 @@ def aligned(rows: Sequence[Row]) -> list[dict[str, str | float | None]]:
 
 
 def check_table(path: str | Path) -> None:
-    """Raise `InputError` for a name that does not tell the format, and for Parquet without what it needs."""
+    """Say beforehand whether a table can be written to `path`.
+
+    Raises `InputError` for a name that does not tell the format, a folder that is not there or may not be written to, and for
+    Parquet without what it needs.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {' or '.join(SUFFIXES)}"))
+    check_place(Path(path))
     if suffix == ".parquet":
         try:
             import pyarrow.parquet  # noqa: F401

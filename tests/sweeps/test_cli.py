@@ -98,6 +98,7 @@ def test_cells_that_fail_are_told_and_the_exit_code_says_so(gavel: Gavel) -> Non
         (["absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
         ([*SOLVE, "--seed", "4-1"], "'4-1' is neither a seed nor a range of them, as in 0-4"),
         ([*SOLVE, "--export", "rows.txt"], "rows.txt: cannot tell the format from the name; it must end in .csv or .parquet"),
+        ([*SOLVE, "--export", "no/rows.csv"], "no/rows.csv: cannot be written: there is no folder 'no'"),
         ([*SOLVE, "--load", "3"], "loads: is about time"),
         ([*SOLVE, "--scheduler", "tcp://x:1"], "--scheduler names that of a Dask cluster; give --engine dask with it"),
         ([*SOLVE, "--engine", "dask", "--scheduler", "tcp://x:1"], "--workers says how many processes to begin"),
@@ -108,6 +109,7 @@ def test_what_is_wrong_is_told(gavel: Gavel, options: list[str], said: str) -> N
     assert outcome.code == 2
     assert said in outcome.err
     assert outcome.out == ""
+    assert "cells done" not in outcome.err  # before anything is played
 
 
 def test_progress_is_told_in_a_line() -> None:
