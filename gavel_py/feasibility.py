@@ -19,7 +19,6 @@ from gavel_py.solver import LinearSolver
 
 __all__ = ["check_rules"]
 
-Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Item = TypeVar("Item")

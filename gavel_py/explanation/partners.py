@@ -21,9 +21,6 @@ __all__ = ["held_gpus", "partners_of", "together"]
 
 Floats = NDArray[np.float64]
 
-SOME = 1e-9
-"""Time that is more than none."""
-
 SMALL = 1e-7
 """Of what the dearest columns of both lose: less is nothing."""
 

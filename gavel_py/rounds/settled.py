@@ -14,7 +14,6 @@ from gavel_py.rounds.scheduler_state import SchedulerState
 
 __all__ = ["settled"]
 
-Floats = NDArray[np.float64]
 
 NONE = 5e-7
 """Rounds; a mechanism rounds what is owed, and sees nothing of less."""

@@ -22,12 +22,12 @@ __all__ = ["policy_choice", "policy_content"]
 
 
 class PolicyEntry(Record):
-    """An entry of `policies` that is a mapping."""
+    """An entry of `policies` that is a mapping; policy: a name, or a policy that is there already."""
 
     label: ClassVar[str] = "policy"
     identifier: ClassVar[str] = "policy"
 
-    policy: Name
+    policy: Any
     options: dict[str, Any] = Field(default_factory=dict)
     constraints: list[Name] = Field(default_factory=list)
     name: Name | None = None
@@ -63,6 +63,8 @@ def policy_content(policy: Policy) -> Any:
 
 
 def _of_entry(asked: Asked, entry: PolicyEntry) -> Policy:
+    if not isinstance(entry.policy, str | Policy):
+        raise InputError(Fault("", "policy", f"must be a name, found {entry.policy!r}"))
     policy = resolve_policy(entry.policy, **entry.options)
     constraints = [constraint for file in entry.constraints for constraint in read_constraints(asked.path(file))]
     return dataclasses.replace(policy, constraints=(*policy.constraints, *constraints)) if constraints else policy

@@ -18,11 +18,11 @@ __all__ = ["Generator", "lacks_type", "trace_choice"]
 
 
 class TraceEntry(Record):
-    """An entry of `traces` that is a mapping."""
+    """An entry of `traces` that is a mapping; file: a trace that is there already may stand for one."""
 
     label: ClassVar[str] = "trace"
 
-    file: Text | None = None
+    file: Any = None
     format: Text | None = None
     generate: Any = None
     name: Text | None = None
@@ -61,16 +61,18 @@ class Generator(Record):
 
 def trace_choice(asked: Asked, entry: Any) -> Choice:
     """Return a trace of the spec; raises `InputError`."""
-    if isinstance(entry, Trace):
-        return _read("trace", entry)
-    given = {"file": entry} if isinstance(entry, str) else entry
+    given = {"file": entry} if isinstance(entry, str | Trace) else entry
     if not isinstance(given, Mapping):
         raise InputError(Fault("", "", f"must be a file, or a mapping with file or generate, found {entry!r}"))
     checked = TraceEntry(**{str(key): value for key, value in given.items()})
     if (checked.file is None) == (checked.generate is None):
         raise InputError(Fault("", "", "must have either file or generate"))
-    if checked.file is not None:
+    if isinstance(checked.file, Trace):
+        return _read(checked.name or "trace", checked.file)
+    if isinstance(checked.file, str):
         return _read(checked.name or Path(checked.file).name, read_trace(asked.path(checked.file), checked.format))
+    if checked.file is not None:
+        raise InputError(Fault("", "file", f"must be the name of a file, found {checked.file!r}"))
     return _drawn(asked, checked)
 
 

@@ -157,6 +157,22 @@ def test_paths_inside_of_what_is_given_beside_a_file_are_from_where_we_are_too(
     assert len(gp.plan_sweep("../specs/s.yaml", **changes)) == 1
 
 
+def test_objects_of_one_label_are_given_names() -> None:
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    traces = [gp.generate_trace(2, profile, jobs_per_hour=4, seed=seed) for seed in range(2)]
+    policies = [gp.resolve_policy("fifo"), gp.resolve_policy("fifo", constraints=[gp.Quota(tenant="a", share=0.5)])]
+    spec = solves(*policies, seeds=1) | {"traces": traces}
+    with pytest.raises(gp.InputError, match="is what several of them are called; give each a name of its own"):
+        gp.plan_sweep(spec)
+    spec["policies"] = [{"policy": policies[0]}, {"policy": policies[1], "name": "fifo with a quota"}]
+    spec["traces"] = [{"file": trace, "name": name} for trace, name in zip(traces, "ab", strict=True)]
+    plan = gp.plan_sweep(spec)
+    assert [(each["policy"], each["trace"]) for each in plan.labels] == [
+        (policy, trace) for trace in "ab" for policy in ("fifo", "fifo with a quota")
+    ]
+    assert len(plan) == 4
+
+
 def test_the_grid_is_the_product_with_policies_side_by_side() -> None:
     spec = simulations("fifo", "isolated", seeds=2, clusters=["v100:4", "k80:4/2"], round_seconds=[360, 60]) | {"loads": [1, 2, 3]}
     labels = gp.plan_sweep(spec).labels
