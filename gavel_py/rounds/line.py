@@ -102,11 +102,12 @@ class Line:
                 insort(self._order, entry, key=BY_PLACE)
         asked = self._order if self._moves or book.told else come
         done = book.steps_of([entry.job_id for entry in asked]) if asked else []
-        left = [max(0.0, entry.total_steps - steps) for entry, steps in zip(asked, done, strict=True)]
+        # Where nobody knows how many there are, none are left.
+        left = np.fmax(0.0, np.array([entry.total_steps for entry in asked]) - np.array(done))
         if self._moves:
-            self._set_keys(self._order, {REMAINING: np.array(left)})
+            self._set_keys(self._order, {REMAINING: left})
             self._order.sort(key=BY_PLACE)
-        return 0.0 not in left and not self._odd
+        return bool(left.all()) and not self._odd
 
     @property
     def order(self) -> list[InLine]:

@@ -118,9 +118,10 @@ class Course:
             restart = self._scheduler.restart_seconds if own is None else own
             work.started(state.now, restart, column, speed, self._prices[column], spread=spread)
             holds.take(work)
-        for job_id, held in begun.assignments.items():
-            if held.shared_with != state.active[job_id].with_there:
-                self._join(job_id, held.shared_with, state.now)
+        if holds.are_shared or any(begun.assignments[job_id].shared_with for job_id in begun.started):
+            for job_id, held in begun.assignments.items():
+                if held.shared_with != state.active[job_id].with_there:
+                    self._join(job_id, held.shared_with, state.now)
         state.tally.spread_job_rounds += holds.spread
 
     def _stops(self) -> tuple[float, list[Stop]]:

@@ -63,6 +63,11 @@ class Holds:
         self._sharing += bool(work.with_there)
         self.spread += work.spread_there
 
+    @property
+    def are_shared(self) -> bool:
+        """Whether any job has GPUs that others have too."""
+        return self._sharing > 0
+
     def release(self, job_id: str) -> Work:
         """Let a gang give up its GPUs; return the job, which knows all that has happened to it."""
         place, last = self._places.pop(job_id), len(self._works) - 1
