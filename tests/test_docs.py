@@ -212,7 +212,7 @@ def test_the_table_of_constraints_is_complete() -> None:
     shown = {(kind, field): default for kind, field, default in rows}
     assert len(shown) == len(rows)
     assert shown == {
-        (kind, name): _default(field).lower()
+        (kind, name): _default(field)
         for kind, cls in KINDS.items()
         for name, field in cls.model_fields.items()
         if name != "penalty"
@@ -229,4 +229,6 @@ def _default(field: object) -> str:
     if field.is_required():  # type: ignore[attr-defined]
         return "required"
     value = field.default  # type: ignore[attr-defined]
+    if isinstance(value, bool):
+        return str(value).lower()
     return {None: "none", "": "empty", (): "none"}.get(value, f"{value:g}" if isinstance(value, float) else str(value))
