@@ -100,9 +100,7 @@ class SlurmDriver:
 
     def round(self) -> tuple[Decided, Applied]:
         """Play one round: read, decide, carry out, compare. Raises `SlurmError`, and what deciding raises."""
-        picture = self.look()
-        self._learn()
-        decided = self._decider.decide(picture)
+        decided = self._decide(self.look())
         state, moves = decided.picture.state, decided.moves
         self._log("round", seconds=decided.begun.start_seconds, **round_line(decided))
         state.stopping |= set(moves.stop)
@@ -194,21 +192,30 @@ class SlurmDriver:
             self._tell(orders_of("release", picture.let_go))
             self._log("let_go", jobs={job_id: picture.standings[job_id].why for job_id in picture.let_go})
 
-    def _learn(self) -> None:
-        """Take what jobs have shown of their speed into use, and into the store.
+    def _decide(self, picture: Picture) -> Decided:
+        """Decide by what jobs have shown of their speed, and take it into use, and into the store.
 
-        Just before a decision, and at no other time: what is saved must have the speeds that its allocation was made with.
+        With a decision, and at no other time: what is saved must have the speeds that its allocation was made with. Where nothing
+        can be decided, they stay news.
         """
-        state = self._decider.state
-        if state is None or not state.news:
-            return
+        state = picture.state
+        before, had = state.speeds, state.scheduler.profile
         measured = measurements_of(state.sums, state.news)
+        if measured:
+            state.speeds = before.with_measured({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
+            state.scheduler.profile = state.speeds.profile
+        try:
+            decided = self._decider.decide(picture)
+        except BaseException:
+            if measured:
+                state.speeds, state.scheduler.profile = before, had
+            raise
+        if measured:
+            self._log("measured", speeds=[[m.job_type, m.num_gpus, m.accelerator, m.steps_per_second] for m in measured])
+            if self._store is not None:
+                self._store.add(self._measured, measured)
         state.news = set()
-        state.speeds.learn({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
-        state.scheduler.profile = state.speeds.profile
-        self._log("measured", speeds=[[m.job_type, m.num_gpus, m.accelerator, m.steps_per_second] for m in measured])
-        if self._store is not None:
-            self._store.add(self._measured, measured)
+        return decided
 
     def end(self) -> None:
         """Release the jobs that wait on hold, if the settings say so; `run` does it at its end."""

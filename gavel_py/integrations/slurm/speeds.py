@@ -21,11 +21,9 @@ class Speeds:
         self.base, self.measured, self.sizes = ThroughputProfile(base.name, alone), dict(measured or {}), set(sizes)
         self.profile = self._made()
 
-    def learn(self, measured: Measured) -> None:
-        """Take new measurements."""
-        if any(self.measured.get(entry) != speed for entry, speed in measured.items()):
-            self.measured |= measured
-            self.profile = self._made()
+    def with_measured(self, measured: Measured) -> Speeds:
+        """Return these speeds with new measurements."""
+        return Speeds(self.base, self.measured | dict(measured), self.sizes)
 
     def need(self, sizes: Iterable[int]) -> None:
         """See to it that these gang sizes are known as far as they can be."""

@@ -353,31 +353,6 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
     assert all(job.restarts > 0 or job.state == "RUNNING" for job in slurm.jobs.values())
 
 
-def test_what_cannot_be_decided_for_a_while_stops_nobody(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:2", comment=BERT, more={"features": "v100"})
-    slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "k80"})
-    rounds: list[int] = []
-
-    def tell(decided: gp.SlurmDecided, _: gp.SlurmApplied) -> None:
-        rounds.append(decided.begun.index)
-        slurm.states["k80-0"] = "DOWN" if len(rounds) == 1 else "IDLE"
-        if len(rounds) == 1:
-            slurm.node_fails("k80-0")
-
-    slurm.clock.on_sleep = lambda seconds: slurm.states.update({"k80-0": "IDLE"} if seconds > start + 250 else {})
-    start = slurm.clock.now()
-    policy = gp.resolve_policy("max_min_fairness", constraints=[gp.MinThroughput(job="2", rate=1.0)])
-    with driver(slurm, tmp_path, policy=policy) as driven:
-        driven.run(rounds=2, tell=tell)
-    assert events(tmp_path, "undecided")
-    assert slurm.jobs[1].restarts == 0
-    assert slurm.jobs[2].held == {"k80-0": 2}
-    slurm.states["k80-0"] = "DOWN"
-    with driver(slurm, tmp_path / "other", policy=policy) as driven, pytest.raises(gp.ConflictError):
-        driven.run()
-
-
 class Killed(BaseException):
     """The process is no more."""
 
