@@ -16,7 +16,7 @@ from gavel_py.integrations.slurm.moves import Moves, moves_of, targets_of
 from gavel_py.integrations.slurm.newcomers import Where
 from gavel_py.integrations.slurm.progress import Progress
 from gavel_py.integrations.slurm.records import Snapshot
-from gavel_py.integrations.slurm.roles import Standing, is_to_be_let_go
+from gavel_py.integrations.slurm.roles import Role, Standing, is_held_here
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.values import printable
@@ -129,9 +129,10 @@ class Decider:
         where = Where(parts.slurm_names, parts.cluster, snapshot.nodes)
         follower = Follower(state, self._settings, self.watcher, where, self._log)
         follower.follow(snapshot)
-        standings, jobs = follower.standings, snapshot.jobs
-        let_go = [i for i, standing in standings.items() if is_to_be_let_go(jobs[i], standing, known, state.stopping)]
-        return Picture(snapshot, state, standings, follower.refused, tuple(let_go), (*parts.left_out, *snapshot.unread))
+        others = [snapshot.jobs[i] for i, standing in follower.standings.items() if standing.role is Role.OTHER]
+        # They will never be managed: Slurm shall have them back.
+        let_go = tuple(job.job_id for job in others if is_held_here(job, state.partition, known, state.stopping))
+        return Picture(snapshot, state, follower.standings, follower.refused, let_go, (*parts.left_out, *snapshot.unread))
 
     def decide(self, picture: Picture) -> Decided:
         """Begin the next round, as of the latest picture. Raises `InputError`, and whatever `solve` raises."""

@@ -12,7 +12,7 @@ from gavel_py.integrations.slurm.marks import mark_in
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.ordering import natural_key
 
-__all__ = ["REQUEUED_ON_HOLD", "Role", "Standing", "beyond_limits", "is_to_be_let_go", "standing_of"]
+__all__ = ["REQUEUED_ON_HOLD", "Role", "Standing", "beyond_limits", "is_held_here", "standing_of"]
 
 REQUEUED_ON_HOLD = "requeued in held state"
 """Slurm's words for a job that was stopped by `scontrol requeuehold`."""
@@ -70,11 +70,14 @@ def beyond_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> dict[
     return beyond
 
 
-def is_to_be_let_go(job: SlurmJob, standing: Standing, known: Container[str], stopping: Container[str]) -> bool:
-    """Say whether a job waits on a hold of this program or its plugin, and will never be managed: Slurm shall have it back."""
-    if standing.role is not Role.OTHER or not job.is_held or said_in(job.comment).holds:
+def is_held_here(job: SlurmJob, partition: str, known: Container[str], stopping: Container[str]) -> bool:
+    """Say whether a job waits on a hold of this program or its plugin, and not of its user.
+
+    In another partition, the marks may be those of another driver; a job that has left this one for it is known.
+    """
+    if not job.is_held or said_in(job.comment).holds:
         return False
-    marked = mark_in(job.admin_comment) is not None
+    marked = job.partition == partition and mark_in(job.admin_comment) is not None
     return (marked or job.job_id in known) and not _is_held_by_others(job, known, stopping)
 
 

@@ -1,0 +1,35 @@
+"""Whose hold it is that a job waits on: no job of ours stays on hold for ever, and no other hold is taken away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.slurm.support import cluster, driver, events
+
+BERT = "gavel: type=bert steps=100000"
+
+
+@pytest.mark.parametrize("mark", ["gavel:submit=1700000000;plugin", "gavel:submit=1700000000;place=any"])
+def test_what_the_driver_of_another_partition_holds_stays_on_hold(tmp_path: Path, mark: str) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", partition="free", admin_comment=mark, reason="JobHeldAdmin")
+    slurm.submit(2, per_job="gpu:2", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert (slurm.jobs[1].priority, slurm.jobs[2].state) == (0, "RUNNING")
+    assert not events(tmp_path, "let_go")
+
+
+def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2, 3):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (waiting,) = [job for job in slurm.jobs.values() if not job.held]
+        waiting.partition = "free"
+        driven.round()
+    assert waiting.priority > 0
+    assert [list(event["jobs"]) for event in events(tmp_path, "let_go")] == [[str(waiting.number)]]
