@@ -21,7 +21,7 @@ from gavel_py.integrations.slurm.moves import is_job_id, orders_of
 from gavel_py.integrations.slurm.progress import Progress
 from gavel_py.integrations.slurm.reading import read_cluster, read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.roles import Role, standing_of
+from gavel_py.integrations.slurm.roles import Role, is_held_here, standing_of
 from gavel_py.integrations.slurm.run_log import RunLog
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.tracked import Tracked
@@ -222,9 +222,11 @@ class SlurmDriver:
         state = self._decider.state
         if self.settings.on_exit == "release" and state is not None:
             try:
-                jobs = read_jobs(self._commands)
-                held = [i for i in state.tracked if i in jobs and jobs[i].is_held]
-                lines = [f"update JobId={i} ReqNodeList= StartTime=now" for i in held if is_job_id(i) and jobs[i].required_nodes]
+                jobs, known = read_jobs(self._commands), {*state.tracked, *state.aside}
+                # Also those that were not planned, since they wait for something else too, or came since the last round.
+                held = [i for i, job in jobs.items() if is_held_here(job, self.settings.partition, known, state.stopping)]
+                sent = [i for i in held if is_job_id(i) and i in known and jobs[i].required_nodes]
+                lines = [f"update JobId={i} ReqNodeList= StartTime=now" for i in sent]
                 self._tell([*lines, *orders_of("release", held)])
                 self._log("released", jobs=held)
             except SlurmError as error:

@@ -33,3 +33,21 @@ def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(t
         driven.round()
     assert waiting.priority > 0
     assert [list(event["jobs"]) for event in events(tmp_path, "let_go")] == [[str(waiting.number)]]
+
+
+def test_at_the_end_all_that_waits_on_its_hold_is_released_and_nothing_else(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2, 3, 4):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm.submit(5, per_job="gpu:4", comment=BERT, more={"dependency": "afterok:1(unfulfilled)"})
+    slurm.submit(6, per_node="gpu:a100:3", comment=BERT)
+    slurm.submit(7, per_job="gpu:4", partition="free", admin_comment="gavel:submit=1;plugin")
+    slurm.submit(8, per_job="gpu:4", comment="gavel-hold")
+    with driver(slurm, tmp_path, on_exit="release") as driven:
+        driven.round()
+        waiting = [number for number in (1, 2, 3, 4) if not slurm.jobs[number].held]
+        slurm.jobs[waiting[0]].comment += " gavel-hold"
+        slurm.submit(9, per_job="gpu:4", comment=BERT)
+        driven.end()
+    released = {number for number, job in slurm.jobs.items() if job.priority and not job.held}
+    assert released == {waiting[1], 5, 6, 9}
