@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gavel_py.integrations.slurm.clock import Clock
 from gavel_py.integrations.slurm.commands import Commands
 from gavel_py.integrations.slurm.comments import said_in
-from gavel_py.integrations.slurm.moves import Moves, orders_of, retarget_of
+from gavel_py.integrations.slurm.moves import Moves, mark_orders, orders_of, retarget_of
 from gavel_py.integrations.slurm.reading import read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.tracked import Tracked
@@ -55,7 +55,8 @@ class Applier:
         done = Applied(kept=moves.keep, stopped=moves.stop, waiting=dict(moves.cannot))
         began = self._clock.now()
         # Without "Incomplete", a job that has ended since it was read would be run again, be it that its user cancelled it.
-        self._tell([*orders_of("hold", moves.hold), *orders_of("requeuehold Incomplete", moves.stop)], done)
+        stops = [*orders_of("hold", moves.hold), *orders_of("requeuehold Incomplete", moves.stop)]
+        self._tell([*mark_orders(moves.marks), *stops], done)
         touched = {*moves.stop, *moves.start}
         jobs = self._wait(lambda jobs: all(_can_be_changed(jobs.get(job_id)) for job_id in touched), self._stop_seconds)
         done.lingering = sorted(job_id for job_id in touched if not _can_be_changed(jobs.get(job_id)))

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gavel_py.integrations.slurm.hostlists import is_node_name
-from gavel_py.integrations.slurm.marks import with_mark
+from gavel_py.integrations.slurm.marks import mark_in, with_mark
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.roles import REQUEUED_ON_HOLD
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.rounds import Round
 
-__all__ = ["Moves", "is_job_id", "moves_of", "orders_of", "retarget_of", "targets_of"]
+__all__ = ["Moves", "is_job_id", "mark_orders", "moves_of", "orders_of", "retarget_of", "targets_of"]
 
 Target = Mapping[str, int]
 """{node: GPUs}."""
@@ -26,7 +26,8 @@ MOST_IDS = 100
 class Moves:
     """keep: run as they should; stop: run, and should not, or elsewhere; hold: wait, and Slurm might start them by itself, or were
     stopped by a driver that was killed then; start: {job: {node: GPUs}}, where they are to run; cannot: {job: why} of those that
-    cannot be started as it was decided.
+    cannot be started as it was decided; marks: {job: AdminComment} of those to be stopped or held that nothing in Slurm shows to be
+    managed yet.
     """
 
     keep: tuple[str, ...]
@@ -34,6 +35,7 @@ class Moves:
     hold: tuple[str, ...]
     start: Mapping[str, Target]
     cannot: Mapping[str, str]
+    marks: Mapping[str, str]
 
 
 def targets_of(begun: Round) -> dict[str, dict[str, int]]:
@@ -41,20 +43,28 @@ def targets_of(begun: Round) -> dict[str, dict[str, int]]:
     return {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
 
 
-def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> Moves:
+def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], managed: Mapping[str, Tracked]) -> Moves:
     """Return what is to be done; jobs: as Slurm has them now; managed: those that may be touched."""
     there = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     keep = {job.job_id for job in there if job.phase is Phase.RUNNING and dict(job.held) == targets.get(job.job_id)}
     wanted = {job.job_id: targets[job.job_id] for job in there if job.job_id in targets and job.job_id not in keep}
     cannot = {job.job_id: _why_not(wanted[job.job_id]) for job in there if job.job_id in wanted}
     cannot = {job_id: why for job_id, why in cannot.items() if why}
+    stop = [job for job in there if job.phase is Phase.RUNNING and job.job_id not in keep]
+    hold = [job for job in there if job.phase is Phase.WAITING and _needs_hold(job)]
+    marks = {job.job_id: _mark_of(job, managed[job.job_id]) for job in [*stop, *hold] if mark_in(job.admin_comment) is None}
     return Moves(
         keep=tuple(job.job_id for job in there if job.job_id in keep),
-        stop=tuple(job.job_id for job in there if job.phase is Phase.RUNNING and job.job_id not in keep),
-        hold=tuple(job.job_id for job in there if job.phase is Phase.WAITING and _needs_hold(job)),
+        stop=tuple(job.job_id for job in stop),
+        hold=tuple(job.job_id for job in hold),
         start={job_id: target for job_id, target in wanted.items() if job_id not in cannot},
         cannot=cannot,
+        marks={job_id: mark for job_id, mark in marks.items() if mark is not None},
     )
+
+
+def _mark_of(job: SlurmJob, tracked: Tracked) -> str | None:
+    return with_mark(job.admin_comment, tracked.arrival_seconds, tracked.place)
 
 
 def _needs_hold(job: SlurmJob) -> bool:
@@ -82,6 +92,11 @@ def orders_of(verb: str, job_ids: Iterable[str]) -> list[str]:
     return [f"{verb} {','.join(ids[at : at + MOST_IDS])}" for at in range(0, len(ids), MOST_IDS)]
 
 
+def mark_orders(marks: Mapping[str, str]) -> list[str]:
+    """Return the lines for scontrol that note in Slurm which jobs are managed: it stays known also if the state here is lost."""
+    return [f"update JobId={job_id} AdminComment={mark}" for job_id, mark in marks.items() if is_job_id(job_id)]
+
+
 def retarget_of(job: SlurmJob, tracked: Tracked, target: Target) -> str:
     """Return the line for scontrol that has a waiting job start on these nodes, and on no others.
 
@@ -96,5 +111,5 @@ def retarget_of(job: SlurmJob, tracked: Tracked, target: Target) -> str:
     # With one number, Slurm refuses more nodes than the job's user asked for.
     nodes = f"NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
     line = f"update JobId={job.job_id} {nodes} TresPerJob= Gres={gpu}:{count} StartTime=now"
-    mark = with_mark(job.admin_comment, tracked.arrival_seconds, tracked.place)
+    mark = _mark_of(job, tracked)
     return line if mark is None or mark == job.admin_comment else f"{line} AdminComment={mark}"

@@ -134,6 +134,9 @@ class FakeSlurm:
     def _update(self, rest: str) -> str:
         words = dict(word.split("=", 1) for word in rest.split())
         job = self.jobs[int(words.pop("JobId"))]
+        if set(words) == {"AdminComment"}:
+            job.admin_comment = words["AdminComment"]
+            return ""
         if words == {"ReqNodeList": "", "StartTime": "now"}:
             job.wanted, job.eligible = [], self.clock.now()
             return ""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.commands import Answer
 from tests.integrations.slurm.fake_slurm import FakeClock, FakeSlurm
 
-__all__ = ["RECORDED", "cluster", "driver", "events", "profile"]
+__all__ = ["RECORDED", "KilledError", "cluster", "driver", "dying_at", "events", "profile"]
 
 RECORDED = Path(__file__).parent / "recorded"
 SPEEDS = {"bert": (8.0, 2.0), "lstm": (3.0, 2.0)}
@@ -55,3 +58,29 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
     """The lines of the log of one kind."""
     lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line["event"] == name]
+
+
+class KilledError(BaseException):
+    """The process is no more."""
+
+
+@contextmanager
+def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
+    """Within this, whoever gives so many commands is killed: before an odd one, after an even one."""
+    calls, plain = 0, slurm.run
+
+    def dying(arguments: Sequence[str], text: str = "") -> Answer:
+        nonlocal calls
+        calls += 1
+        if calls == command and command % 2:
+            raise KilledError
+        answer = plain(arguments, text)
+        if calls == command:
+            raise KilledError
+        return answer
+
+    slurm.run = dying  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        slurm.run = plain  # type: ignore[method-assign]

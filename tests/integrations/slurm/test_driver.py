@@ -12,7 +12,7 @@ import pytest
 import gavel_py as gp
 from gavel_py.integrations.slurm.records import Phase
 from tests.integrations.slurm.fake_slurm import FakeSlurm, no_answer
-from tests.integrations.slurm.support import cluster, driver, events
+from tests.integrations.slurm.support import KilledError, cluster, driver, dying_at, events
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
 BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
@@ -199,8 +199,8 @@ def test_stray_jobs_are_held_before_slurm_places_them(tmp_path: Path) -> None:
     slurm.stuck = {1}
     with driver(slurm, tmp_path) as driven:
         driven.round()
-    assert slurm.told[0] == "hold 1"
-    assert "AdminComment=gavel:submit=" in slurm.told[1]
+    assert "AdminComment=gavel:submit=" in slurm.told[0]
+    assert slurm.told[1] == "hold 1"
 
 
 def test_nodes_that_drain_are_emptied_and_dead_ones_are_avoided(tmp_path: Path) -> None:
@@ -353,10 +353,6 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
     assert all(job.restarts > 0 or job.state == "RUNNING" for job in slurm.jobs.values())
 
 
-class Killed(BaseException):
-    """The process is no more."""
-
-
 @pytest.mark.parametrize("at", range(1, 26))
 def test_whenever_it_is_killed_the_next_start_picks_up(tmp_path: Path, at: int) -> None:
     """At every command, and whether it has been carried out or not: nobody is lost, run twice, or left on hold for ever."""
@@ -364,22 +360,8 @@ def test_whenever_it_is_killed_the_next_start_picks_up(tmp_path: Path, at: int) 
     for number in range(1, 6):
         slurm.submit(number, per_job="gpu:2", comment=BERT)
     slurm.submit(6, per_job="gpu:1", comment="gavel-hold")
-    calls = [0]
-    plain = slurm.run
-
-    def dying(arguments: Sequence[str], text: str = "") -> object:
-        calls[0] += 1
-        if calls[0] == at and at % 2:
-            raise Killed
-        answer = plain(arguments, text)
-        if calls[0] == at:
-            raise Killed
-        return answer
-
-    slurm.run = dying  # type: ignore[method-assign, assignment]
-    with pytest.raises(Killed), driver(slurm, tmp_path) as driven:
+    with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
         driven.run()
-    slurm.run = plain  # type: ignore[method-assign]
     if at % 3 == 0:  # its state is gone too; what stands in Slurm must do
         (tmp_path / "state.json").unlink(missing_ok=True)
     ran: set[int] = set()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.slurm.support import cluster, driver, events
+from tests.integrations.slurm.support import KilledError, cluster, driver, dying_at, events
 
 BERT = "gavel: type=bert steps=100000"
 
@@ -51,3 +51,25 @@ def test_at_the_end_all_that_waits_on_its_hold_is_released_and_nothing_else(tmp_
         driven.end()
     released = {number for number, job in slurm.jobs.items() if job.priority and not job.held}
     assert released == {waiting[1], 5, 6, 9}
+
+
+@pytest.mark.parametrize("at", range(1, 26))
+def test_without_the_plugin_and_with_its_state_lost_it_knows_what_it_holds(tmp_path: Path, at: int) -> None:
+    """Killed before or after any command; jobs ran or waited already when the driver began for the first time."""
+    slurm = cluster()
+    for number, node in ((1, "v100-0"), (2, "k80-0")):
+        slurm.submit(
+            number, per_job="gpu:4", admin_comment="", state="RUNNING", held={node: 4}, priority=5, start=slurm.clock.now()
+        )
+    for number in (3, 4):
+        slurm.submit(number, per_job="gpu:4", admin_comment="", priority=7, reason="Resources", eligible=slurm.clock.now())
+    with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
+        driven.run()
+    (tmp_path / "state.json").unlink(missing_ok=True)
+    ran: set[int] = set()
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(6):
+            driven.round()
+            ran |= {number for number, job in slurm.jobs.items() if job.state == "RUNNING"}
+            slurm.clock.seconds += 100
+    assert ran == {1, 2, 3, 4}

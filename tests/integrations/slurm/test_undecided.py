@@ -24,8 +24,8 @@ def test_what_cannot_be_decided_for_a_while_stops_nobody(tmp_path: Path) -> None
         if len(rounds) == 1:
             slurm.node_fails("k80-0")
 
-    slurm.clock.on_sleep = lambda seconds: slurm.states.update({"k80-0": "IDLE"} if seconds > start + 250 else {})
     start = slurm.clock.now()
+    slurm.clock.on_sleep = lambda seconds: slurm.states.update({"k80-0": "IDLE"} if seconds > start + 250 else {})
     policy = gp.resolve_policy("max_min_fairness", constraints=[gp.MinThroughput(job="2", rate=1.0)])
     with driver(slurm, tmp_path, policy=policy) as driven:
         driven.run(rounds=2, tell=tell)
