@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.clock import Clock
 from gavel_py.integrations.slurm.commands import Commands
 from gavel_py.integrations.slurm.comments import said_in
-from gavel_py.integrations.slurm.moves import Moves, mark_orders, orders_of, retarget_of
+from gavel_py.integrations.slurm.moves import Moves, is_as_planned, mark_orders, orders_of, retarget_of
 from gavel_py.integrations.slurm.reading import read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.tracked import Tracked
@@ -18,6 +18,9 @@ __all__ = ["Applied", "Applier"]
 
 FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
 """Seconds between two readings while something is waited for."""
+
+PATIENCE_SECONDS = 10.0
+"""How long all jobs that are to start wait for all that are to stop; then only those whose nodes are not free do."""
 
 ENDING_SECONDS = 10.0
 """How long Slurm is still waited for when the driver is to end; what is left, the next one finds."""
@@ -57,31 +60,55 @@ class Applier:
         # Without "Incomplete", a job that has ended since it was read would be run again, be it that its user cancelled it.
         stops = [*orders_of("hold", moves.hold), *orders_of("requeuehold Incomplete", moves.stop)]
         self._tell([*mark_orders(moves.marks), *stops], done)
-        touched = {*moves.stop, *moves.start}
-        jobs = self._wait(lambda jobs: all(_can_be_changed(jobs.get(job_id)) for job_id in touched), self._stop_seconds)
-        done.lingering = sorted(job_id for job_id in touched if not _can_be_changed(jobs.get(job_id)))
-        # As an administrator's hold, it can be told from a hold of the job's user.
-        self._tell(orders_of("hold", (job_id for job_id in moves.stop if _is_waiting(jobs.get(job_id)))), done)
+        jobs, sent = self._change(moves, tracked, done)
         done.stop_seconds = self._clock.now() - began
-        if moves.start:
-            jobs = self._launch(moves.start, jobs, tracked, done)
+        if sent:
+            jobs = self._wait(lambda jobs: all(_has_started(jobs.get(job_id)) for job_id in sent), self._start_seconds)
         self._compare(moves, jobs, done)
         done.start_seconds = self._clock.now() - began - done.stop_seconds
         return done
 
+    def _change(self, moves: Moves, tracked: Mapping[str, Tracked], done: Applied) -> tuple[Mapping[str, SlurmJob], list[str]]:
+        """Wait until jobs have stopped, and launch those that are to start; return the last reading, and who was launched.
+
+        Those that take long, as on a node that has just died, keep nobody waiting but who is to have their GPUs.
+        """
+        touched, sent = {*moves.stop, *moves.start}, list[str]()
+
+        def stopping(jobs: Mapping[str, SlurmJob]) -> list[str]:
+            return sorted(job_id for job_id in touched.difference(sent) if not _can_be_changed(jobs.get(job_id)))
+
+        patience = min(PATIENCE_SECONDS, self._stop_seconds)
+        jobs = self._wait(lambda jobs: not stopping(jobs), patience)
+        slow = stopping(jobs)
+        if slow:
+            busy = {node for job_id in slow for node in (*tracked[job_id].held, *jobs[job_id].held)}
+            free = {job_id: target for job_id, target in moves.start.items() if not busy & target.keys()}
+            sent += self._launch(free, moves.stop, jobs, tracked, done)[1]
+            jobs = self._wait(lambda jobs: not stopping(jobs), self._stop_seconds - patience)
+        done.lingering = stopping(jobs)
+        left = {job_id: target for job_id, target in moves.start.items() if job_id not in sent}
+        jobs, others = self._launch(left, [job_id for job_id in moves.stop if job_id not in sent], jobs, tracked, done)
+        return jobs, [*sent, *others]
+
     def _launch(
-        self, targets: Mapping[str, Mapping[str, int]], jobs: Mapping[str, SlurmJob], tracked: Mapping[str, Tracked], done: Applied
-    ) -> Mapping[str, SlurmJob]:
-        """Send jobs where they are to run, release those that Slurm has really changed, and wait until they run."""
-        ready = {job_id: target for job_id, target in targets.items() if _is_waiting(jobs.get(job_id))}
+        self,
+        targets: Mapping[str, Mapping[str, int]],
+        stopped: Iterable[str],
+        jobs: Mapping[str, SlurmJob],
+        tracked: Mapping[str, Tracked],
+        done: Applied,
+    ) -> tuple[Mapping[str, SlurmJob], list[str]]:
+        """Send jobs where they are to run, and release those that Slurm has really changed."""
+        # As an administrator's hold, it can be told from a hold of the job's user.
+        self._tell(orders_of("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))), done)
+        ready = {job_id: target for job_id, target in targets.items() if is_as_planned(jobs.get(job_id), tracked[job_id])}
         self._tell([retarget_of(jobs[job_id], tracked[job_id], target) for job_id, target in ready.items()], done)
         if ready:
             jobs = read_jobs(self._commands)
         sent = [job_id for job_id, target in ready.items() if _is_sent(jobs.get(job_id), target)]
         self._tell(orders_of("release", sent), done)
-        return (
-            self._wait(lambda jobs: all(_has_started(jobs.get(job_id)) for job_id in sent), self._start_seconds) if sent else jobs
-        )
+        return jobs, sent
 
     def _compare(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
         """Compare what runs with what was decided; what has not started is held again."""
@@ -104,8 +131,10 @@ class Applier:
 
     def _settle(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
         """Some may have started just before they were held again."""
-        for job_id in [job_id for job_id in done.waiting if job_id in jobs and jobs[job_id].phase is Phase.RUNNING]:
-            job = jobs[job_id]
+        running = {job_id: jobs[job_id] for job_id in done.waiting if job_id in jobs and jobs[job_id].phase is Phase.RUNNING}
+        for job_id, job in running.items():
+            if not job.held:
+                continue  # it is about to start; the next reading tells where
             del done.waiting[job_id]
             if dict(job.held) == dict(moves.start.get(job_id, {})):
                 done.started.append(job_id)
@@ -153,6 +182,8 @@ def _has_started(job: SlurmJob | None) -> bool:
 def _why_waiting(job: SlurmJob, target: Mapping[str, int]) -> str:
     if job.phase is not Phase.WAITING:
         return f"it is {' '.join(sorted(job.words)).lower()}"
+    if job.num_gpus != sum(target.values()):
+        return "its user has changed it meanwhile"
     if not _is_sent(job, target):
         return "Slurm did not take the nodes that it was given"
     return f"Slurm has not started it: {printable(job.reason)}"

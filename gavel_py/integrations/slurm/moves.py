@@ -13,7 +13,7 @@ from gavel_py.integrations.slurm.roles import REQUEUED_ON_HOLD
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.rounds import Round
 
-__all__ = ["Moves", "is_job_id", "mark_orders", "moves_of", "orders_of", "retarget_of", "targets_of"]
+__all__ = ["Moves", "is_as_planned", "is_job_id", "mark_orders", "moves_of", "orders_of", "retarget_of", "targets_of"]
 
 Target = Mapping[str, int]
 """{node: GPUs}."""
@@ -95,6 +95,13 @@ def orders_of(verb: str, job_ids: Iterable[str]) -> list[str]:
 def mark_orders(marks: Mapping[str, str]) -> list[str]:
     """Return the lines for scontrol that note in Slurm which jobs are managed: it stays known also if the state here is lost."""
     return [f"update JobId={job_id} AdminComment={mark}" for job_id, mark in marks.items() if is_job_id(job_id)]
+
+
+def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
+    """Say whether a job waits, and still asks for as many GPUs as it was planned with: its user may have changed it since."""
+    if job is None or job.phase is not Phase.WAITING or job.num_gpus != tracked.num_gpus:
+        return False
+    return len(job.requested) == 1 and all(not kind or is_node_name(kind) for kind in job.requested)
 
 
 def retarget_of(job: SlurmJob, tracked: Tracked, target: Target) -> str:

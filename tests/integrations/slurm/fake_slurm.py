@@ -56,13 +56,14 @@ class FakeJob:
     start: float = 0.0
     end: float = 0.0
     eligible: float = 0.0
+    stops: float = 0.0
     restarts: int = 0
     more: dict[str, Any] = field(default_factory=dict)
 
 
 class FakeSlurm:
     """nodes: {name: (type, GPUs)}; new: whether it prints what 24.05 does, and not 22.05; stuck: jobs that never start;
-    fails: called before each command, and may raise.
+    slow: {job: seconds that it takes to stop}; fails: called before each command, and may raise.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -71,6 +72,7 @@ class FakeSlurm:
         self.jobs: dict[int, FakeJob] = {}
         self.told: list[str] = []
         self.stuck: set[int] = set()
+        self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
         self.fails: Callable[[Sequence[str]], None] | None = None
 
@@ -124,9 +126,9 @@ class FakeSlurm:
         elif verb == "release":
             job.priority, job.reason = 1000, "None"
         elif verb == "requeuehold":
-            job.state, job.held, job.priority, job.restarts = "PENDING", {}, 0, job.restarts + 1
-            job.reason, job.description = "JobHeldUser", "job requeued in held state"
-            job.eligible = self.clock.now() + 120
+            job.state, job.priority, job.restarts = "COMPLETING", 0, job.restarts + 1
+            job.stops = self.clock.now() + self.slow.get(number, 0.0)
+            self._stop_those_whose_time_has_come()
         else:
             raise AssertionError(verb)
         return ""
@@ -150,8 +152,16 @@ class FakeSlurm:
         assert not words, words
         return ""
 
+    def _stop_those_whose_time_has_come(self) -> None:
+        for job in self.jobs.values():
+            if job.state == "COMPLETING" and job.stops <= self.clock.now():
+                job.state, job.held = "PENDING", {}
+                job.reason, job.description = "JobHeldUser", "job requeued in held state"
+                job.eligible = self.clock.now() + 120
+
     def _schedule(self) -> None:
         """Start what is released, and wherever there is room: on the nodes that it asks for, if it does."""
+        self._stop_those_whose_time_has_come()
         for job in self.jobs.values():
             if job.state != "PENDING" or not job.priority or job.eligible > self.clock.now() or job.number in self.stuck:
                 continue
