@@ -57,6 +57,7 @@ class SlurmCommands:
                 timeout=self.timeout_seconds,
                 env=os.environ | ENVIRONMENT,
                 check=False,
+                start_new_session=True,  # Ctrl-C is for the driver, which ends when its step is done
             )
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{arguments[0]} has not answered within {self.timeout_seconds:g} s; is slurmctld up?") from None
