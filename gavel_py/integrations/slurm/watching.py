@@ -38,7 +38,8 @@ class Watcher:
             until = min(now, job.end_seconds or now) if over and job is not None else now
             self._advance(tracked, until)
             if not goes_on:
-                self._stop(tracked, until, over=over)
+                # One that ends by itself is seen on its way out, too, and a node may have failed.
+                self._stop(tracked, until, preempted=not over and tracked.job_id in self._state.stopping)
         if runs and job is not None and not tracked.runs:
             self._start(tracked, job, now)
             self._advance(tracked, now)
@@ -70,14 +71,14 @@ class Watcher:
             speed = self._state.speeds.speed(tracked.job_type, tracked.num_gpus, tracked.accelerator)
             tracked.steps_done += passed * speed
 
-    def _stop(self, tracked: Tracked, until: float, *, over: bool) -> None:
+    def _stop(self, tracked: Tracked, until: float, *, preempted: bool) -> None:
         told = self._progress.steps(tracked.job_id)
         if told is not None and tracked.stay_steps is not None and told > tracked.stay_steps:
             worked = tracked.worked.setdefault(tracked.accelerator, [0.0, 0.0])
             worked[0] += told - tracked.stay_steps
             worked[1] += until - tracked.stay_seconds
-        tracked.preemptions += not over
-        self._log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=not over)
+        tracked.preemptions += preempted
+        self._log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=preempted)
         tracked.held, tracked.stay_steps = {}, None
 
     def _leave(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:

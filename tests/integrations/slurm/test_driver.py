@@ -254,6 +254,23 @@ def test_jobs_that_end_are_credited_and_what_they_showed_is_learnt(tmp_path: Pat
     assert row.steps_per_second == pytest.approx(20, rel=0.02)
 
 
+def test_a_job_on_its_way_out_and_one_whose_node_fails_are_not_preempted(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number, node in ((1, "v100"), (2, "k80")):
+        slurm.submit(number, per_job="gpu:4", comment=BERT, more={"features": node})
+    with driver(slurm, tmp_path, stop_seconds=30.0) as driven:
+        driven.round()
+        slurm.jobs[1].state, slurm.jobs[1].stops = "COMPLETING", float("inf")
+        slurm.node_fails("k80-0")
+        slurm.clock.seconds += 100
+        driven.round()
+        slurm.end(1)
+        slurm.end(2, "CANCELLED")
+        driven.round()
+    assert [(event["job"], event["preempted"]) for event in events(tmp_path, "stopped")] == [("1", False), ("2", False)]
+    assert [(event["outcome"], event["preemptions"]) for event in events(tmp_path, "left")] == [("finished", 0), ("cancelled", 0)]
+
+
 def test_progress_files_come_before_estimates(tmp_path: Path) -> None:
     slurm, told = cluster(), tmp_path / "progress"
     told.mkdir()
