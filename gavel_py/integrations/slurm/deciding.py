@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.integrations.slurm.cluster_picture import Parts, cluster_of, used_by
+from gavel_py.integrations.slurm.cluster_picture import Parts, closed_nodes, cluster_of, used_by
 from gavel_py.integrations.slurm.driver_state import DriverState, load_state
 from gavel_py.integrations.slurm.following import Follower
 from gavel_py.integrations.slurm.kinds import most_measured
@@ -141,7 +141,8 @@ class Decider:
         begun = state.scheduler.next_round(snapshot.seconds if before is None else max(before, snapshot.seconds))
         state.forget_gone()
         state.rounds += 1
-        return Decided(picture, begun, moves_of(targets_of(begun), snapshot.jobs, state.tracked))
+        moves = moves_of(targets_of(begun), snapshot.jobs, state.tracked, closed_nodes(snapshot.nodes))
+        return Decided(picture, begun, moves)
 
     def _known_parts(self, parts: Parts) -> Parts:
         """Only the types whose speeds are known can be planned."""

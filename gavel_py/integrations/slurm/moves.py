@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gavel_py.integrations.slurm.hostlists import is_node_name
@@ -43,12 +43,19 @@ def targets_of(begun: Round) -> dict[str, dict[str, int]]:
     return {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
 
 
-def moves_of(targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], managed: Mapping[str, Tracked]) -> Moves:
-    """Return what is to be done; jobs: as Slurm has them now; managed: those that may be touched."""
+def moves_of(
+    targets: Mapping[str, Target], jobs: Mapping[str, SlurmJob], managed: Mapping[str, Tracked], silent: Collection[str] = ()
+) -> Moves:
+    """Return what is to be done; jobs: as Slurm has them now; managed: those that may be touched; silent: nodes on which nobody can
+    start.
+
+    Who runs on a silent node goes on: if it turns out to be dead, Slurm 22.05 loses count of the GPUs of a job that was being
+    stopped there, and gives those that it has next to nobody after it.
+    """
     there = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
-    keep = {job.job_id for job in there if job.phase is Phase.RUNNING and dict(job.held) == targets.get(job.job_id)}
+    keep = {job.job_id for job in there if job.phase is Phase.RUNNING and _stays(job, targets, silent)}
     wanted = {job.job_id: targets[job.job_id] for job in there if job.job_id in targets and job.job_id not in keep}
-    cannot = {job.job_id: _why_not(wanted[job.job_id]) for job in there if job.job_id in wanted}
+    cannot = {job.job_id: _why_not(wanted[job.job_id], silent) for job in there if job.job_id in wanted}
     cannot = {job_id: why for job_id, why in cannot.items() if why}
     stop = [job for job in there if job.phase is Phase.RUNNING and job.job_id not in keep]
     hold = [job for job in there if job.phase is Phase.WAITING and _needs_hold(job)]
@@ -72,8 +79,15 @@ def _needs_hold(job: SlurmJob) -> bool:
     return not job.is_held or REQUEUED_ON_HOLD in job.description
 
 
-def _why_not(target: Target) -> str:
+def _stays(job: SlurmJob, targets: Mapping[str, Target], silent: Collection[str]) -> bool:
+    return dict(job.held) == targets.get(job.job_id) or any(node in silent for node in job.held)
+
+
+def _why_not(target: Target, silent: Collection[str]) -> str:
     """Slurm cannot be told an uneven split: asked for 3 GPUs on two nodes, it may give 3 on each."""
+    for node in target:
+        if node in silent:
+            return f"node {node} does not respond"
     if len(set(target.values())) == 1:
         return ""
     split = " + ".join(str(count) for _, count in sorted(target.items()))

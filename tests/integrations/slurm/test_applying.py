@@ -80,3 +80,25 @@ def test_what_its_user_changes_between_decision_and_start_is_not_undone(tmp_path
             driven.round()
     if now == {"per_job": "gpu:1"}:
         assert list(slurm.jobs[1].held.values()) == [1]
+
+
+def test_who_runs_on_a_node_that_does_not_respond_is_left_alone_for_many_rounds(tmp_path: Path) -> None:
+    """Also where it is the turn of others, and nobody is sent there."""
+    slurm = cluster()
+    for number in range(1, 5):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (there,) = [number for number, job in slurm.jobs.items() if "v100-0" in job.held]
+        slurm.states["v100-0"] = "MIXED+NOT_RESPONDING"
+        for _ in range(6):
+            slurm.clock.seconds += 100
+            _, applied = driven.round()
+            assert slurm.jobs[there].held == {"v100-0": 4}
+            assert set(applied.waiting.values()) <= {"node v100-0 does not respond"}
+        assert slurm.jobs[there].restarts == 0
+        slurm.states["v100-0"] = "MIXED"
+        for _ in range(4):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert slurm.jobs[there].restarts > 0
