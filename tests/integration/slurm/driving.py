@@ -33,10 +33,10 @@ def plugin() -> str:
 
 
 def options(cluster: LoopbackCluster) -> list[str]:
-    """What every driver here is told: where things are, and to lose no time."""
+    """What every driver here is told: where things are, and to lose no time, but to let Slurm have it that has little of a CPU."""
     (cluster.folder / "profile.csv").write_text(profile_text())
     places = {"--state": "driver", "--progress": "progress", "--profile": "profile.csv", "--store": "store.sqlite"}
-    times = {"--poll": "1", "--timeout": "10", "--stop-seconds": "30", "--start-seconds": "8"}
+    times = {"--poll": "1", "--timeout": "10", "--stop-seconds": "30", "--start-seconds": "30"}
     words = {"--partition": PARTITION} | {name: str(cluster.folder / place) for name, place in places.items()} | times
     return [word for pair in words.items() for word in pair]
 
@@ -58,7 +58,7 @@ def command_of(cluster: LoopbackCluster, words: Sequence[str]) -> list[str]:
 
 
 def gavel(
-    cluster: LoopbackCluster, *words: str, tools: Path | None = None, within: float = 60.0
+    cluster: LoopbackCluster, *words: str, tools: Path | None = None, within: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run `gavel slurm` with these words to its end."""
     return subprocess.run(
@@ -108,13 +108,29 @@ class Driver:
         wanted = self.applied() + count
         self.until(lambda: self.applied() >= wanted, within * count, f"{count} rounds")
 
+    def within_rounds(self, reading: Callable[[], object], count: int, what: str, within: float = 60.0) -> None:
+        """Wait until the reading is true, which it must be before so many rounds more have been carried out."""
+        last, found = self.applied() + count, False
+
+        def is_settled() -> bool:
+            nonlocal found
+            found = bool(reading())
+            return found or self.applied() >= last
+
+        self.until(is_settled, within * count, what)
+        assert found, f"{count} rounds later, there is not yet: {what}"
+
     def applied(self) -> int:
         """How many rounds have been carried out, by this driver and those before it."""
         return len(events(log_of(self.cluster), "applied"))
 
-    def end(self, how: signal.Signals = signal.SIGINT, within: float = 30.0) -> int:
+    def end(self, how: signal.Signals = signal.SIGINT, within: float = 60.0) -> int:
         """Send a signal and wait; returns the exit code."""
         self.process.send_signal(how)
+        return self.wait(within)
+
+    def wait(self, within: float) -> int:
+        """Wait until it ends by itself; returns the exit code."""
         return self.process.wait(within)
 
 
