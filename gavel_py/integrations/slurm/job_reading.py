@@ -78,7 +78,6 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         admin_comment=as_text(entry.get("admin_comment")),
         requested=requested,
         nodes=nodes,
-        per_node=per_node,
         one_node=(per_node and nodes == 1) or as_number(entry.get("max_nodes")) == 1,
         held=_held(entry) if phase in {Phase.RUNNING, Phase.STOPPING} else {},
         required_nodes=tuple(expand(as_text(entry.get("required_nodes")))),

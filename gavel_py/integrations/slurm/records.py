@@ -65,7 +65,6 @@ class SlurmJob:
     admin_comment: str
     requested: Mapping[str, int]
     nodes: int
-    per_node: bool
     one_node: bool
     held: Mapping[str, int]
     required_nodes: tuple[str, ...]

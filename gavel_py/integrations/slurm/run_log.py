@@ -13,26 +13,23 @@ __all__ = ["RunLog"]
 
 
 class RunLog:
-    """Appends to a file; each line is on its way to the disk before the next thing is done. path: None for none."""
+    """Appends to a file; each line is on its way to the disk before the next thing is done."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path) -> None:
         try:
-            self._file = None if path is None else path.open("a", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
 
     def write(self, event: str, seconds: float, **told: Any) -> None:
         """Write one line."""
-        if self._file is not None:
-            line = json.dumps({"event": event, "seconds": round(seconds, 3), **told}, separators=(",", ":"), allow_nan=False)
-            self._file.write(line + "\n")
-            self._file.flush()
+        line = json.dumps({"event": event, "seconds": round(seconds, 3), **told}, separators=(",", ":"), allow_nan=False)
+        self._file.write(line + "\n")
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
