@@ -102,3 +102,52 @@ def test_who_runs_on_a_node_that_does_not_respond_is_left_alone_for_many_rounds(
             slurm.clock.seconds += 100
             driven.round()
     assert slurm.jobs[there].restarts > 0
+
+
+def test_what_does_not_start_is_held_again_reported_and_left_out_for_a_while(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+    slurm.submit(2, per_job="gpu:4", comment=BERT)
+    slurm.stuck = {1}
+    tries = []
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(9):
+            _, applied = driven.round()
+            assert slurm.jobs[1].priority == 0
+            tries.append("1" in applied.waiting)
+            slurm.clock.seconds += 100
+        assert tries[:3] == [True, True, True]
+        assert 0 < sum(tries[3:]) < len(tries[3:])
+        slurm.stuck = set()
+        for _ in range(20):
+            driven.round()
+            slurm.clock.seconds += 100
+    assert slurm.jobs[1].state == "RUNNING"
+
+
+def test_what_slurm_places_elsewhere_is_told_and_taken_as_it_is(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", comment=BERT)
+    slurm.elsewhere = {1: {"k80-0": 2}}
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+        assert decided.moves.start == {"1": {"v100-0": 2}}
+        assert applied.elsewhere == {"1": {"k80-0": 2}}
+        slurm.elsewhere = {}
+        slurm.clock.seconds += 100
+        decided, _ = driven.round()
+    assert decided.moves.stop in ((), ("1",))
+    assert slurm.jobs[1].held in ({"k80-0": 2}, {"v100-0": 2})
+
+
+def test_a_silent_node_gets_nobody_and_keeps_whom_it_has(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.states["v100-0"] = "MIXED+NOT_RESPONDING"
+        slurm.submit(2, per_job="gpu:2", comment=BERT)
+        slurm.clock.seconds += 100
+        decided, _ = driven.round()
+    assert "1" in decided.moves.keep
+    assert decided.moves.start == {"2": {"k80-0": 2}}

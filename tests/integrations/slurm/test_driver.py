@@ -102,18 +102,6 @@ def test_what_is_not_planned_and_why(fields: dict[str, object], why: str) -> Non
     assert not plan.moves.start
 
 
-def test_a_job_that_the_plugin_holds_and_that_cannot_be_managed_goes_back_to_slurm(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:2", wanted=["k80-0"])
-    slurm.submit(2, per_job="gpu:2", wanted=["k80-0"], comment="gavel-hold")
-    with driver(slurm, tmp_path) as driven:
-        driven.round()
-        driven.round()
-    assert slurm.jobs[1].state == "RUNNING"
-    assert (slurm.jobs[2].state, slurm.jobs[2].priority) == ("PENDING", 0)
-    assert [event["jobs"] for event in events(tmp_path, "let_go")] == [{"1": "it asks for certain nodes (--nodelist)"}]
-
-
 def test_typed_jobs_stay_on_their_type(tmp_path: Path) -> None:
     slurm = cluster()
     for number in (1, 2, 3):
@@ -138,42 +126,6 @@ def test_gangs_that_fit_one_node_are_not_split_and_larger_ones_are_split_evenly(
     assert set(slurm.jobs[2].held.values()) == {4}
 
 
-def test_what_does_not_start_is_held_again_reported_and_left_out_for_a_while(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:4", comment=BERT)
-    slurm.submit(2, per_job="gpu:4", comment=BERT)
-    slurm.stuck = {1}
-    tries = []
-    with driver(slurm, tmp_path) as driven:
-        for _ in range(9):
-            _, applied = driven.round()
-            assert slurm.jobs[1].priority == 0
-            tries.append("1" in applied.waiting)
-            slurm.clock.seconds += 100
-        assert tries[:3] == [True, True, True]
-        assert 0 < sum(tries[3:]) < len(tries[3:])
-        slurm.stuck = set()
-        for _ in range(20):
-            driven.round()
-            slurm.clock.seconds += 100
-    assert slurm.jobs[1].state == "RUNNING"
-
-
-def test_what_slurm_places_elsewhere_is_told_and_taken_as_it_is(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:2", comment=BERT)
-    slurm.elsewhere = {1: {"k80-0": 2}}
-    with driver(slurm, tmp_path) as driven:
-        decided, applied = driven.round()
-        assert decided.moves.start == {"1": {"v100-0": 2}}
-        assert applied.elsewhere == {"1": {"k80-0": 2}}
-        slurm.elsewhere = {}
-        slurm.clock.seconds += 100
-        decided, _ = driven.round()
-    assert decided.moves.stop in ((), ("1",))
-    assert slurm.jobs[1].held in ({"k80-0": 2}, {"v100-0": 2})
-
-
 def test_a_running_cluster_is_taken_over_without_stopping_anybody(tmp_path: Path) -> None:
     slurm = cluster()
     for number, node in ((1, "v100-0"), (2, "k80-0")):
@@ -193,16 +145,6 @@ def test_a_running_cluster_is_taken_over_without_stopping_anybody(tmp_path: Path
     assert not [line for line in slurm.told if not line.startswith("hold")]
 
 
-def test_stray_jobs_are_held_before_slurm_places_them(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:4", comment=BERT, admin_comment="", priority=7, reason="Resources", eligible=slurm.clock.now())
-    slurm.stuck = {1}
-    with driver(slurm, tmp_path) as driven:
-        driven.round()
-    assert "AdminComment=gavel:submit=" in slurm.told[0]
-    assert slurm.told[1] == "hold 1"
-
-
 def test_nodes_that_drain_are_emptied_and_dead_ones_are_avoided(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", comment=BERT)
@@ -220,19 +162,6 @@ def test_nodes_that_drain_are_emptied_and_dead_ones_are_avoided(tmp_path: Path) 
         assert slurm.jobs[1].held == {"v100-0": 2}
     changes = {(event["node"], event["state"]) for event in events(tmp_path, "node")}
     assert changes == {("v100-0", "draining"), ("k80-0", "down"), ("v100-0", "up")}
-
-
-def test_a_silent_node_gets_nobody_and_keeps_whom_it_has(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:2", comment=BERT)
-    with driver(slurm, tmp_path) as driven:
-        driven.round()
-        slurm.states["v100-0"] = "MIXED+NOT_RESPONDING"
-        slurm.submit(2, per_job="gpu:2", comment=BERT)
-        slurm.clock.seconds += 100
-        decided, _ = driven.round()
-    assert "1" in decided.moves.keep
-    assert decided.moves.start == {"2": {"k80-0": 2}}
 
 
 def test_jobs_that_end_are_credited_and_what_they_showed_is_learnt(tmp_path: Path) -> None:
@@ -300,29 +229,6 @@ def test_a_job_that_goes_on_beyond_its_steps_is_expected_to_need_more(tmp_path: 
         (job,) = driven.state.scheduler.jobs
     assert job.total_steps is not None
     assert job.total_steps > job.steps_done > 10
-
-
-def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None:
-    slurm = cluster()
-    for number in (1, 2, 3):
-        slurm.submit(number, per_job="gpu:2", comment=BERT)
-    with driver(slurm, tmp_path) as driven:
-        driven.round()
-        slurm.end(1, "CANCELLED")
-        slurm.jobs[2].comment += " gavel-hold"
-        slurm.run(["scontrol"], "requeuehold Incomplete 2\nquit")
-        slurm.clock.seconds += 100
-        driven.round()
-        assert slurm.jobs[2].state == "PENDING"
-        slurm.clock.seconds += 100
-        slurm.jobs[2].comment = LSTM
-        for _ in range(2):
-            driven.round()
-            slurm.clock.seconds += 100
-        assert slurm.jobs[2].state == "RUNNING"
-        assert driven.state is not None
-        assert driven.state.tracked["2"].job_type == "lstm"
-    assert [event["outcome"] for event in events(tmp_path, "left")] == ["cancelled"]
 
 
 def test_unknown_types_are_taken_for_the_default_and_told(tmp_path: Path) -> None:
@@ -404,22 +310,6 @@ def test_two_drivers_are_one_too_many(tmp_path: Path) -> None:
         pass
     with driver(slurm, tmp_path):
         pass
-
-
-@pytest.mark.parametrize(("on_exit", "held"), [("leave", True), ("release", False)])
-def test_what_becomes_of_waiting_jobs_at_the_end(tmp_path: Path, on_exit: str, held: bool) -> None:
-    slurm = cluster()
-    for number in range(1, 5):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
-    slurm.submit(5, per_job="gpu:4", comment="gavel-hold")
-    slurm.clock.stops_at = slurm.clock.now() + 250
-    with driver(slurm, tmp_path, on_exit=on_exit) as driven:
-        driven.run()
-    waiting = [job for job in slurm.jobs.values() if job.state == "PENDING" and job.number != 5]
-    assert len(waiting) == 2
-    assert all((job.priority == 0) is held for job in waiting)
-    assert slurm.jobs[5].priority == 0
-    assert [sum(job.state == "RUNNING" for job in slurm.jobs.values())] == [2]
 
 
 def test_a_round_ends_early_when_nobody_runs_any_more(tmp_path: Path) -> None:

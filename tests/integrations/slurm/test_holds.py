@@ -8,7 +8,7 @@ import pytest
 
 from tests.integrations.slurm.support import KilledError, cluster, driver, dying_at, events
 
-BERT = "gavel: type=bert steps=100000"
+BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
 
 
 @pytest.mark.parametrize("mark", ["gavel:submit=1700000000;plugin", "gavel:submit=1700000000;place=any"])
@@ -73,3 +73,64 @@ def test_without_the_plugin_and_with_its_state_lost_it_knows_what_it_holds(tmp_p
             ran |= {number for number, job in slurm.jobs.items() if job.state == "RUNNING"}
             slurm.clock.seconds += 100
     assert ran == {1, 2, 3, 4}
+
+
+def test_a_job_that_the_plugin_holds_and_that_cannot_be_managed_goes_back_to_slurm(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", wanted=["k80-0"])
+    slurm.submit(2, per_job="gpu:2", wanted=["k80-0"], comment="gavel-hold")
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        driven.round()
+    assert slurm.jobs[1].state == "RUNNING"
+    assert (slurm.jobs[2].state, slurm.jobs[2].priority) == ("PENDING", 0)
+    assert [event["jobs"] for event in events(tmp_path, "let_go")] == [{"1": "it asks for certain nodes (--nodelist)"}]
+
+
+@pytest.mark.parametrize(("on_exit", "held"), [("leave", True), ("release", False)])
+def test_what_becomes_of_waiting_jobs_at_the_end(tmp_path: Path, on_exit: str, held: bool) -> None:
+    slurm = cluster()
+    for number in range(1, 5):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm.submit(5, per_job="gpu:4", comment="gavel-hold")
+    slurm.clock.stops_at = slurm.clock.now() + 250
+    with driver(slurm, tmp_path, on_exit=on_exit) as driven:
+        driven.run()
+    waiting = [job for job in slurm.jobs.values() if job.state == "PENDING" and job.number != 5]
+    assert len(waiting) == 2
+    assert all((job.priority == 0) is held for job in waiting)
+    assert slurm.jobs[5].priority == 0
+    assert [sum(job.state == "RUNNING" for job in slurm.jobs.values())] == [2]
+
+
+def test_stray_jobs_are_held_before_slurm_places_them(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT, admin_comment="", priority=7, reason="Resources", eligible=slurm.clock.now())
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert "AdminComment=gavel:submit=" in slurm.told[0]
+    assert slurm.told[1] == "hold 1"
+
+
+def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2, 3):
+        slurm.submit(number, per_job="gpu:2", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.end(1, "CANCELLED")
+        slurm.jobs[2].comment += " gavel-hold"
+        slurm.run(["scontrol"], "requeuehold Incomplete 2\nquit")
+        slurm.clock.seconds += 100
+        driven.round()
+        assert slurm.jobs[2].state == "PENDING"
+        slurm.clock.seconds += 100
+        slurm.jobs[2].comment = LSTM
+        for _ in range(2):
+            driven.round()
+            slurm.clock.seconds += 100
+        assert slurm.jobs[2].state == "RUNNING"
+        assert driven.state is not None
+        assert driven.state.tracked["2"].job_type == "lstm"
+    assert [event["outcome"] for event in events(tmp_path, "left")] == ["cancelled"]
