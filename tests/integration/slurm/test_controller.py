@@ -24,8 +24,8 @@ def test_rounds_go_on_when_it_is_back(cluster: LoopbackCluster, how: signal.Sign
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)
         # What Slurm has not written by then it loses itself, jobs that were just submitted included.
-        seen = time.time()
-        until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > seen, 60, "Slurm to save its jobs")
+        now = time.time()
+        until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > now, 60, "Slurm to save its jobs")
         cluster.end_controller(how)
         time.sleep(6)  # it is away when the next round is due
         assert driver.process.poll() is None, driver.said()

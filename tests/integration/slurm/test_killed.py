@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import signal
 import time
+from dataclasses import replace
 from itertools import count, pairwise
 
 import pytest
 
-from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.cluster import LoopbackCluster, booted
+from tests.integration.slurm.configuration import Settings
 from tests.integration.slurm.driving import driving, gavel, log_of, round_once
 from tests.integration.slurm.logbook import decisions, events
 from tests.integration.slurm.meddling import Meddler
@@ -51,6 +53,19 @@ def test_at_any_time(cluster: LoopbackCluster) -> None:
         jobs += crowd(cluster, 2, steps=1e6 / number)
         assert {job: each.is_over for job, each in cluster.jobs().items()} == dict.fromkeys(jobs, False)
     goes_on(cluster, jobs)
+
+
+def test_without_the_plugin_and_with_its_state_lost(settings: Settings) -> None:
+    """What it has put on hold before it was killed is marked in Slurm, though nobody else has ever touched it."""
+    with booted(replace(settings, submit_plugin="")) as cluster:
+        jobs = crowd(cluster, 27)
+        until(lambda: len([job for job, each in cluster.jobs().items() if each.placement]) == 27, 60, "Slurm to start the jobs")
+        jobs += crowd(cluster, 9, steps=1e5)
+        tools = killing(cluster, "after", 1).folder
+        assert gavel(cluster, "run", "--round", "3", "--once", *SHORT_FIRST, tools=tools).returncode == -signal.SIGKILL
+        (log_of(cluster).parent / "state.json").unlink()
+        until(lambda: not any(each.placement for each in cluster.jobs().values()), 30, "the jobs to stop")
+        goes_on(cluster, jobs)
 
 
 def killing(cluster: LoopbackCluster, way: str, number: int) -> Meddler:
