@@ -76,7 +76,9 @@ class Applier:
         touched, sent = {*moves.stop, *moves.start}, list[str]()
 
         def stopping(jobs: Mapping[str, SlurmJob]) -> list[str]:
-            return sorted(job_id for job_id in touched.difference(sent) if not _can_be_changed(jobs.get(job_id)))
+            found = [job_id for job_id in touched.difference(sent) if not _can_be_changed(jobs.get(job_id))]
+            # One that Slurm has started since it was read is not about to stop.
+            return sorted(job_id for job_id in found if job_id in moves.stop or jobs[job_id].phase is not Phase.RUNNING)
 
         patience = min(PATIENCE_SECONDS, self._stop_seconds)
         jobs = self._wait(lambda jobs: not stopping(jobs), patience)

@@ -151,3 +151,23 @@ def test_a_silent_node_gets_nobody_and_keeps_whom_it_has(tmp_path: Path) -> None
         decided, _ = driven.round()
     assert "1" in decided.moves.keep
     assert decided.moves.start == {"2": {"k80-0": 2}}
+
+
+def test_one_that_slurm_has_started_before_it_was_held_keeps_nobody_waiting(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT, priority=5, reason="Resources")
+    slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "v100"})
+    slurm.stuck = {1}
+    began = slurm.clock.now()
+
+    def start(command: Sequence[str]) -> None:
+        if command[0] == "scontrol" and not slurm.jobs[1].held:
+            slurm.jobs[1].state, slurm.jobs[1].held, slurm.jobs[1].start = "RUNNING", {"k80-0": 4}, slurm.clock.now()
+
+    slurm.fails = start
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+    assert decided.moves.start == {"1": {"k80-0": 4}, "2": {"v100-0": 2}}
+    assert not applied.lingering
+    assert slurm.clock.now() - began < 5
+    assert slurm.jobs[2].held == {"v100-0": 2}
