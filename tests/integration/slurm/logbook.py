@@ -33,12 +33,13 @@ def events(path: Path, *names: str) -> list[dict[str, Any]]:
 def decisions(path: Path) -> list[Decision]:
     """All rounds of the log, in order."""
     made: list[Decision] = []
-    known: dict[int, dict[str, int]] = {}  # where each job was sent last: a driver that is killed may leave what it decided to stop
-    for event in events(path, "round", "applied"):
-        if event["event"] == "round":
+    known: dict[int, dict[str, int]] = {}  # where each job was seen last: what a driver decided that was killed then may not be so
+    for event in events(path, "started", "round", "applied"):
+        if event["event"] == "started":
+            known[int(event["job"])] = event["nodes"]
+        elif event["event"] == "round":
             start = {int(job): target for job, target in event["start"].items()}
             kept = {int(job): known[int(job)] for job in event["keep"]}
-            known |= start
             made.append(Decision(event["seconds"], start, frozenset(map(int, event["stop"])), kept | start, None))
         else:
             last = made[-1]

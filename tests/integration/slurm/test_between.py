@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.integration.slurm.logbook import Decision, decisions
 from tests.integration.slurm.meddling import Meddler
 from tests.integration.slurm.presence import needs_slurm
 from tests.integration.slurm.scenes import crowd, finish
+from tests.integration.slurm.submitting import SPEEDS, steps_done
 from tests.integration.slurm.waiting import until
 
 pytestmark = needs_slurm
@@ -51,6 +53,7 @@ def test_only_what_it_concerns_is_not_as_decided(
 ) -> None:
     jobs = crowd(cluster, 27)
     round_once(cluster, *SHORT_FIRST)
+    until(lambda: faster_are_ahead(cluster), 60, "the jobs on faster GPUs to have done more than all others")
     jobs += crowd(cluster, 9, steps=1e5)
     meddler = Meddler(cluster)
     meddler.pause("before-change-1")
@@ -69,6 +72,17 @@ def test_only_what_it_concerns_is_not_as_decided(
     round_once(cluster, *SHORT_FIRST)
     all_as_decided(cluster)
     assert over(cluster) == ended, "what is over stays over"
+
+
+def faster_are_ahead(cluster: LoopbackCluster) -> bool:
+    """Whether those on p100 have least left to do but for those on v100, and so all move on to the next type, for the new ones."""
+    done: dict[str, list[float]] = {kind: [] for kind in SPEEDS}
+    for job, each in cluster.jobs().items():
+        for node in each.placement:
+            done[node.partition("-")[0]].append(steps_done(cluster, job))
+    return all(
+        min(done[fast]) > max(done[slow]) + 1 for fast, slow in pairwise(sorted(SPEEDS, key=SPEEDS.__getitem__, reverse=True))
+    )
 
 
 def over(cluster: LoopbackCluster) -> set[int]:
