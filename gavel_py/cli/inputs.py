@@ -227,7 +227,11 @@ def policies_of(request: Common) -> list[gp.Policy]:
 
 def import_solver(policies: Iterable[gp.Policy]) -> None:
     """Import what programs need before the clock of the first policy starts, if any of them needs it."""
-    if not all(isinstance(policy, gp.OrderedPolicy | gp.FormulaPolicy) for policy in policies):
+    solving = [policy for policy in policies if not isinstance(policy, gp.OrderedPolicy | gp.FormulaPolicy)]
+    if solving:
+        importlib.import_module("highspy")
+        importlib.import_module("scipy.sparse")
+    if not all(policy.family == "demand" for policy in solving):  # whose programs are put together without cvxpy
         importlib.import_module(gp.Program.__module__)
 
 
