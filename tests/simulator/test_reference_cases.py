@@ -71,3 +71,31 @@ def test_first_come_first_served_is_the_same() -> None:
     summary = play(document, "fifo").summary
     assert summary.jct.mean == pytest.approx(document["metrics"]["avg_jct_s"], rel=1e-3)
     assert summary.makespan_seconds == pytest.approx(document["metrics"]["makespan_s"], rel=1e-3)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("policy", ["max_min_fairness", "finish_time_fairness", "min_makespan"])
+def test_gangs_of_several_sizes_share_gpus(trace: str, policy: str) -> None:
+    """The published simulator ends with an error on such traces."""
+    jobs = gp.JobSet.from_file(SHARED / "gavel" / f"{trace}.trace")
+    sizes = {job.job_id: job.num_gpus for job in jobs}
+    assert len(set(sizes.values())) > 1
+    shared = 0
+
+    def check(begun: gp.Round) -> None:
+        nonlocal shared
+        on: dict[tuple[str, int], list[str]] = {}
+        for job_id, held in begun.assignments.items():
+            for gpu in held.gpus:
+                on.setdefault(gpu, []).append(job_id)
+        for together in on.values():
+            shared += len(together) == 2
+            assert len(together) <= 2
+            assert len({sizes[job_id] for job_id in together}) == 1
+            assert len({tuple(begun.assignments[job_id].gpus) for job_id in together}) == 1
+
+    cluster = gp.Cluster.from_counts({"v100": 4, "p100": 4, "k80": 4})
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    summary = gp.simulate(jobs, cluster, profile, policy, sharing=True, on_round=check).summary
+    assert summary.outcomes["finished"] == len(jobs)
+    assert shared > 0
