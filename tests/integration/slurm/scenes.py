@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.integration.slurm.cluster import LoopbackCluster
-from tests.integration.slurm.submitting import SPEEDS, Work, submit
+from itertools import pairwise
 
-__all__ = ["crowd", "finish", "gang", "profile_text", "sleeper"]
+from tests.integration.slurm.cluster import LoopbackCluster
+from tests.integration.slurm.submitting import SPEEDS, Work, steps_done, submit
+
+__all__ = ["crowd", "faster_are_ahead", "finish", "gang", "profile_text", "sleeper"]
 
 JOB_TYPE = "steady"
 SIZES = (1, 2, 3, 4, 8, 12)
@@ -46,6 +48,17 @@ def comment(steps: float) -> str:
 def crowd(cluster: LoopbackCluster, count: int = 36, *, steps: float = FOR_EVER) -> list[int]:
     """Submit gangs that fill a node each: 36 of them, where 27 have room."""
     return [gang(cluster, "--nodes=1", "--gres=gpu:4", steps=steps) for _ in range(count)]
+
+
+def faster_are_ahead(cluster: LoopbackCluster) -> bool:
+    """Whether those on p100 have least left to do but for those on v100, and so all move on to the next type, for the new ones."""
+    done: dict[str, list[float]] = {kind: [] for kind in SPEEDS}
+    for job, each in cluster.jobs().items():
+        for node in each.placement:
+            done[node.partition("-")[0]].append(steps_done(cluster, job))
+    return all(
+        min(done[fast]) > max(done[slow]) + 1 for fast, slow in pairwise(sorted(SPEEDS, key=SPEEDS.__getitem__, reverse=True))
+    )
 
 
 def finish(cluster: LoopbackCluster, *jobs: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 
@@ -12,8 +11,7 @@ from tests.integration.slurm.driving import driving, log_of, round_once
 from tests.integration.slurm.logbook import Decision, decisions
 from tests.integration.slurm.meddling import Meddler
 from tests.integration.slurm.presence import needs_slurm
-from tests.integration.slurm.scenes import crowd, finish
-from tests.integration.slurm.submitting import SPEEDS, steps_done
+from tests.integration.slurm.scenes import crowd, faster_are_ahead, finish
 from tests.integration.slurm.waiting import until
 
 pytestmark = needs_slurm
@@ -72,17 +70,6 @@ def test_only_what_it_concerns_is_not_as_decided(
     round_once(cluster, *SHORT_FIRST)
     all_as_decided(cluster)
     assert over(cluster) == ended, "what is over stays over"
-
-
-def faster_are_ahead(cluster: LoopbackCluster) -> bool:
-    """Whether those on p100 have least left to do but for those on v100, and so all move on to the next type, for the new ones."""
-    done: dict[str, list[float]] = {kind: [] for kind in SPEEDS}
-    for job, each in cluster.jobs().items():
-        for node in each.placement:
-            done[node.partition("-")[0]].append(steps_done(cluster, job))
-    return all(
-        min(done[fast]) > max(done[slow]) + 1 for fast, slow in pairwise(sorted(SPEEDS, key=SPEEDS.__getitem__, reverse=True))
-    )
 
 
 def over(cluster: LoopbackCluster) -> set[int]:

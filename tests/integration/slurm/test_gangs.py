@@ -7,6 +7,7 @@ from tests.integration.slurm.driving import log_of, round_once
 from tests.integration.slurm.logbook import decisions
 from tests.integration.slurm.presence import needs_slurm
 from tests.integration.slurm.scenes import gang
+from tests.integration.slurm.waiting import until
 
 pytestmark = needs_slurm
 
@@ -35,6 +36,7 @@ def test_gangs_over_several_nodes_get_two_on_each_where_no_more_are_free(cluster
     """Every node has two GPUs that others use; left to itself, Slurm splits a gang as it likes."""
     for node in cluster.settings.node_names:
         cluster.tell("sbatch", "--partition=plain", "--gres=gpu:2", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 600")
+    until(lambda: all(each.placement for each in cluster.jobs().values()), 60, "the jobs of others to start")
     jobs = [gang(cluster, *request) for request in (("--gpus=8",), ("--nodes=2", "--gres=gpu:4"), ("--gpus=8",))]
     round_once(cluster)
     seen = cluster.jobs()

@@ -16,7 +16,7 @@ from tests.integration.slurm.driving import driving, gavel, log_of, round_once
 from tests.integration.slurm.logbook import decisions, events
 from tests.integration.slurm.meddling import Meddler
 from tests.integration.slurm.presence import needs_slurm
-from tests.integration.slurm.scenes import crowd, finish
+from tests.integration.slurm.scenes import crowd, faster_are_ahead, finish
 from tests.integration.slurm.submitting import stays
 from tests.integration.slurm.waiting import until
 
@@ -60,6 +60,7 @@ def test_without_the_plugin_and_with_its_state_lost(settings: Settings) -> None:
     with booted(replace(settings, submit_plugin="")) as cluster:
         jobs = crowd(cluster, 27)
         until(lambda: len([job for job, each in cluster.jobs().items() if each.placement]) == 27, 60, "Slurm to start the jobs")
+        until(lambda: faster_are_ahead(cluster), 60, "the jobs on faster GPUs to have done more than all others")
         jobs += crowd(cluster, 9, steps=1e5)
         tools = killing(cluster, "after", 1).folder
         assert gavel(cluster, "run", "--round", "3", "--once", *SHORT_FIRST, tools=tools).returncode == -signal.SIGKILL
