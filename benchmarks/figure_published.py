@@ -12,7 +12,7 @@ __all__ = ["FIFO", "GANGS", "MAKESPAN", "SINGLE", "Published"]
 
 Published = Mapping[float, Mapping[str, float]]
 
-SINGLE: Published = {5.6: {"agnostic": 96.0, "aware": 29.0}}
+SINGLE: Published = {5.6: {"agnostic": 96.0, "aware": 29.0, "sharing": 19.6}}
 
 GANGS: Published = {
     1.0: {"agnostic": 24.14, "aware": 17.22, "gandiva": 17.58, "sharing": 17.83},

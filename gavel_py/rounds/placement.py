@@ -69,9 +69,9 @@ def place(
     """Return {job_id: GPUs} of the gangs that can be placed; the others are left out. The gang that stands first matters most.
 
     taken: GPUs that others have, and loads: what these need of the CPUs and memory of each node.
-    A running gang stays on its GPUs. The others get the fewest nodes and the tightest holes, gangs with a locality and large ones
-    first. When a gang would be split that a node or a rack could hold, the fewest smaller running gangs move (and restart); when it
-    does not fit at all, the fewest that come after it; when that does not help, the type is packed anew.
+    A running gang stays on its GPUs. The others get the fewest nodes and the tightest holes, gangs with a locality or an even split
+    and large ones first. When a gang would be split that a node or a rack could hold, the fewest smaller running gangs move (and
+    restart); when it does not fit at all, the fewest that come after it; when that does not help, the type is packed anew.
     Whatever else happens, the gang that stands first is placed if it fits what is left.
 
     A gang of kind `APART` gets the smallest holes on more nodes than its size needs, if they are free; if not, it is placed as the
@@ -135,8 +135,8 @@ def place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
 
 
 def hardest_first(crowd: Crowd) -> Indices:
-    """Return the gangs of a type in the order in which places are sought: those with a locality first, and large ones first."""
-    return np.lexsort((-crowd.sizes, crowd.scopes == ANYWHERE))
+    """Return the gangs of a type in the order in which places are sought: those that may be anywhere last, and large ones first."""
+    return np.lexsort((-crowd.sizes, (crowd.scopes == ANYWHERE) & ~crowd.evens))
 
 
 def _ways(stock: Stock, number: int, crowd: Crowd) -> Iterator[Settlement]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
@@ -26,8 +26,8 @@ def even(job_id: str, size: int, locality: Locality = "any") -> Gang:
     return Gang(job_id, size, "v100", locality, even=True)
 
 
-def single(job_id: str, at: Gpu, needs: Needs = CPUS) -> Gang:
-    return Gang(job_id, 1, "v100", previous=(at,), needs=needs)
+def single(job_id: str, at: Gpu, locality: Locality = "any") -> Gang:
+    return Gang(job_id, 1, "v100", locality, previous=(at,), needs=CPUS)
 
 
 def split(gpus: Sequence[Gpu]) -> list[int]:
@@ -58,12 +58,13 @@ def test_an_even_gang_stays_in_its_rack() -> None:
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_the_fewest_gangs_move_for_it(limited: bool) -> None:
+@pytest.mark.parametrize("locality", ["any", "node"])
+def test_the_fewest_gangs_move_for_it(limited: bool, locality: Locality) -> None:
     cluster = nodes(4, 4, 4, 4)
     if limited:
         cluster = [node.model_copy(update={"cpus": 8.0}) for node in cluster]
     at = [("n0", 0), ("n0", 1), ("n1", 0), ("n2", 0), ("n2", 2), ("n3", 0), ("n3", 1), ("n3", 2)]
-    running = [single(f"r{i}", gpu) for i, gpu in enumerate(at)]
+    running = [single(f"r{i}", gpu, locality) for i, gpu in enumerate(at)]
     found = place(cluster, [even("a", 8)._replace(needs=CPUS), *running])
     assert split(found["a"]) == [2, 2, 2, 2] or split(found["a"]) == [4, 4]
     assert sum(found[f"r{i}"] != (gpu,) for i, gpu in enumerate(at)) == 3, "n1, and n0 or n2, are cleared"
@@ -80,6 +81,7 @@ gangs_drawn = st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.sampled_fr
 nodes_drawn = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["r1", "r2", None])), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(nodes_drawn, gangs_drawn, st.data())
 def test_whatever_the_gangs_even_ones_are_split_evenly_and_the_first_is_placed(
     sizes: list[tuple[int, str | None]], asked: list[tuple[int, bool, Locality]], data: st.DataObject
