@@ -134,7 +134,9 @@ class Cluster:
         if key not in self._largest:
             holes: Counter[str] = Counter()
             for node in self.nodes_of(accelerator):
-                holes[self.region_of(node, locality)] += _usable(node, cpus_per_gpu, memory_gb_per_gpu)
+                holes[self.region_of(node, locality)] += self.usable_gpus(
+                    node, cpus_per_gpu=cpus_per_gpu, memory_gb_per_gpu=memory_gb_per_gpu
+                )
             fraction = max((_room(node, cpus_per_gpu, memory_gb_per_gpu) for node in self.nodes_of(accelerator)), default=0.0)
             self._largest[key] = max(holes.values(), default=0) or min(1.0, fraction)
         return self._largest[key]
@@ -145,6 +147,11 @@ class Cluster:
         if locality == "any":
             return ""
         return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
+
+    @staticmethod
+    def usable_gpus(node: Node, *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0) -> int:
+        """Return the GPUs of an empty node that have all the CPUs and memory they need, as in `largest_gang`."""
+        return int(_room(node, cpus_per_gpu, memory_gb_per_gpu))
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
         """Return the cluster with accelerator types renamed; several may become one.
@@ -230,13 +237,8 @@ class Cluster:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _usable(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> int:
-    """GPUs of an empty node that have all the CPUs and memory they need."""
-    return int(_room(node, cpus_per_gpu, memory_gb_per_gpu))
-
-
 def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
-    """The same with the part of a GPU that has the rest of them."""
+    """GPUs of an empty node that have all the CPUs and memory they need, with the part of one that has the rest of them."""
     pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
     rooms = [there / per_gpu + ROUNDING for there, per_gpu in pairs if there is not None and per_gpu > 0]
     return min([node.num_gpus, *rooms])

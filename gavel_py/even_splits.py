@@ -45,11 +45,13 @@ def largest_even_gang(
 ) -> float:
     """Return the largest gang of at most this size that an empty cluster can hold on this type, split evenly; as `largest_gang`."""
     needs = {"cpus_per_gpu": cpus_per_gpu, "memory_gb_per_gpu": memory_gb_per_gpu}
+    if size <= cluster.largest_gang(accelerator, "node", **needs):
+        return float(size)
     nodes = cluster.nodes_of(accelerator)
     regions: dict[str, int] = {}
     numbers = np.array([regions.setdefault(cluster.region_of(node, locality), len(regions)) for node in nodes], dtype=np.int64)
-    room = np.array([Cluster([node]).largest_gang(accelerator, "node", **needs) for node in nodes])
+    room = np.array([cluster.usable_gpus(node, **needs) for node in nodes], dtype=np.int64)
     for smaller in range(size, 0, -1):
-        if even_nodes(smaller, np.floor(room).astype(np.int64), numbers) is not None:
+        if even_nodes(smaller, room, numbers) is not None:
             return float(smaller)
     return cluster.largest_gang(accelerator, locality, **needs)

@@ -100,6 +100,8 @@ WORDING = {
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a whole number of reasonable size",

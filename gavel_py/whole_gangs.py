@@ -177,10 +177,11 @@ def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> 
     rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
     # Most mixes need no other patterns than those near the mean; of the last group, each has as many as fit.
     near = (np.abs(patterns[:, :-1] - [each[-1] for each in asked[:-1]]) < 1).all(axis=1)
-    for some in (near, np.ones_like(near)):
-        deliverable, prices = _best_mix(rooms[:, some], np.concatenate(asked)) if some.any() else (0.0, asked[0])
-        if deliverable >= 1 - LEAST_EXCESS:
-            return None
+    if near.any() and _best_mix(rooms[:, near], np.concatenate(asked))[0] >= 1 - LEAST_EXCESS:
+        return None
+    deliverable, prices = _best_mix(rooms, np.concatenate(asked))
+    if deliverable >= 1 - LEAST_EXCESS:
+        return None
     ends = np.cumsum([len(group.numbers) for group in groups])
     own = np.split(prices, ends[:-1])
     return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], float((prices @ rooms).max())

@@ -211,6 +211,8 @@ class TestJobFaults:
                 f"job 'a', field colour: is not known; {FIELD_LIST}",
                 id="unknown",
             ),
+            ({"job_id": "a", "even_split": "maybe"}, "job 'a', field even_split: must be true or false, found 'maybe'"),
+            ({"job_id": "a", "even_split": None}, "job 'a', field even_split: must be true or false, found None"),
         ],
     )
     def test_other_fields(self, fields: dict[str, Any], problem: str) -> None:

@@ -140,9 +140,8 @@ class JobEvents(SchedulerCore):
     def _check(self, *jobs: Job) -> None:
         """Better refused here than to stop every round from now on."""
         in_turn = self._chooser.in_turn(self._state)
-        new = (
-            jobs if in_turn is None else [job for job in jobs if not in_turn.looker.knows(job)]
-        )  # others like these were looked at
+        # Others like those that are known have been looked at.
+        new = jobs if in_turn is None else [job for job in jobs if not in_turn.looker.knows(job)]
         if new:
             self.policy.check(new_only(new, self.whole_gangs).problem(NodeStates(self.cluster), self.profile, self._state.rows))
 

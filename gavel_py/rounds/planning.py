@@ -18,7 +18,7 @@ from gavel_py.rounds.chosen import Chosen
 from gavel_py.rounds.crowd import Crowd
 from gavel_py.rounds.demand import Mechanism, RoundDemand
 from gavel_py.rounds.ground import Ground
-from gavel_py.rounds.layout import ANYWHERE, Gpu
+from gavel_py.rounds.layout import ANYWHERE, NODE, Gpu
 from gavel_py.rounds.needs import NOTHING
 from gavel_py.rounds.placement import Places, place_crowd
 from gavel_py.rounds.stock import Stock
@@ -116,7 +116,7 @@ def _leftovers(
     room = np.stack([np.pad(stock.largest_holes(each), ((0, 0), (0, 1)))[:, types] for each in asks.needs])
     runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[asks.need_of, asks.scopes])
     asking: dict[tuple[int, int, int], list[int]] = {}
-    for row in np.flatnonzero(asks.evens & runnable.any(axis=1)).tolist():
+    for row in np.flatnonzero(asks.evens & (asks.scopes != NODE) & runnable.any(axis=1)).tolist():
         asking.setdefault((int(demand.num_gpus[row]), int(asks.scopes[row]), int(asks.need_of[row])), []).append(row)
     for (size, scope, need), rows in asking.items():
         runnable[rows] &= np.append(stock.splits_evenly(size, scope, asks.needs[need]), False)[types]

@@ -107,13 +107,19 @@ def test_what_does_not_go_together_is_told_before_anything_is_played(spec: dict[
     assert said in str(caught.value)
 
 
-def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def spec_and_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The folder of a spec, and another one, where we are."""
     folder, here = tmp_path / "specs", tmp_path / "here"
     folder.mkdir()
     here.mkdir()
     monkeypatch.chdir(here)
+    return folder, here
+
+
+def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = spec_and_here(tmp_path, monkeypatch)
     (folder / "t.csv").write_text("job_id,job_type,total_steps\na,A3C,1\n")
     (here / "u.csv").write_text("job_id,job_type,total_steps\na,A3C,1\n")
     (folder / "c.yaml").write_text("nodes:\n  - {name: a, accelerator: v100, num_gpus: 8}\n")
@@ -141,10 +147,7 @@ def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
 def test_paths_inside_of_what_is_given_beside_a_file_are_from_where_we_are_too(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, here = tmp_path / "specs", tmp_path / "here"
-    folder.mkdir()
-    here.mkdir()
-    monkeypatch.chdir(here)
+    folder, here = spec_and_here(tmp_path, monkeypatch)
     (here / "u.csv").write_text("job_id,job_type,total_steps\na,A3C,1\n")
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     (here / "w.csv").write_text(gp.trace_text(gp.generate_trace(2, profile, jobs_per_hour=4)))

@@ -12,7 +12,10 @@ import gavel_py as gp
 from gavel_py.integrations.slurm.commands import Answer
 from tests.integrations.slurm.fake_slurm import FakeClock, FakeSlurm
 
-__all__ = ["RECORDED", "KilledError", "cluster", "driver", "dying_at", "events", "profile"]
+__all__ = ["BERT", "LSTM", "RECORDED", "KilledError", "cluster", "cluster_with", "driver", "dying_at", "events", "profile"]
+
+BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
+"""Comments of jobs whose speeds are known."""
 
 RECORDED = Path(__file__).parent / "recorded"
 SPEEDS = {"bert": (8.0, 2.0), "lstm": (3.0, 2.0)}
@@ -34,6 +37,14 @@ def profile() -> gp.ThroughputProfile:
 def cluster(*, new: bool = False) -> FakeSlurm:
     """A v100 node and a k80 node with 4 GPUs each."""
     return FakeSlurm(FakeClock(), {"v100-0": ("v100", 4), "k80-0": ("k80", 4)}, new=new)
+
+
+def cluster_with(count: int, gpus: int) -> FakeSlurm:
+    """The same with so many jobs, numbered from 1, that ask for so many GPUs each."""
+    slurm = cluster()
+    for number in range(1, count + 1):
+        slurm.submit(number, per_job=f"gpu:{gpus}", comment=BERT)
+    return slurm
 
 
 def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDriver:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.slurm.support import cluster, driver
-
-BERT = "gavel: type=bert steps=100000"
+from tests.integrations.slurm.support import BERT, cluster, cluster_with, driver
 
 
 def test_a_job_that_takes_long_to_stop_keeps_only_those_waiting_that_are_to_have_its_gpus(tmp_path: Path) -> None:
@@ -84,9 +82,7 @@ def test_what_its_user_changes_between_decision_and_start_is_not_undone(tmp_path
 
 def test_who_runs_on_a_node_that_does_not_respond_is_left_alone_for_many_rounds(tmp_path: Path) -> None:
     """Also where it is the turn of others, and nobody is sent there."""
-    slurm = cluster()
-    for number in range(1, 5):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm = cluster_with(4, 4)
     with driver(slurm, tmp_path) as driven:
         driven.round()
         (there,) = [number for number, job in slurm.jobs.items() if "v100-0" in job.held]

@@ -12,10 +12,9 @@ import pytest
 import gavel_py as gp
 from gavel_py.integrations.slurm.records import Phase
 from tests.integrations.slurm.fake_slurm import FakeSlurm, no_answer
-from tests.integrations.slurm.support import KilledError, cluster, driver, dying_at, events
+from tests.integrations.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
-BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
 
 
 def assert_sound(slurm: FakeSlurm) -> None:
@@ -256,9 +255,7 @@ def test_gangs_that_no_profile_knows_are_refused_and_told(tmp_path: Path) -> Non
 
 
 def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
-    slurm = cluster()
-    for number in range(1, 5):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm = cluster_with(4, 4)
     calls = [0]
 
     def sometimes(_: Sequence[str]) -> None:
@@ -279,9 +276,7 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", range(1, 26))
 def test_whenever_it_is_killed_the_next_start_picks_up(tmp_path: Path, at: int) -> None:
     """At every command, and whether it has been carried out or not: nobody is lost, run twice, or left on hold for ever."""
-    slurm = cluster()
-    for number in range(1, 6):
-        slurm.submit(number, per_job="gpu:2", comment=BERT)
+    slurm = cluster_with(5, 2)
     slurm.submit(6, per_job="gpu:1", comment="gavel-hold")
     with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
         driven.run()
@@ -330,9 +325,7 @@ def test_a_round_ends_early_when_nobody_runs_any_more(tmp_path: Path) -> None:
 
 
 def test_new_nodes_are_used_from_the_next_round_on(tmp_path: Path) -> None:
-    slurm = cluster()
-    for number in range(1, 4):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm = cluster_with(3, 4)
     with driver(slurm, tmp_path) as driven:
         driven.round()
         slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"

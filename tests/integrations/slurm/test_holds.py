@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.slurm.support import KilledError, cluster, driver, dying_at, events
-
-BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
+from tests.integrations.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
 
 
 @pytest.mark.parametrize("mark", ["gavel:submit=1700000000;plugin", "gavel:submit=1700000000;place=any"])
@@ -23,9 +21,7 @@ def test_what_the_driver_of_another_partition_holds_stays_on_hold(tmp_path: Path
 
 
 def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(tmp_path: Path) -> None:
-    slurm = cluster()
-    for number in (1, 2, 3):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm = cluster_with(3, 4)
     with driver(slurm, tmp_path) as driven:
         driven.round()
         (waiting,) = [job for job in slurm.jobs.values() if not job.held]
@@ -36,9 +32,7 @@ def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(t
 
 
 def test_at_the_end_all_that_waits_on_its_hold_is_released_and_nothing_else(tmp_path: Path) -> None:
-    slurm = cluster()
-    for number in (1, 2, 3, 4):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm = cluster_with(4, 4)
     slurm.submit(5, per_job="gpu:4", comment=BERT, more={"dependency": "afterok:1(unfulfilled)"})
     slurm.submit(6, per_node="gpu:a100:3", comment=BERT)
     slurm.submit(7, per_job="gpu:4", partition="free", admin_comment="gavel:submit=1;plugin")
@@ -89,9 +83,7 @@ def test_a_job_that_the_plugin_holds_and_that_cannot_be_managed_goes_back_to_slu
 
 @pytest.mark.parametrize(("on_exit", "held"), [("leave", True), ("release", False)])
 def test_what_becomes_of_waiting_jobs_at_the_end(tmp_path: Path, on_exit: str, held: bool) -> None:
-    slurm = cluster()
-    for number in range(1, 5):
-        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    slurm = cluster_with(4, 4)
     slurm.submit(5, per_job="gpu:4", comment="gavel-hold")
     slurm.clock.stops_at = slurm.clock.now() + 250
     with driver(slurm, tmp_path, on_exit=on_exit) as driven:
@@ -114,9 +106,7 @@ def test_stray_jobs_are_held_before_slurm_places_them(tmp_path: Path) -> None:
 
 
 def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None:
-    slurm = cluster()
-    for number in (1, 2, 3):
-        slurm.submit(number, per_job="gpu:2", comment=BERT)
+    slurm = cluster_with(3, 2)
     with driver(slurm, tmp_path) as driven:
         driven.round()
         slurm.end(1, "CANCELLED")

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from tests.integrations.slurm.support import cluster, driver, events
-
-BERT = "gavel: type=bert steps=100000"
+from tests.integrations.slurm.support import BERT, cluster, driver, events
 
 
 def test_what_cannot_be_decided_for_a_while_stops_nobody(tmp_path: Path) -> None:
