@@ -21,6 +21,7 @@ def test_a_node_that_drains_is_left_and_used_again_when_it_is_back(cluster: Loop
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)
         (job,) = on(cluster, "v100-3")
+        driver.until(lambda: stays(cluster, job), 30, "the job to begin")
         cluster.tell("scontrol", "update", "NodeName=v100-3", "State=DRAIN", "Reason=test")
         driver.until(lambda: cluster.node_states()["v100-3"] == "drain", 30, "the node to be empty")
         driver.rounds(1)
@@ -44,6 +45,7 @@ def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None
         with driving(cluster, "--round", "60") as driver:
             driver.rounds(1)
             (job,) = on(cluster, "v100-3")
+            driver.until(lambda: stays(cluster, job), 30, "the job to begin")
             cluster.lose_node("v100-3")
             driver.until(lambda: cluster.node_states()["v100-3"].startswith("down"), 50, "Slurm to give the node up")
             driver.until(lambda: cluster.jobs()[job].placement, 120, "the job to run again")
