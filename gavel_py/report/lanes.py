@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import InputError
-from gavel_py.rounds.free_gpus import Gpu
+from gavel_py.rounds.layout import Gpu
 
 __all__ = ["Group", "Lanes", "lanes_of"]
 

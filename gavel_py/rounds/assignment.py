@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gavel_py.rounds.free_gpus import Gpu
+from gavel_py.rounds.layout import Gpu
 
 __all__ = ["Assignment", "Round"]
 

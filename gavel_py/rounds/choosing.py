@@ -18,12 +18,12 @@ from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.bundles import bundled
 from gavel_py.rounds.crews import Crews, Held
 from gavel_py.rounds.demand import Mechanism, RoundDemand
-from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.ground import Ground
 from gavel_py.rounds.in_force import InForce, Question, columns_of, question_at_event, question_of, solved
 from gavel_py.rounds.in_turn import InTurn
 from gavel_py.rounds.kinds import kinds_of
 from gavel_py.rounds.later import Later
+from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.matching import matched
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
 from gavel_py.rounds.node_states import NodeStates

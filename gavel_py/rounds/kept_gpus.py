@@ -17,17 +17,17 @@ from gavel_py.rounds.layout import Layout
 from gavel_py.rounds.needs import NOTHING
 from gavel_py.rounds.placement import hardest_first, place_on_type
 from gavel_py.rounds.reach import Reach
-from gavel_py.rounds.righting import put_right
+from gavel_py.rounds.righting import Misplaced, put_right
 from gavel_py.rounds.seeking import find_kind
 from gavel_py.rounds.settling import Settlement
 from gavel_py.rounds.stock import Stock
 
 __all__ = ["KeptGpus"]
 
-Floats = NDArray[np.float64]
+Held = tuple[Assignment, GangOnType, list[int]]
+"""What a gang holds, which gang that is, and the numbers of its GPUs."""
 
-MOST_CHANGES = 2_000
-"""So often, GPUs change hands before the free ones are counted anew: what is remembered of holes that are no more takes room."""
+Floats = NDArray[np.float64]
 
 
 class KeptGpus:
@@ -49,13 +49,12 @@ class KeptGpus:
     def clear(self) -> None:
         """Forget who holds what."""
         count = len(self.layout.parts)
-        self._held: dict[str, tuple[Assignment, GangOnType, list[int]]] = {}
+        self._held: dict[str, Held] = {}
         self.type_of: dict[str, int] = {}
         self._on: list[dict[str, GangOnType]] = [{} for _ in range(count)]
-        self._wrong: list[set[str]] = [set() for _ in range(count)]
-        self._may_be_righted = [True] * count
+        self._wrong: list[dict[str, Misplaced]] = [{} for _ in range(count)]
+        self._in_vain: list[tuple[object, ...]] = [()] * count
         self._free: list[FreeGpus | None] = [None] * count
-        self._changes = [0] * count
 
     def follow(self, running: Mapping[str, Assignment], changed: Set[str]) -> None:
         """Take note of who has got GPUs, and who has given them up; changed: jobs that may be others than they were."""
@@ -74,12 +73,10 @@ class KeptGpus:
         """Take away what a gang holds."""
         _, gang, gpus = self._held.pop(job_id)
         del self._on[gang.number][job_id], self.type_of[job_id]
-        self._may_be_righted[gang.number] = True
-        self._wrong[gang.number].discard(job_id)
+        self._wrong[gang.number].pop(job_id, None)
         free = self._free[gang.number]
         if free is not None:
             free.give_back(gpus)
-            self._changes[gang.number] += 1
 
     def place(self, starters: Sequence[GangOnType]) -> dict[str, Assignment] | None:
         """Return who gets other GPUs than it had, when these gangs start; None if there is not a place for all.
@@ -94,7 +91,7 @@ class KeptGpus:
             placed = self._beside(number, gangs) if gangs else {}
             if placed is None:
                 placed = self._anew(number, gangs)
-            elif self._wrong[number] and self._may_be_righted[number]:
+            elif self._wrong[number]:
                 placed |= self._righted(number, gangs)
             if placed is None:
                 self.clear()
@@ -104,20 +101,18 @@ class KeptGpus:
 
     def _righted(self, number: int, starters: Sequence[GangOnType]) -> dict[str, Assignment]:
         """Move gangs of the wrong kind as `put_right` does; nobody else moves, so nobody else need be looked at."""
-        new = {gang.job_id for gang in starters}
-        wrong = [self._on[number][job_id] for job_id in self._wrong[number]]
-        gangs = sorted(wrong, key=lambda gang: gang.starting if gang.job_id in new else gang.standing)
-        had = [self._held[gang.job_id] for gang in gangs]
-        crowd, stay = _crowd(gangs, [gpus for *_, gpus in had]), np.ones(len(gangs), dtype=bool)
-        settled = Settlement(self._free_of(number), crowd, stay, self._reach[number])
-        put_right(settled)
-        self._changes[number] += len(gangs)
+        new, free, wrong = {gang.job_id for gang in starters}, self._free_of(number), self._wrong[number]
+        # What has been tried on the same free GPUs would come to nothing again.
+        tried = list(wrong.values()), new & wrong.keys(), free.room.holes().room.tobytes()
+        if tried == self._in_vain[number]:
+            return {}
+        here = [self._on[number][job_id] for job_id in wrong]
+        gangs = sorted(here, key=lambda gang: gang.starting if gang.job_id in new else gang.standing)
         found = {}
-        for i, gpus in settled.found.items():
-            made = self._named(number, gpus)
-            found[gangs[i].job_id] = self._hold(had[i][0] if had[i][0] == made else made, gangs[i], gpus)
-        # Until somebody takes or gives back GPUs, it would come to nothing again.
-        self._may_be_righted[number] = bool(found)
+        for i, gpus in put_right(free, [wrong[gang.job_id] for gang in gangs]).items():
+            had, made = self._held[gangs[i].job_id][0], self._named(number, gpus)
+            found[gangs[i].job_id] = self._hold(had if had == made else made, gangs[i], gpus)
+        self._in_vain[number] = () if found else tried
         return found
 
     def _beside(self, number: int, gangs: Sequence[GangOnType]) -> dict[str, Assignment] | None:
@@ -126,13 +121,13 @@ class KeptGpus:
         for gang in sorted(gangs, key=lambda gang: gang.hardest_first):
             gpus = None if gang.kind == Kind.APART else free.take_tightest(gang.size)
             if gpus is None:
-                gpus = None if gang.kind == Kind.ANY else find_kind(gang.kind, free, gang.size, gang.scope, gang.fewest)
+                parts = None if gang.kind == Kind.ANY else find_kind(gang.kind, free.room, gang.size, gang.scope, gang.fewest)
+                gpus = None if parts is None else free.lowest(parts)
                 if gpus is None:
                     gpus = free.find(gang.size, self._reach[number].narrowest(gang.size, gang.scope))
                 if gpus is None:
                     return None
                 free.take(gpus)
-            self._changes[number] += 1
             found[gang.job_id] = self._hold(self._named(number, gpus), gang, gpus)
         return found
 
@@ -162,23 +157,22 @@ class KeptGpus:
         stays = np.bincount(crowd.owners, minlength=len(crowd)) > 0
         settled = Settlement(self._free_of(number), crowd, stays, self._reach[number])
         settled.settle(hardest_first(crowd))
-        self._changes[number] += len(crowd)
         if settled.placed.all():
-            put_right(settled)
+            settled.put_right()
             return settled
         self._free[number] = None
         return place_on_type(self._stock, number, crowd)
 
     def _hold(self, assignment: Assignment, gang: GangOnType, gpus: list[int]) -> Assignment:
         self._held[gang.job_id] = assignment, gang, gpus
-        self._may_be_righted[gang.number] = True
         self._on[gang.number][gang.job_id] = gang
         self.type_of[gang.job_id] = gang.number
         is_apart = gang.kind != Kind.ANY and assignment.num_nodes > gang.fewest
         if gang.kind != Kind.ANY and is_apart != (gang.kind == Kind.APART):
-            self._wrong[gang.number].add(gang.job_id)
+            parts = self.layout.parts[gang.number].parts_of(gpus)
+            self._wrong[gang.number][gang.job_id] = Misplaced(gpus, parts, gang.kind, gang.size, gang.scope, gang.fewest)
         else:
-            self._wrong[gang.number].discard(gang.job_id)
+            self._wrong[gang.number].pop(gang.job_id, None)
         return assignment
 
     def _named(self, number: int, gpus: Sequence[int]) -> Assignment:
@@ -187,12 +181,11 @@ class KeptGpus:
 
     def _free_of(self, number: int) -> FreeGpus:
         free = self._free[number]
-        if free is None or self._changes[number] > MOST_CHANGES:
+        if free is None:
             part = self.layout.parts[number]
             there = np.ones(len(part.node_of), dtype=bool)
             there[[gpu for job_id in self._on[number] for gpu in self._held[job_id][2]]] = False
             self._free[number] = free = FreeGpus(part, there, *self._limits(number))
-            self._changes[number] = 0
         return free
 
     def _limits(self, number: int) -> tuple[Floats, Floats]:

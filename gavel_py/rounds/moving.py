@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gavel_py.rounds.free_gpus import FreeGpus
 from gavel_py.rounds.layout import NODE
-from gavel_py.rounds.needs import Needs
+from gavel_py.rounds.needs import NOTHING, Needs
 
 __all__ = ["Held", "fewest_to_move", "movers_by_node"]
 
@@ -60,7 +60,7 @@ def fewest_to_move(free: FreeGpus, size: int, scope: int, needs: Needs, held: He
     # The first of each region with which there are enough.
     enough = np.flatnonzero(leavers.reached >= size)
     firsts = enough[np.unique(leavers.starts[enough], return_index=True)[1]]
-    if free.limits(needs):
+    if free.room.limits(needs):
         return _fewest_with_needs(free, size, scope, needs, held, leavers, firsts)
     best = firsts[np.lexsort((leavers.gpus[firsts], leavers.left[firsts]))[:1]]
     return [gang for last in best.tolist() for gang in leavers.gangs[leavers.starts[last] : last + 1].tolist()]
@@ -71,7 +71,7 @@ def movers_by_node(free: FreeGpus, size: int, needs: Needs, held: Held) -> Itera
     if not len(held.gpus):
         return
     leavers = _leavers(free, NODE, held)
-    room, limited = free.room(needs), free.limits(needs)
+    room, limited = free.room.holes(needs).room, free.room.limits(needs)
     starts = np.flatnonzero(np.diff(leavers.regions, prepend=-1)).tolist()
     for start, end in zip(starts, [*starts[1:], len(leavers.regions)], strict=True):
         node, order = int(leavers.regions[start]), leavers.gangs[start:end].tolist()
@@ -93,9 +93,14 @@ def _leavers(free: FreeGpus, scope: int, held: Held) -> _Leavers:
     order = np.lexsort((first[gang], sizes[gang], -gains, regions))
     regions, gang, gains = regions[order], gang[order], gains[order]
     starts = np.asarray(np.searchsorted(regions, regions))
-    room = free.room_in_regions(scope)[regions]
+    room = _room_in_regions(free, scope)[regions]
     left = np.arange(len(regions)) - starts + 1
     return _Leavers(regions, gangs[gang], room + _summed(gains, starts), left, _summed(sizes[gang], starts), starts)
+
+
+def _room_in_regions(free: FreeGpus, scope: int, needs: Needs = NOTHING) -> Indices:
+    """The room of each region for a gang."""
+    return np.bincount(free.layout.regions[scope], weights=free.room.holes(needs).room).astype(np.int64)
 
 
 def _summed(values: Indices, starts: Indices) -> Indices:
@@ -125,10 +130,10 @@ def _fewest_with_needs(
 def _enough(free: FreeGpus, size: int, scope: int, needs: Needs, region: int, held: Held, order: Sequence[int], least: int) -> int:
     """How many of these gangs must leave, in this order, until there is room with CPUs and memory; 0 if all are not enough."""
     count = 0
-    while count < len(order) and (count < least or free.room_in_regions(scope, needs)[region] < size):
+    while count < len(order) and (count < least or _room_in_regions(free, scope, needs)[region] < size):
         free.give_back(held.of(order[count]), held.needs[order[count]])
         count += 1
-    fits = free.room_in_regions(scope, needs)[region] >= size
+    fits = _room_in_regions(free, scope, needs)[region] >= size
     for gang in order[:count]:
         free.take(held.of(gang), held.needs[gang])
     return count if fits else 0

@@ -30,7 +30,7 @@ def fewest_to_move_evenly(free: FreeGpus, size: int, scope: int, needs: Needs, h
     """
     regions = free.layout.regions[scope]
     for count, part in even_parts(size):
-        room = free.room(needs)
+        room = free.room.holes(needs).room
         costs = [_Cleared(0, 0, n, []) for n in np.flatnonzero(room >= part).tolist()]
         costs += [_Cleared(len(gangs), gpus, n, gangs) for n, gpus, gangs in movers_by_node(free, part, needs, held)]
         by_region: dict[int, list[_Cleared]] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from gavel_py.cluster import Cluster, Node
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.free_gpus import Gpu
+from gavel_py.rounds.layout import Gpu
 
 __all__ = ["NodeState", "NodeStates"]
 

@@ -17,7 +17,6 @@ from gavel_py.rounds.kinds import Kind
 from gavel_py.rounds.layout import ANYWHERE, SCOPES, Gpu, Layout, TypeLayout
 from gavel_py.rounds.needs import NO_LOADS, NOTHING, Needs
 from gavel_py.rounds.reach import Reach
-from gavel_py.rounds.righting import put_right
 from gavel_py.rounds.settling import Settlement
 from gavel_py.rounds.spans import Spans
 from gavel_py.rounds.staying import loads_of, who_stays
@@ -130,7 +129,7 @@ def place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
     best = next(ways)
     while not best.placed.all() and (other := next(ways, None)) is not None:
         best = other if other.placed.tolist() > best.placed.tolist() else best
-    put_right(best)
+    best.put_right()
     return best
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.crews import Crews, Held
 from gavel_py.rounds.demand import RoundDemand
-from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.ground import Ground
+from gavel_py.rounds.layout import Gpu
 
 __all__ = ["Plan", "plan_in_crews", "with_company"]
 

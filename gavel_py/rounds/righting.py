@@ -2,89 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-import numpy as np
-
+from gavel_py.rounds.free_gpus import FreeGpus
+from gavel_py.rounds.free_room import FreeRoom
 from gavel_py.rounds.kinds import Kind
-from gavel_py.rounds.settling import Settlement
+from gavel_py.rounds.needs import NOTHING, Needs
+from gavel_py.rounds.seeking import find_kind
 
-__all__ = ["put_right"]
+__all__ = ["Misplaced", "put_right"]
 
 MOST_EXCHANGED = 32
 """Gangs that are tried at once: each try takes all of them anew, and leaves out those for which it has failed."""
 
 
-def put_right(settled: Settlement) -> None:
-    """Move gangs of the wrong kind to free GPUs, their own included, or on each other's; nobody else moves.
+class Misplaced(NamedTuple):
+    """A gang that is not of its kind on the GPUs that it has, `parts` of them on each node; the rest as in `Crowd`."""
+
+    gpus: list[int]
+    parts: Mapping[int, int]
+    kind: int
+    size: int
+    scope: int
+    fewest: int
+    needs: Needs = NOTHING
+
+
+def put_right(free: FreeGpus, gangs: Sequence[Misplaced]) -> dict[int, list[int]]:
+    """Move gangs to free GPUs, their own included, or on each other's; return those that move, by place, and their GPUs.
 
     Those that matter most come first. Who moves is of its kind then; the others stay where they are.
     """
-    wrong = _wrong(settled)
+    righting = _Righting(free, gangs)
+    wrong = list(range(len(gangs)))
     while wrong:
-        right = _moved(settled, wrong) or _exchanged(settled, wrong)
-        wrong = [gang for gang in wrong if gang not in right] if right else []
+        before = len(righting.found)
+        righting.move(wrong)
+        if len(righting.found) == before:
+            righting.exchange(wrong)
+        wrong = [gang for gang in wrong if gang not in righting.found] if len(righting.found) > before else []
+    return righting.found
 
 
-def _moved(settled: Settlement, wrong: Sequence[int]) -> set[int]:
-    """The gangs for which free GPUs and their own were enough."""
-    return {gang for gang in wrong if settled.free.any_left and not _failing(settled, [gang])}
+class _Righting:
+    """Gangs by their places; found: those that have moved, and where to."""
 
+    def __init__(self, free: FreeGpus, gangs: Sequence[Misplaced]) -> None:
+        self._free, self._gangs = free, gangs
+        self.found: dict[int, list[int]] = {}
 
-def _exchanged(settled: Settlement, wrong: Sequence[int]) -> set[int]:
-    """Gangs that have changed places with each other."""
-    groups = [wrong[start : start + MOST_EXCHANGED] for start in range(0, len(wrong), MOST_EXCHANGED)]
-    return set().union(*(_exchanged_among(settled, group) for group in groups))
+    def move(self, wrong: Sequence[int]) -> None:
+        """Move each gang for which free GPUs and its own are enough."""
+        for gang in wrong:
+            if self._free.room.any_left:
+                self._change(self._placed(self._without([gang]), [gang]))
 
+    def exchange(self, wrong: Sequence[int]) -> None:
+        """Let gangs change places all at once: those that cannot be of their kind then are left out, and it is tried anew."""
+        groups = [wrong[start : start + MOST_EXCHANGED] for start in range(0, len(wrong), MOST_EXCHANGED)]
+        for group in groups:
+            gangs = sorted(group, key=lambda i: (self._gangs[i].kind == Kind.APART, -self._gangs[i].size))
+            room = self._without(gangs)
+            while len(gangs) > 1:
+                after = self._placed(room.copy(), gangs)
+                if len(after) == len(gangs):
+                    self._change(after)
+                    break
+                for gang in gangs:
+                    if gang not in after:
+                        room.take(self._gangs[gang].parts, self._gangs[gang].needs)
+                gangs = list(after)
 
-def _exchanged_among(settled: Settlement, wrong: Sequence[int]) -> set[int]:
-    """Gangs that have changed places all at once: those that cannot be of their kind then are left out, and it is tried anew."""
-    crowd = settled.crowd
-    gangs = sorted(wrong, key=lambda gang: (crowd.kinds[gang] == Kind.APART, -crowd.sizes[gang]))
-    while len(gangs) > 1:
-        failing = _failing(settled, gangs)
-        if not failing:
-            return set(gangs)
-        gangs = [gang for gang in gangs if gang not in failing]
-    return set()
-
-
-def _failing(settled: Settlement, gangs: Sequence[int]) -> set[int]:
-    """Place gangs anew beside the others, all in their kind; if that fails for some, return these, and all stay."""
-    free, needs = settled.free, settled.crowd.needs
-    before = {gang: settled.held_by(gang) for gang in gangs}
-    for gang in gangs:
-        free.give_back(before[gang], needs[gang])
-    after: dict[int, list[int]] = {}
-    for gang in gangs:
-        gpus = settled.of_kind(gang)
-        if gpus is not None:
-            free.take(gpus, needs[gang])
-            after[gang] = gpus
-    for gang, gpus in after.items():
-        free.give_back(gpus, needs[gang])
-    if len(after) < len(gangs):
+    def _without(self, gangs: Sequence[int]) -> FreeRoom:
+        """What would be free if these gangs had nothing."""
+        room = self._free.room.copy()
         for gang in gangs:
-            free.take(before[gang], needs[gang])
-        return set(gangs) - after.keys()
-    for gang in gangs:
-        settled.give(gang, after[gang])
-    return set()
+            room.give_back(self._gangs[gang].parts, self._gangs[gang].needs)
+        return room
 
+    def _placed(self, room: FreeRoom, gangs: Sequence[int]) -> dict[int, dict[int, int]]:
+        """Place gangs in this room, one after the other; return {node: GPUs} of those that are of their kind there."""
+        found: dict[int, dict[int, int]] = {}
+        for gang in gangs:
+            each = self._gangs[gang]
+            parts = find_kind(each.kind, room, each.size, each.scope, each.fewest, each.needs)
+            if parts is not None:
+                room.take(parts, each.needs)
+                found[gang] = parts
+        return found
 
-def _wrong(settled: Settlement) -> list[int]:
-    """The gangs that have a place of the wrong kind."""
-    crowd, layout = settled.crowd, settled.free.layout
-    wanted = crowd.kinds != Kind.ANY
-    if not wanted.any():
-        return []
-    stay = (wanted & settled.stays)[crowd.owners]
-    found = [(gang, gpu) for gang, gpus in settled.found.items() if wanted[gang] for gpu in gpus]
-    owners, gpus = np.concatenate(
-        [(crowd.owners[stay], crowd.held[stay]), np.array(found, dtype=np.int64).reshape(-1, 2).T], axis=1
-    )
-    pairs = np.unique(owners * len(layout.sizes) + layout.node_of[gpus])
-    nodes = np.bincount(pairs // len(layout.sizes), minlength=len(crowd))
-    is_apart = nodes > crowd.fewest
-    wrong: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_apart != (crowd.kinds == Kind.APART))).tolist()
-    return wrong
+    def _change(self, after: Mapping[int, Mapping[int, int]]) -> None:
+        """Let gangs give back their GPUs, and then take others."""
+        for gang in after:
+            self._free.give_back(self._gangs[gang].gpus, self._gangs[gang].needs)
+        for gang, parts in after.items():
+            self.found[gang] = self._free.lowest(parts)
+            self._free.take(self.found[gang], self._gangs[gang].needs)

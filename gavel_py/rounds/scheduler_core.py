@@ -17,8 +17,8 @@ from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.beginning import copied
 from gavel_py.rounds.choosing import Chooser
 from gavel_py.rounds.demand import Mechanism
-from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.job_book import JobBook
+from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.mechanism_names import MechanismName, resolve_mechanism
 from gavel_py.rounds.node_states import NodeState, NodeStates

@@ -13,6 +13,7 @@ from gavel_py.rounds.kinds import Kind
 from gavel_py.rounds.moving import Held, fewest_to_move
 from gavel_py.rounds.moving_evenly import fewest_to_move_evenly
 from gavel_py.rounds.reach import Reach
+from gavel_py.rounds.righting import Misplaced, put_right
 from gavel_py.rounds.seeking import find_kind
 
 __all__ = ["Settlement"]
@@ -44,9 +45,10 @@ class Settlement:
             gpus = None if limits or apart[gang] else free.take_tightest(sizes[gang])
             if gpus is None:
                 gpus = self._sought(gang, waiting, step)
-                free.take(gpus or (), crowd.needs[gang])
-            if gpus is not None:
-                self.found[gang] = gpus
+                if gpus is None:
+                    continue
+                free.take(gpus, crowd.needs[gang])
+            self.found[gang] = gpus
 
     @property
     def placed(self) -> Mask:
@@ -55,7 +57,7 @@ class Settlement:
         placed[list(self.found)] = True
         return placed
 
-    def held_by(self, gang: int) -> list[int]:
+    def _held_by(self, gang: int) -> list[int]:
         """Return the GPUs of a gang that has a place."""
         if gang in self.found:
             return self.found[gang]
@@ -63,22 +65,39 @@ class Settlement:
         gpus: list[int] = self.crowd.held[start:stop].tolist()
         return gpus
 
-    def give(self, gang: int, gpus: list[int]) -> None:
-        """Give a gang that has given back its GPUs others in their stead."""
-        self.free.take(gpus, self.crowd.needs[gang])
-        self.found[gang], self.stays[gang] = gpus, False
+    def put_right(self) -> None:
+        """Move gangs that have a place of the wrong kind, if all have places."""
+        crowd, wrong = self.crowd, self._wrong()
+        held = [self._held_by(gang) for gang in wrong]
+        kinds, sizes, scopes, fewest = (each[wrong].tolist() for each in (crowd.kinds, crowd.sizes, crowd.scopes, crowd.fewest))
+        needs = [crowd.needs[gang] for gang in wrong]
+        rows = zip(held, map(self.free.layout.parts_of, held), kinds, sizes, scopes, fewest, needs, strict=True)
+        moved = put_right(self.free, [Misplaced(*row) for row in rows])
+        for place, gpus in moved.items():
+            self.found[wrong[place]], self.stays[wrong[place]] = gpus, False
 
-    def of_kind(self, gang: int) -> list[int] | None:
-        """Free GPUs for a gang that are of its kind."""
-        crowd = self.crowd
-        kind, size, scope = int(crowd.kinds[gang]), int(crowd.sizes[gang]), int(crowd.scopes[gang])
-        return find_kind(kind, self.free, size, scope, int(crowd.fewest[gang]), crowd.needs[gang])
+    def _wrong(self) -> list[int]:
+        """The gangs that have a place of the wrong kind."""
+        crowd, layout = self.crowd, self.free.layout
+        wanted = crowd.kinds != Kind.ANY
+        if not wanted.any():
+            return []
+        stay = (wanted & self.stays)[crowd.owners]
+        found = [(gang, gpu) for gang, gpus in self.found.items() if wanted[gang] for gpu in gpus]
+        owners, gpus = np.concatenate(
+            [(crowd.owners[stay], crowd.held[stay]), np.array(found, dtype=np.int64).reshape(-1, 2).T], axis=1
+        )
+        pairs = np.unique(owners * len(layout.sizes) + layout.node_of[gpus])
+        nodes = np.bincount(pairs // len(layout.sizes), minlength=len(crowd))
+        is_apart = nodes > crowd.fewest
+        wrong: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_apart != (crowd.kinds == Kind.APART))).tolist()
+        return wrong
 
     def _sought(self, gang: int, waiting: list[int], step: int) -> list[int] | None:
         """GPUs for one gang, moving gangs that come later: smaller ones to keep it together, any at all to place it."""
         crowd, free = self.crowd, self.free
         size, scope, needs = int(crowd.sizes[gang]), int(crowd.scopes[gang]), crowd.needs[gang]
-        gpus = self.of_kind(gang) if crowd.kinds[gang] != Kind.ANY else None
+        gpus = self._of_kind(gang, size, scope) if crowd.kinds[gang] != Kind.ANY else None
         if gpus is None:
             together = self._reach.narrowest(size, scope, needs)
             gpus = free.find(size, together, needs, even=bool(crowd.evens[gang]))
@@ -87,6 +106,12 @@ class Settlement:
                 gpus = self._cleared(gang, together, later & (crowd.sizes < size), waiting, step)
                 gpus = gpus or self._cleared(gang, scope, later, waiting, step)
         return gpus
+
+    def _of_kind(self, gang: int, size: int, scope: int) -> list[int] | None:
+        """Free GPUs for a gang that are of its kind."""
+        crowd = self.crowd
+        parts = find_kind(int(crowd.kinds[gang]), self.free.room, size, scope, int(crowd.fewest[gang]), crowd.needs[gang])
+        return None if parts is None else self.free.lowest(parts)
 
     def _cleared(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
         """Free GPUs in one region of the scope, if need be after the fewest movable gangs have given up theirs."""

@@ -15,7 +15,7 @@ from gavel_py.cluster import Node
 from gavel_py.even_splits import even_nodes
 from gavel_py.jobs import Locality
 from gavel_py.rounds import Gang, place
-from gavel_py.rounds.free_gpus import Gpu
+from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.needs import Needs
 from tests.rounds.support import nodes
 

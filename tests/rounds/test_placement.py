@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gavel_py.cluster import Cluster, Node
 from gavel_py.jobs import Locality
 from gavel_py.rounds import Gang, place
-from gavel_py.rounds.free_gpus import Gpu
+from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.placement import largest_holes
 from tests.rounds.support import nodes
 

@@ -14,8 +14,8 @@ from gavel_py.cluster import Cluster, Node
 from gavel_py.jobs import Job
 from gavel_py.rounds import Gang, Kind, RoundDemand, choose_jobs, place
 from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.free_gpus import Gpu
 from gavel_py.rounds.ground import Ground
+from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.needs import NOTHING, Needs
 from gavel_py.rounds.placement import largest_holes
 from gavel_py.rounds.planning import plan_round
