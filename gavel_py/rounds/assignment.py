@@ -30,7 +30,7 @@ class Assignment:
         """On how many nodes the GPUs are."""
         return len({node for node, _ in self.gpus})
 
-    @property
+    @cached_property
     def gpu_share(self) -> float:
         """The GPUs that count as this job's: its part of one, or of a whole gang's an equal part for each who has them."""
         return self.gpu_part if self.gpu_part < 1 else len(self.gpus) / (1 + len(self.shared_with))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -113,11 +113,12 @@ class InForce:
         present: NDArray[np.bool_] = np.array(there, dtype=bool) & ~(steps >= self.problem.total_steps)
         return present
 
-    def unfinished(self, book: JobBook) -> list[str]:
-        """The jobs that are still in the system and have steps left, as far as is known."""
+    def unfinished(self, book: JobBook, among: Set[str]) -> tuple[str, ...]:
+        """Those of these jobs that are still in the system and have steps left, as far as is known."""
         total = zip(self.problem.job_ids, self.problem.total_steps.tolist(), strict=True)
         # Unknown steps are NaN, and no number reaches that.
-        return [job_id for job_id, steps in total if job_id in book.jobs and not book.jobs[job_id].steps_done >= steps]
+        there = ((job_id, steps) for job_id, steps in total if job_id in among and job_id in book)
+        return tuple(job_id for job_id, steps in there if not book.known(job_id).steps_done >= steps)
 
 
 def question_at_event(

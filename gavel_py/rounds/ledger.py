@@ -15,6 +15,7 @@ from gavel_py.rounds.waits import WAITS, Wait
 __all__ = ["DeliveryLedger"]
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 # A job that idle GPUs served beyond its fraction has taken from nobody; counted in full, that time would be held against it for as
@@ -107,7 +108,7 @@ class DeliveryLedger:
         apart: (N, K) the part S_ij of the fractions that is meant for more nodes than the gang needs, NaN where that is no matter;
         is_apart: (N,) the gangs that are on more nodes than they need.
         """
-        rows, matters = [self._rows[job_id] for job_id in job_ids], ~np.isnan(apart)
+        rows, matters = np.array([self._rows[job_id] for job_id in job_ids], dtype=np.int64), ~np.isnan(apart)
         received = self._received(columns) * is_apart[:, None]
         balance = np.clip(self._tables["apart"][rows] + apart - received, -MOST_OWED_ROUNDS, MOST_OWED_ROUNDS)
         self._tables["apart"][rows] = np.where(matters & (apart > 0), balance, 0.0)
@@ -169,8 +170,16 @@ class DeliveryLedger:
         waits = {reason: int(count) for reason, count in zip(WAITS, tables["waits"][row].tolist(), strict=True) if count}
         return JobDelivery(job_id, self._num_gpus[row], promised, delivered, waits, float(tables["misplaced"][row, 0]))
 
-    def _rows_of(self, job_ids: Sequence[str], num_gpus: Floats) -> list[int]:
-        """The row of each job; new jobs get rows of zeros."""
+    def _rows_of(self, job_ids: Sequence[str], num_gpus: Floats) -> Indices:
+        """(N,) the row of each job; new jobs get rows of zeros."""
+        rows = list(map(self._rows.get, job_ids, repeat(-1)))
+        if -1 in rows or [self._num_gpus[row] for row in rows] != num_gpus.tolist():
+            self._make_rows(job_ids, num_gpus)
+            rows = [self._rows[job_id] for job_id in job_ids]
+        return np.array(rows, dtype=np.int64)
+
+    def _make_rows(self, job_ids: Sequence[str], num_gpus: Floats) -> None:
+        """Let each job have a row that counts for the gang that it is now."""
         for job_id, gang in zip(job_ids, map(plain_size, num_gpus.tolist()), strict=True):
             if job_id not in self._rows:
                 self._rows[job_id] = len(self._rows)
@@ -180,7 +189,6 @@ class DeliveryLedger:
         new = len(self._rows) - len(self._tables["deficits"])
         if new:
             self._tables = {name: np.concatenate([each, np.zeros((new, each.shape[1]))]) for name, each in self._tables.items()}
-        return [self._rows[job_id] for job_id in job_ids]
 
     def _resize(self, row: int, gang: float) -> None:
         """Count what a gang of another size was promised and had in seconds of the gang of now, GPU-seconds being the same."""

@@ -112,7 +112,7 @@ class SchedulerState:
             return ()
         if isinstance(self.told, Later):  # it was made just now, when all that were there had steps left
             return self.told.in_order(job_id for job_id in job_ids if job_id in self.book)
-        return tuple(job_id for job_id in self.told.unfinished(self.book) if job_id in job_ids)
+        return self.told.unfinished(self.book, job_ids)
 
     def take_up_later(self, later: Later) -> None:
         """Let an allocation be in force that nobody has asked for yet."""
