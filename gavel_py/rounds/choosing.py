@@ -78,7 +78,7 @@ class Chooser:
 
     def _solved(self, question: Question, state: SchedulerState, nodes: NodeStates) -> InForce:
         found = solved(question, nodes, self.profile, self.solver, state.rows)
-        state.solve_seconds += found.allocation.seconds["solve"]
+        state.solver_seconds += found.allocation.seconds["solve"]
         return found
 
     def _decided_in_turn(self, state: SchedulerState, start: float) -> bool:
@@ -92,7 +92,7 @@ class Chooser:
         ask = partial(self._solved, state=state, nodes=NodeStates(state.nodes.cluster))
         before = dict(state.running)
         later = Later(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
-        state.solve_seconds += time.perf_counter() - began
+        state.solver_seconds += time.perf_counter() - began
         state.take_up_later(later)
         state.coming = Coming(start, turns.assignments)
         if in_turn is not None and in_turn.is_to_be_proven:

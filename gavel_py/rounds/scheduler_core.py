@@ -95,9 +95,9 @@ class SchedulerCore:
         self._state.changed = True
 
     @property
-    def solve_seconds(self) -> float:
+    def solver_seconds(self) -> float:
         """The time that allocations have taken so far, on the clock of this computer, those of a saved scheduler left out."""
-        return self._state.solve_seconds
+        return self._state.solver_seconds
 
     @property
     def _chooser(self) -> Chooser:

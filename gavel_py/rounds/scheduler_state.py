@@ -39,7 +39,7 @@ class SchedulerState:
     force, as far as anybody has asked for it (`in_force`); changed: whether it must be solved anew; running: who holds GPUs now;
     coming: the next round, where it has been planned; last: the round begun last; newly_failed: {job_id: reason} of the jobs that
     failed for good since then; grounds, rows, in_turn: what need not be found anew, and stands in no file; company: what of the
-    ledger is time with partners; solve_seconds: what allocations have taken on the clock of this computer.
+    ledger is time with partners; solver_seconds: what allocations have taken on the clock of this computer.
     """
 
     book: JobBook
@@ -55,7 +55,7 @@ class SchedulerState:
     rows: JobRows = field(default_factory=JobRows)
     company: CompanyLedger = field(default_factory=CompanyLedger)
     in_turn: InTurn | None = None
-    solve_seconds: float = 0.0
+    solver_seconds: float = 0.0
 
     @property
     def in_force(self) -> InForce | None:

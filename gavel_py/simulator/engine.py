@@ -158,11 +158,11 @@ class Simulation(SimulationCore):
 
     def _begin(self) -> Round:
         """Let the scheduler decide on a round, and note what it has decided."""
-        state, tally, before = self._state, self._state.tally, self.scheduler.solve_seconds
+        state, tally, before = self._state, self._state.tally, self.scheduler.solver_seconds
         begun = self.scheduler.next_round_to_read(state.now)
         tally.rounds += 1
         tally.job_rounds += len(begun.assignments)
-        tally.solver_seconds += self.scheduler.solve_seconds - before
+        tally.solver_seconds += self.scheduler.solver_seconds - before
         for job_id in begun.preempted:
             if job_id in state.holds:  # others have lost their GPUs before, and that has been counted
                 state.active[job_id].preemptions += 1
