@@ -1,6 +1,6 @@
 """Constraints that any policy accepts: what an allocation must keep, or may break at a price."""
 
-from gavel_py.constraints.applying import constrained
+from gavel_py.constraints.applying import constrained, placed
 from gavel_py.constraints.base import Constraint
 from gavel_py.constraints.files import KINDS, read_constraints
 from gavel_py.constraints.given import given_constraints
@@ -26,5 +26,6 @@ __all__ = [
     "constrained",
     "given_constraints",
     "outcomes_of",
+    "placed",
     "read_constraints",
 ]

@@ -15,7 +15,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import NO_RULES, Asked, Rules, floors_of
 
-__all__ = ["constrained"]
+__all__ = ["constrained", "placed"]
 
 
 def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -> tuple[AllocationProblem, Rules]:
@@ -28,9 +28,9 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
         return problem, NO_RULES
     scope = Scope(problem)
     InputError.raise_any([fault for each in constraints for fault in each.faults(scope)] + _guaranteed(scope, constraints))
-    placed = [Asked(each.text, each.penalty, places=tuple(each.places(scope))) for each in constraints]
-    scope.problem = _placed(problem, placed)
-    asked = tuple(_asked(each, before, scope) for each, before in zip(constraints, placed, strict=True))
+    where = _where(scope, constraints)
+    scope.problem = _placed(problem, where)
+    asked = tuple(_asked(each, before, scope) for each, before in zip(constraints, where, strict=True))
     rules = Rules(
         rows=tuple(row for each in asked for row in each.rows),
         floors=floors_of([need for each in asked for need in each.needs], scope.problem.fastest),
@@ -40,6 +40,16 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
     )
     check_alone(scope.problem, rules)
     return scope.problem, rules
+
+
+def placed(problem: AllocationProblem, constraints: Sequence[Constraint]) -> AllocationProblem:
+    """Return the problem that `constrained` returns, without the rules that remain, for constraints that it has found right."""
+    return _placed(problem, _where(Scope(problem), constraints)) if constraints else problem
+
+
+def _where(scope: Scope, constraints: Sequence[Constraint]) -> list[Asked]:
+    """What each constraint asks of places alone."""
+    return [Asked(each.text, each.penalty, places=tuple(each.places(scope))) for each in constraints]
 
 
 def _asked(constraint: Constraint, before: Asked, scope: Scope) -> Asked:

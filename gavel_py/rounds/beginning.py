@@ -76,7 +76,7 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
     problem, pasts = in_force.problem, state.book.standings
     # Who has left since the round was planned is promised nothing of it.
     present = in_force.present(state.book)[:, None]
-    fractions = in_force.allocation.time_fractions * present
+    fractions = in_force.fractions * present
     columns = columns_of(problem, begun.assignments)
     waits = _waits(state, in_force, fractions, columns, present, _shares(problem, begun.assignments))
     state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds, waits)

@@ -16,6 +16,7 @@ from gavel_py.jobs import Job
 from gavel_py.policies import OrderedPolicy
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.bundles import bundled
+from gavel_py.rounds.carrying import carried_over
 from gavel_py.rounds.crews import Crews, Held
 from gavel_py.rounds.demand import Mechanism, RoundDemand
 from gavel_py.rounds.ground import Ground
@@ -36,6 +37,9 @@ __all__ = ["Chooser"]
 
 Floats = NDArray[np.float64]
 
+ROUNDING = 1e-9
+"""The starts of rounds are sums of their lengths, and a time that is as long as so many rounds must not come a round late."""
+
 
 @dataclass(frozen=True)
 class Chooser:
@@ -51,14 +55,13 @@ class Chooser:
     sharing: bool
     min_gain: float
     by_events: bool
+    solve_seconds: float
 
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
         if self._decided_in_turn(state, start):
             return
-        in_force = None if state.changed else state.in_force
-        if in_force is None:
-            in_force = self._solved(self._question(state, start), state, state.nodes)
+        in_force = self._in_force(state, start)
         # A mechanism of the user's own may have reasons that nobody else knows.
         assignments = settled(state, in_force, backfill=self._backfills) if isinstance(self.mechanism, str) else None
         if assignments is None:
@@ -66,6 +69,26 @@ class Chooser:
         if in_force is not state.told:
             state.take_up(in_force)
         state.coming = Coming(start, assignments)
+
+    def _in_force(self, state: SchedulerState, start: float) -> InForce:
+        """The allocation that the round follows: that in force, the same for the jobs that are there now, or a new one."""
+        before = None if state.changed else state.in_force
+        if before is not None and (before.carried is None or self._is_early(before, start)):
+            return before
+        question = self._question(state, start)
+        found = self._carried(question, state, start)
+        return self._solved(question, state, state.nodes) if found is None else found
+
+    def _carried(self, question: Question, state: SchedulerState, start: float) -> InForce | None:
+        """What is in force, for the jobs that are there now; None where the policy must be asked."""
+        before = state.in_force if self.solve_seconds and not state.at_once else None
+        if before is None or not self._is_early(before, start):
+            return None
+        return carried_over(before, question, state.nodes, self.profile, self.solver.policy.constraints, state.rows)
+
+    def _is_early(self, before: InForce, start: float) -> bool:
+        """Say whether only jobs that come, change or go are no reason yet to ask the policy again."""
+        return start - before.asked_seconds < self.solve_seconds * (1 - ROUNDING)
 
     def _question(self, state: SchedulerState, start: float) -> Question:
         """What the policy is to be asked now."""
@@ -140,7 +163,7 @@ class Chooser:
         restarts = self._restart_seconds(in_force.jobs) / self.round_seconds
         return RoundDemand(
             deficits=deficits,
-            fractions=in_force.allocation.time_fractions,
+            fractions=in_force.fractions,
             runnable=runnable,
             throughputs=np.where(runnable, problem.throughputs, 0.0),
             num_gpus=np.ceil(problem.num_gpus).astype(np.int64),
@@ -148,7 +171,7 @@ class Chooser:
             running_on=columns_of(problem, state.lasting),
             backfill=self._backfills,
             # The rounds received under an allocation that ends now do not count.
-            received=state.ledger.received(problem.job_ids) * (in_force is state.told),
+            received=state.ledger.received(problem.job_ids) * in_force.is_same_as(state.told),
             restart_rounds=restarts,
             kinds=_kinds(state, in_force, deficits, restarts),
             locked=np.array([job_id in fixed for job_id in problem.job_ids], dtype=bool),
@@ -206,5 +229,5 @@ def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_r
     runs = np.flatnonzero(columns >= 0)
     stands[runs, columns[runs]] = [1.0 if state.spans.is_spread(state.lasting[problem.job_ids[i]]) else -1.0 for i in runs.tolist()]
     owed = state.ledger.apart(problem.job_ids)
-    fractions = in_force.allocation.time_fractions
+    fractions = in_force.fractions
     return kinds_of(fractions, apart, problem.speeds.apart, deficits, owed, stands, restart_rounds)

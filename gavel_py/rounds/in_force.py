@@ -15,8 +15,10 @@ from gavel_py.allocator import Solver
 from gavel_py.hosts import hosts_of
 from gavel_py.job_arrays import Profile, largest_gangs
 from gavel_py.jobs import Job
+from gavel_py.pairing import Pairs
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment
+from gavel_py.rounds.carried import Carried
 from gavel_py.rounds.companies import Companies, companies_of
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.job_rows import GANG_FIELDS, JobRows
@@ -75,8 +77,10 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class InForce:
-    """nodes: their states when it was solved (`NodeStates.to_dict`); problem: what was solved, constraints included;
-    lasting: (N, K) bool, where a job may run on the nodes that are up, and where it could if all were: there it stays owed.
+    """nodes: their states when it was solved (`NodeStates.to_dict`); problem: what was solved, constraints included; allocation:
+    the answer; lasting: (N, K) bool, where a job may run on the nodes that are up, and where it could if all were: there it stays
+    owed; carried: None as long as question and problem are those of the allocation. Else they are about the jobs that were there
+    later, and this says what it gives them.
     """
 
     question: Question
@@ -84,25 +88,53 @@ class InForce:
     problem: AllocationProblem
     allocation: Allocation
     lasting: NDArray[np.bool_]
+    carried: Carried | None = None
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """The jobs as they were asked about."""
         return self.question.jobs
 
+    @property
+    def asked_seconds(self) -> float:
+        """When the policy was asked for the allocation."""
+        return self.question.now_seconds if self.carried is None else self.carried.asked_seconds
+
+    @cached_property
+    def fractions(self) -> Floats:
+        """(N, K) the parts of their time that jobs are given."""
+        fractions = self.allocation.time_fractions
+        return fractions if self.carried is None else self.carried.of(fractions)
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that can run nowhere."""
+        return dict(self.allocation.excluded if self.carried is None else self.problem.excluded)
+
+    def is_same_as(self, before: object) -> bool:
+        """Say whether another one in force is of the same answer, whoever is there."""
+        return self is before or (isinstance(before, InForce) and self.allocation is before.allocation)
+
     @cached_property
     def apart(self) -> Floats | None:
         """(N, K) the part of the time fractions for which gangs are to be spread, NaN where it is no matter; None: nowhere."""
         speeds, spread = self.problem.speeds, self.allocation.spread_fractions
-        return None if speeds is None or spread is None else np.where(speeds.differ, spread, np.nan)
+        if speeds is None or spread is None:
+            return None
+        return np.where(speeds.differ, spread if self.carried is None else self.carried.of(spread), np.nan)
 
     @cached_property
     def companies(self) -> Companies | None:
         """What is promised of time in company, None if it is nothing."""
-        pairs, shares = self.allocation.pairs, self.problem.pairs
+        pairs, shares = self._pairs, self.problem.pairs
         if pairs is None or shares is None or not len(pairs):
             return None
         return companies_of(pairs, shares.kinds, self.jobs, self.problem.accelerator_types)
+
+    @property
+    def _pairs(self) -> Pairs | None:
+        pairs = self.allocation.pairs
+        return pairs if pairs is None or self.carried is None else self.carried.pairs(pairs)
 
     def present(self, book: JobBook) -> NDArray[np.bool_]:
         """(N,) the jobs that are still in the system with the same gang, and have steps left."""
@@ -128,7 +160,7 @@ def question_at_event(
     jobs = book.in_order
     nothing = (0.0,) * len(jobs)
     running_on = tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs)
-    previous = None if before is None else _fractions_of(before.allocation, jobs)
+    previous = None if before is None else _fractions_of(before, jobs)
     return Question(now_seconds, jobs, nothing, nothing, nothing, running_on, previous, **options)
 
 
@@ -156,7 +188,7 @@ def question_of(
         ),
         attained_gpu_seconds=tuple(past.attained_gpu_seconds for past in pasts),
         running_on=tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs),
-        previous_fractions=None if before is None else _fractions_of(before.allocation, jobs),
+        previous_fractions=None if before is None else _fractions_of(before, jobs),
         **options,
     )
 
@@ -193,10 +225,10 @@ def same_gang(one: Job, other: Job) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in GANG_FIELDS)
 
 
-def _fractions_of(allocation: Allocation, jobs: tuple[Job, ...]) -> Floats:
-    """(N, K) what the allocation gives these jobs, 0 for those that have come since."""
-    row_of = {job_id: row for row, job_id in enumerate(allocation.job_ids)}
+def _fractions_of(before: InForce, jobs: tuple[Job, ...]) -> Floats:
+    """(N, K) what the allocation in force gives these jobs, 0 for those that have come since."""
+    row_of = {job_id: row for row, job_id in enumerate(before.problem.job_ids)}
     rows = np.array([row_of.get(job.job_id, len(row_of)) for job in jobs], dtype=np.int64)
-    none = np.zeros((1, len(allocation.accelerator_types)))
-    fractions: Floats = np.concatenate([allocation.time_fractions, none])[rows]
+    none = np.zeros((1, len(before.problem.accelerator_types)))
+    fractions: Floats = np.concatenate([before.fractions, none])[rows]
     return fractions

@@ -36,13 +36,13 @@ class NodeEvents(SchedulerCore):
 
         The rest as for `node_down`. Raises `UnknownNameError`, and `InputError` for a number that no GPU of the node has.
         """
-        self._state.changed |= self._state.nodes.lose(node, index)
+        self._state.turn(changed=self._state.nodes.lose(node, index))
         return self._state.stop_lost()
 
     def gpu_back(self, node: str, index: int) -> None:
         """Use a lost GPU again from the next round on; raises as `gpu_lost`."""
-        self._state.changed |= self._state.nodes.give_back(node, index)
+        self._state.turn(changed=self._state.nodes.give_back(node, index))
 
     def _node(self, name: str, to: NodeState) -> tuple[str, ...]:
-        self._state.changed |= self._state.nodes.put(name, to)
+        self._state.turn(changed=self._state.nodes.put(name, to))
         return self._state.stop_lost()

@@ -24,8 +24,20 @@ from gavel_py.rounds.state_file import read_state, write_state
 
 __all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from"]
 
-OPTIONS = ("round_seconds", "restart_seconds", "min_run_seconds", "whole_gangs", "sharing", "min_gain", "by_events")
+OPTIONS = (
+    "round_seconds",
+    "restart_seconds",
+    "min_run_seconds",
+    "whole_gangs",
+    "sharing",
+    "min_gain",
+    "by_events",
+    "solve_seconds",
+)
 """The numbers that a scheduler is made with."""
+
+UNSAID = {"solve_seconds": 0.0}
+"""Those that a file tells only where they are others: earlier versions did not know them."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -57,7 +69,7 @@ def document_of(saved: Saved) -> dict[str, Any]:
     """Return a scheduler as plain data."""
     policy = saved.solver.policy
     return {
-        "options": saved.options,
+        "options": {name: value for name, value in saved.options.items() if name not in UNSAID or value != UNSAID[name]},
         "policy": {"label": policy.label, "document": policy_document(policy)},
         "mechanism": saved.mechanism if isinstance(saved.mechanism, str) else None,
         "speeds": {name: as_data(table) for name, table in _speeds(saved.state, saved.profile).items()},
@@ -82,7 +94,8 @@ def saved_from(
         state = state_from(document["scheduler"], profile)
         _check_speeds(path, document["speeds"], state, profile)
         _check_places(path, state, profile)
-        return Saved(solver, profile, used, {name: document["options"][name] for name in OPTIONS}, state)
+        options = UNSAID | document["options"]
+        return Saved(solver, profile, used, {name: options[name] for name in OPTIONS}, state)
     except GavelError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

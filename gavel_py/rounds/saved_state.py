@@ -14,6 +14,7 @@ from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.rounds.arrays_as_data import as_data, from_data
 from gavel_py.rounds.assignment import Assignment, Round
+from gavel_py.rounds.carried import Carried
 from gavel_py.rounds.company_ledger import CompanyLedger
 from gavel_py.rounds.in_force import InForce, Question
 from gavel_py.rounds.job_book import JobBook
@@ -35,6 +36,7 @@ def state_document(state: SchedulerState) -> dict[str, Any]:
         "ledger": {name: as_data(value) for name, value in vars(state.ledger).items()},
         "in_force": None if state.in_force is None else _in_force_document(state.in_force),
         "changed": state.changed,
+        **({"at_once": True} if state.at_once else {}),
         "running": _assignments_document(state.running),
         "coming": None if state.coming is None else _coming_document(state.coming),
         "last": None if state.last is None else state.last.to_dict(),
@@ -53,6 +55,7 @@ def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
         _ledger_from(document["ledger"], nodes.cluster),
         told=None if in_force is None else _in_force_from(in_force, nodes, profile),
         changed=document["changed"],
+        at_once=document.get("at_once", False),
         running=_assignments_from(document["running"]),
         coming=None if coming is None else Coming(coming["start_seconds"], _assignments_from(coming["assignments"])),
         last=None if last is None else Round.from_dict(last),
@@ -105,7 +108,12 @@ def _in_force_document(in_force: InForce) -> dict[str, Any]:
         "excluded": dict(problem.excluded),
         "lasting": as_data(in_force.lasting),
         "allocation": in_force.allocation.to_dict(),
+        **({} if in_force.carried is None else {"carried": _carried_document(in_force.carried)}),
     }
+
+
+def _carried_document(carried: Carried) -> dict[str, Any]:
+    return {"rows": as_data(carried.rows), "asked_seconds": carried.asked_seconds}
 
 
 def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Profile) -> InForce:
@@ -117,10 +125,20 @@ def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Prof
         question.problem(then, profile), runnable=from_data(document["runnable"]), excluded=dict(document["excluded"])
     )
     allocation = Allocation.from_dict(document["allocation"])
-    lasting = from_data(document["lasting"])
-    if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == allocation.time_fractions.shape:
+    lasting, carried = np.asarray(from_data(document["lasting"])), _carried_from(document.get("carried"), allocation)
+    found = InForce(question, then.to_dict(), problem, allocation, lasting, carried)
+    if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == found.fractions.shape:
         raise ValueError("the arrays of the allocation in force do not fit each other")
-    return InForce(question, then.to_dict(), problem, allocation, np.asarray(lasting))
+    return found
+
+
+def _carried_from(document: Mapping[str, Any] | None, allocation: Allocation) -> Carried | None:
+    if document is None:
+        return None
+    rows = np.asarray(from_data(document["rows"]))
+    if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
+        raise ValueError("the allocation in force has no such rows")
+    return Carried(rows, float(document["asked_seconds"]))
 
 
 def _coming_document(coming: Coming) -> dict[str, Any]:

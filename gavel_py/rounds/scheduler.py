@@ -35,9 +35,12 @@ class RoundScheduler(JobEvents, NodeEvents):
     restart_seconds: what a restart costs a job that does not say it itself; min_run_seconds: a gang that has started is not
     preempted before it has run so long, unless it loses its GPUs or may no longer run there; whole_gangs, sharing,
     min_gain: see `AllocationProblem.from_jobs`; by_events: rounds begin when something happens, and no time is counted in them, for
-    policies that give jobs all of their time or none.
-    When a job or node came, went or changed, or a job reported progress, the allocation is solved anew for the next round; else
-    it is kept. A job's account (`delivery`) is kept after it has left, until it is told to `forget` it.
+    policies that give jobs all of their time or none; solve_seconds: where nothing but jobs has changed, the policy is asked again
+    at the earliest so long after it was asked last, as in the published simulator of Gavel (OSDI 2020); jobs that come meanwhile
+    get what is left over.
+    When a job or node came, went or changed, or a job reported progress, the allocation is solved anew for the next round, or once
+    `solve_seconds` have passed; else it is kept. A job's account (`delivery`) is kept after it has left, until it is told to
+    `forget` it.
     Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts; for a gang that
     loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as promised only. See docs/rounds.md.
 

@@ -46,10 +46,12 @@ class SchedulerCore:
         sharing: bool = False,
         min_gain: float = 1.0,
         by_events: bool = False,
+        solve_seconds: float = 0.0,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
-        for name, value in (("restart_seconds", restart_seconds), ("min_run_seconds", min_run_seconds)):
+        seconds = {"restart_seconds": restart_seconds, "min_run_seconds": min_run_seconds, "solve_seconds": solve_seconds}
+        for name, value in seconds.items():
             if not (is_finite(value) and value >= 0):
                 raise InputError(fault(name, f"must be a finite number of at least 0, found {value!r}"))
         self.cluster = known_part(cluster, profile)
@@ -58,6 +60,7 @@ class SchedulerCore:
         self.round_seconds = float(round_seconds)
         self.restart_seconds = float(restart_seconds)
         self.min_run_seconds = float(min_run_seconds)
+        self.solve_seconds = float(solve_seconds)
         self.whole_gangs, self.sharing, self.by_events = bool(whole_gangs), bool(sharing), bool(by_events)
         if not (is_finite(min_gain) and min_gain >= 1):
             raise InputError(fault("min_gain", f"must be a finite number of at least 1, found {min_gain!r}"))
@@ -77,7 +80,7 @@ class SchedulerCore:
         solver = Solver(policy)
         self._check_by_events(solver.policy)
         self._solver = solver
-        self._state.changed = True
+        self._state.turn()
 
     @property
     def profile(self) -> Profile:
@@ -92,7 +95,7 @@ class SchedulerCore:
             [fault("profile", f"does not know accelerator {n!r}, which the cluster has{nearest(n, known)}") for n in unknown]
         )
         self._profile = profile
-        self._state.changed = True
+        self._state.turn()
 
     @property
     def solver_seconds(self) -> float:
@@ -105,7 +108,10 @@ class SchedulerCore:
         return Chooser(self._solver, self.profile, self.mechanism, **options)
 
     def _check_by_events(self, policy: Policy) -> None:
-        """Raise `InputError` for a policy that needs rounds where there are none."""
+        """Raise `InputError` for a policy that needs rounds where there are none, and for a time that counts in them."""
+        if self.by_events and self.solve_seconds:
+            text = f"must be 0 where there are no rounds and each event is decided on, found {self.solve_seconds:g}"
+            raise InputError(fault("solve_seconds", text))
         why = why_rounds(policy) if self.by_events else ""
         if why:
             raise InputError(fault("by_events", f"does not go with {policy.name}, {why}"))
@@ -122,7 +128,10 @@ class SchedulerCore:
 
     @property
     def allocation(self) -> Allocation | None:
-        """The allocation of the latest round, or of the next one where it has been planned; None before the first."""
+        """The allocation of the latest round, or of the next one where it has been planned; None before the first.
+
+        It is as it was solved: with `solve_seconds`, jobs may have come and gone since.
+        """
         return None if self._state.in_force is None else self._state.in_force.allocation
 
     @property

@@ -36,7 +36,8 @@ class Coming:
 @dataclass
 class SchedulerState:
     """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; told: the allocation in
-    force, as far as anybody has asked for it (`in_force`); changed: whether it must be solved anew; running: who holds GPUs now;
+    force, as far as anybody has asked for it (`in_force`); changed: whether the policy would be asked something else now; at_once:
+    and must be, since more than jobs has changed; running: who holds GPUs now;
     coming: the next round, where it has been planned; last: the round begun last; newly_failed: {job_id: reason} of the jobs that
     failed for good since then; grounds, rows, in_turn: what need not be found anew, and stands in no file; company: what of the
     ledger is time with partners; solver_seconds: what allocations have taken on the clock of this computer.
@@ -47,6 +48,7 @@ class SchedulerState:
     ledger: DeliveryLedger
     told: InForce | Later | None = None
     changed: bool = False
+    at_once: bool = False
     running: dict[str, Assignment] = field(default_factory=dict)
     coming: Coming | None = None
     last: Round | None = None
@@ -76,7 +78,7 @@ class SchedulerState:
         """{job_id: reason} of the jobs that the allocation in force leaves out."""
         if isinstance(self.told, Later):
             return dict(self.told.excluded)
-        return {} if self.told is None else dict(self.told.allocation.excluded)
+        return {} if self.told is None else self.told.excluded
 
     @cached_property
     def spans(self) -> Spans:
@@ -117,16 +119,22 @@ class SchedulerState:
     def take_up_later(self, later: Later) -> None:
         """Let an allocation be in force that nobody has asked for yet."""
         self.ledger.begin_allocation()
-        self.told, self.changed = later, False
+        self.told, self.changed, self.at_once = later, False, False
+
+    def turn(self, *, changed: bool = True) -> None:
+        """Note that nodes, policy or profile have changed, if they have."""
+        self.changed |= changed
+        self.at_once |= changed
 
     def take_up(self, in_force: InForce) -> None:
-        """Let a new allocation be in force."""
+        """Let a new allocation be in force, or the same for other jobs: then the rounds received under it go on being counted."""
         for job, seconds in zip(in_force.jobs, in_force.question.isolated_seconds, strict=True):
             past = self.book.standings[job.job_id]
             past.isolated_seconds, past.steps_counted = seconds, job.steps_done
-        self.ledger.begin_allocation()
+        if not in_force.is_same_as(self.told):
+            self.ledger.begin_allocation()
         self.company.keep(() if in_force.companies is None else in_force.companies.keys)
-        self.told, self.changed = in_force, False
+        self.told, self.changed, self.at_once = in_force, False, False
 
     def stop(self, job_id: str) -> Assignment | None:
         """Let a gang hold its GPUs no more; return what it held."""

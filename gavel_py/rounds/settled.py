@@ -26,7 +26,7 @@ def settled(state: SchedulerState, in_force: InForce, *, backfill: bool) -> dict
     at most one is given time, all of it on one type, and its gang fits on one node; nobody is owed anything from before; and, with
     `backfill`, no gang that waits fits the GPUs that are left.
     """
-    fractions = in_force.allocation.time_fractions
+    fractions = in_force.fractions
     if (in_force.problem.num_gpus < 1).any():
         return None  # they are packed onto GPUs
     if in_force.companies is not None or any(held.shared_with for held in state.lasting.values()):

@@ -56,7 +56,8 @@ class RunRecorder:
         self._active = self._simulation.active
         self._delivered = len({gpu for each in begun.assignments.values() for gpu in each.gpus})  # shared ones count once
         allocation = self._simulation.scheduler.allocation
-        if allocation is not None and allocation is not self._allocation:
+        outlives_jobs = bool(self._simulation.scheduler.solve_seconds)
+        if allocation is not None and (outlives_jobs or allocation is not self._allocation):
             self._allocation = allocation
             self._promised, self._prices = self._promised_by(allocation), self._prices_of(allocation)
 
@@ -98,7 +99,7 @@ class RunRecorder:
         )
 
     def _promised_by(self, allocation: Allocation) -> float:
-        """The GPUs that an allocation gives jobs, as a mean over time."""
+        """The GPUs that an allocation gives the jobs that are there, as a mean over time."""
         sizes = {job.job_id: job.num_gpus for job in self._simulation.scheduler.jobs}
         return float(np.array([sizes.get(job_id, 0) for job_id in allocation.job_ids]) @ allocation.time_fractions.sum(axis=1))
 

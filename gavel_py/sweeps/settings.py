@@ -31,6 +31,7 @@ class Settings(Record):
     whole_gangs: bool = True
     restart_seconds: NotNegative = 0.0
     min_run_seconds: NotNegative = 0.0
+    solve_seconds: NotNegative = 0.0
     mechanism: Literal["deficit", "priority"] = "deficit"
     job_failures: Annotated[Finite, Field(ge=0, lt=1)] | Literal["recorded"] = 0.0
     checkpoint_seconds: Positive | None = None

@@ -26,6 +26,9 @@ __all__ = ["Keeper", "Kept", "check_keeping", "kept_of"]
 MAY_DIFFER = ("until_seconds",)
 """Who goes on may want to go further."""
 
+UNSAID = {"solve_seconds": 0.0}
+"""What was asked for in files of earlier versions, which did not know it."""
+
 DEFAULT_EVERY = "10min"
 
 
@@ -77,7 +80,7 @@ def kept_of(request: Request, policies: Sequence[gp.Policy]) -> Kept | None:
     note = gp.Simulation.saved_note(path)
     if not isinstance(note, dict) or "asked" not in note:
         raise InputError(Fault(str(path), "", "was not written by gavel simulate --save-state; load it with Simulation.load"))
-    then, now = note["asked"], _asked(request, policies)
+    then, now = UNSAID | note["asked"], _asked(request, policies)
     faults = [
         Fault(
             str(path),

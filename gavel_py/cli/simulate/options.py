@@ -33,6 +33,7 @@ class Request(Common):
     events: bool
     restart_seconds: float
     min_run_seconds: float
+    solve_seconds: float
     mechanism: Literal["deficit", "priority"]
     sharing: bool
     min_gain: float | None
@@ -74,6 +75,14 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--events", is_flag=True, help="Decide when jobs arrive or end, and not in rounds; for ordered policies."),
     click.option("--restart-seconds", type=SECONDS, default=0.0, show_default=True, metavar="S", help="What a start costs a job."),
     click.option("--min-run-seconds", type=SECONDS, default=0.0, show_default=True, metavar="S", help="No preemption before."),
+    click.option(
+        "--solve-seconds",
+        type=SECONDS,
+        default=0.0,
+        show_default=True,
+        metavar="S",
+        help="No other allocation before, if only jobs change.",
+    ),
     click.option(
         "--mechanism",
         type=click.Choice(["deficit", "priority"]),

@@ -54,6 +54,7 @@ class Run:
             mechanism=request.mechanism,
             restart_seconds=request.restart_seconds,
             min_run_seconds=request.min_run_seconds,
+            solve_seconds=request.solve_seconds,
             sharing=request.sharing,
             min_gain=min_gain_of(request.sharing, request.min_gain),
             interference=request.interference,

@@ -100,6 +100,7 @@ def settings_of(request: Request) -> dict[str, Any]:
         "round_seconds": None if request.events else request.round_seconds,
         "restart_seconds": request.restart_seconds,
         "min_run_seconds": request.min_run_seconds,
+        "solve_seconds": request.solve_seconds,
         "mechanism": request.mechanism,
         "sharing": request.sharing,
         "min_gain": request.min_gain,

@@ -42,6 +42,7 @@ class Request:
     round_seconds: float
     restart_seconds: float
     min_run_seconds: float
+    solve_seconds: float
     poll_seconds: float
     stop_seconds: float
     start_seconds: float
@@ -72,6 +73,7 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--state", type=DIRECTORY, metavar="DIR", help="Where state, log and lock are kept."),
     _seconds("--restart-seconds", "restart_seconds", 0.0, "What a start costs a job.", least=NOT_NEGATIVE),
     _seconds("--min-run-seconds", "min_run_seconds", 0.0, "No preemption before.", least=NOT_NEGATIVE),
+    _seconds("--solve-seconds", "solve_seconds", 0.0, "No other allocation before, if only jobs change.", least=NOT_NEGATIVE),
     _seconds("--timeout", "timeout_seconds", 60.0, "How long a command of Slurm may take."),
     _seconds("--poll", "poll_seconds", 30.0, "Time between two readings of the queue."),
     _seconds("--stop-seconds", "stop_seconds", 120.0, "How long jobs may take to stop."),
@@ -129,6 +131,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         round_seconds=request.round_seconds,
         restart_seconds=request.restart_seconds,
         min_run_seconds=request.min_run_seconds,
+        solve_seconds=request.solve_seconds,
     )
 
 

@@ -42,7 +42,7 @@ class SlurmDriver:
     settings: what the site decides; profile: throughputs by job type; policy: a name or a `Policy`; directory: where the state, the
     log and the lock are, None: nothing is kept, which is enough to look and to plan; progress: a directory with a file of each job;
     store, measured: where measured throughputs go, under which name (None: nowhere); commands, clock: other ways to reach Slurm and
-    to tell time; options: `round_seconds`, `restart_seconds` and `min_run_seconds` of `RoundScheduler`.
+    to tell time; options: `round_seconds`, `restart_seconds`, `min_run_seconds` and `solve_seconds` of `RoundScheduler`.
     As a context manager it holds the lock, without which nothing is changed. Raises `InputError` for wrong arguments.
     """
 
