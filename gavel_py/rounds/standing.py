@@ -21,10 +21,10 @@ class Standing:
     """One job's past, kept after it has left.
 
     waiting_since_seconds: when it last had GPUs, or arrived; steps_at_start: its steps done when it was submitted;
-    isolated_seconds: Σ (steps done between two solves) / iso_i of the first of them, what its progress would have taken alone;
-    steps_counted: the steps up to which that sum goes; attained_gpu_seconds: of the rounds that it ran; running_since_seconds: the
-    start of the first round of those that it has run without a break, None while it does not run; failures: how often it failed;
-    left: how it left.
+    isolated_seconds: Σ (steps done from one change of jobs or nodes to the next) / iso_i then, what its progress would have taken
+    alone; steps_counted: the steps up to which that sum goes; attained_gpu_seconds: of the rounds that it ran;
+    running_since_seconds: the start of the first round of those that it has run without a break, None while it does not run;
+    failures: how often it failed; left: how it left.
     """
 
     waiting_since_seconds: float

@@ -56,15 +56,21 @@ class Life(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         mechanism=st.sampled_from(["deficit", "deficit", "priority"]),
         min_run=st.sampled_from([0.0, 0.0, 2.5 * SECONDS]),
+        solve=st.sampled_from([0.0, 0.0, 2.5 * SECONDS, 6 * SECONDS]),
     )
-    def begin(self, cluster: gp.Cluster, jobs: list[dict[str, Any]], policy: str, mechanism: Any, min_run: float) -> None:
+    def begin(
+        self, cluster: gp.Cluster, jobs: list[dict[str, Any]], policy: str, mechanism: Any, min_run: float, solve: float
+    ) -> None:
         options: dict[str, Any] = {"mechanism": mechanism, "min_run_seconds": min_run, "restart_seconds": 3.0}
+        options["solve_seconds"] = solve
         self.live, self.saved = (gp.RoundScheduler(cluster, PROFILE, policy, SECONDS, **options) for _ in range(2))
         self.folder = tempfile.TemporaryDirectory()
         self.nodes = {node.name: node for node in cluster.nodes}
         self.memory_gb = {kind.name: kind.memory_gb for kind in cluster.accelerator_types}
         self.lost: set[tuple[str, int]] = set()
         self.gone: list[str] = []
+        self.decided: set[str] = set()
+        self.is_planned = False
         self.told: dict[str, gp.Assignment] = {}
         self.planned: dict[str, gp.Assignment] = {}
         self.gpu_seconds: Counter[str] = Counter()
@@ -123,12 +129,17 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.gone)
     @rule(forget=st.booleans())
     def think_of_a_job_that_left(self, forget: bool) -> None:
-        job, asked = self.gone[0], self.live.allocation
+        job = self.gone[0]
         with pytest.raises(gp.UnknownNameError, match="is no longer in the system"):
             self.live.report(job, steps_done=1)
-        if forget and (asked is None or job not in asked.job_ids):
-            self.both("forget", self.gone.pop(0))
-            self.gpu_seconds.pop(job, None)
+        if not forget:
+            return
+        if job in self.decided:
+            with pytest.raises(gp.InputError, match="has left since the last round was decided"):
+                self.live.forget(job)
+            return
+        self.both("forget", self.gone.pop(0))
+        self.gpu_seconds.pop(job, None)
 
     @rule(data=st.data(), how=st.sampled_from(["node_down", "drain", "node_up", "node_up"]))
     def change_node(self, data: st.DataObject, how: str) -> None:
@@ -163,6 +174,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def plan(self) -> None:
+        self.decide()
         self.planned = self.both("plan_next").assignments
         leases = {job: self.both("lease", job) for job in self.known}
         self.told = {job: lease.assignment for job, lease in leases.items() if lease is not None and lease.renewed}
@@ -182,9 +194,11 @@ class Life(RuleBasedStateMachine):
 
     def next_round(self, late: float | None) -> None:
         running, states = self.live.running, self.live.nodes
+        self.decide()
         start = None if late is None else self.live.plan_next().start_seconds + late
         if late is not None:
             self.saved.plan_next()
+        self.is_planned = False
         now = self.both("next_round", start)
         self.check_gangs(now)
         for job, held in now.assignments.items():
@@ -201,6 +215,11 @@ class Life(RuleBasedStateMachine):
         self.rounds += 1
         self.told = self.planned = {}
         self.check_sums()
+
+    def decide(self) -> None:
+        """Note who is there if a round is decided now, which it is once."""
+        if not self.is_planned:
+            self.decided, self.is_planned = set(self.known), True
 
     def check_gangs(self, now: gp.Round) -> None:
         given = Counter(gpu for held in now.assignments.values() for gpu in held.gpus)

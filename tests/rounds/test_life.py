@@ -179,7 +179,7 @@ def test_restart_costs_go_to_the_mechanism_in_rounds() -> None:
     assert seen[0] == [0.25, 0.5]
 
 
-@pytest.mark.parametrize("name", ["restart_seconds", "min_run_seconds"])
+@pytest.mark.parametrize("name", ["restart_seconds", "min_run_seconds", "solve_seconds"])
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), "5", None, True])
 def test_wrong_costs_and_times_are_refused(name: str, seconds: Any) -> None:
     assert f"field {name}: must be a finite number of at least 0, found" in refused(lambda: scheduler(**{name: seconds}))

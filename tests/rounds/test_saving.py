@@ -131,9 +131,10 @@ def test_a_scheduler_without_jobs_or_rounds(path: Path) -> None:
 
 
 def test_all_that_it_was_made_with_is_kept(path: Path) -> None:
-    scheduler(round_seconds=0.1, restart_seconds=0.2, min_run_seconds=0.3, mechanism="priority").save(path)
+    scheduler(round_seconds=0.1, restart_seconds=0.2, min_run_seconds=0.3, solve_seconds=0.4, mechanism="priority").save(path)
     again = gp.RoundScheduler.load(path, PROFILE)
-    assert (again.round_seconds, again.restart_seconds, again.min_run_seconds, again.mechanism) == (0.1, 0.2, 0.3, "priority")
+    assert (again.round_seconds, again.restart_seconds, again.min_run_seconds, again.solve_seconds) == (0.1, 0.2, 0.3, 0.4)
+    assert again.mechanism == "priority"
 
 
 def test_types_that_the_profile_did_not_know_stay_left_out(path: Path) -> None:

@@ -205,6 +205,10 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
     [
         (["--events"], "Error: simulation, field round_seconds: must be given for max_min_fairness"),
         (["--events", "--round-seconds", "60"], "Error: --events does without rounds, so leave out --round-seconds"),
+        (
+            ["--events", "-p", "fifo", "--solve-seconds", "60"],
+            "Error: --events decides on each event, so leave out --solve-seconds",
+        ),
         (["-p", "fifi"], "fifo"),
         (["--maintenance", "gpu-7:1:2"], "Error: maintenance, field node: 'gpu-7' is not in the cluster; did you mean 'gpu-0'"),
         (["--maintenance", "gpu-0:2h"], "is neither a .csv file nor of the form NODE:START:END, as in v100-0:24h:30h"),

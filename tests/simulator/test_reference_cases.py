@@ -24,7 +24,7 @@ def case(trace: str, policy: str) -> dict[str, Any]:
     return document
 
 
-def play(document: dict[str, Any], policy: str) -> gp.SimulationResult:
+def play(document: dict[str, Any], policy: str, **options: Any) -> gp.SimulationResult:
     nodes = [
         gp.Node(name=f"{name}-{i}", accelerator=name, num_gpus=1)
         for name, count in document["cluster_spec"].items()
@@ -42,7 +42,12 @@ def play(document: dict[str, Any], policy: str) -> gp.SimulationResult:
         for i, job in enumerate(document["trace"])
     ]
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
-    return gp.simulate(jobs, gp.Cluster(nodes), profile, policy, mechanism="priority")
+    return gp.simulate(jobs, gp.Cluster(nodes), profile, policy, mechanism="priority", **options)
+
+
+def play_as_seldom(document: dict[str, Any], policy: str) -> gp.SimulationResult:
+    """The policy is asked no more often than the published simulator has asked it."""
+    return play(document, policy, solve_seconds=document["minimum_time_between_allocation_resets"])
 
 
 @pytest.mark.parametrize("trace", TRACES)
@@ -56,7 +61,8 @@ def test_mean_completion_times_are_as_good_as_published(trace: str, policy: str)
 
 
 def test_the_makespan_is_as_good_as_published() -> None:
-    """On the other trace, of 20 jobs that end within two rounds, it is 522 s against 435 s, whatever the order of the jobs.
+    """On the other trace, of 20 jobs that end within two rounds, it is 522 s against 435 s, whatever the order of the jobs; and
+    431 s where the first allocation stays in force, as it does in the published simulator (`play_as_seldom`).
 
     In its second round, a gang of 2 finds nothing but K80 free, where it is promised 0.9 % of the time, and is done there after
     300 s. In rounds of 360 s that is right: on V100 it would be done after 402 s, 42 s into the next round. But here a round ends
@@ -64,6 +70,26 @@ def test_the_makespan_is_as_good_as_published() -> None:
     """
     document = case("artifact_evaluation", "min_total_duration_perf")
     assert play(document, "min_makespan").summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_the_makespan_is_as_good_as_published_where_the_policy_is_asked_as_seldom(trace: str) -> None:
+    document = case(trace, "min_total_duration_perf")
+    assert document["minimum_time_between_allocation_resets"] == 1920
+    summary = play_as_seldom(document, "min_makespan").summary
+    assert summary.outcomes["finished"] == document["n_jobs"]
+    assert summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
+
+
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("policy", ["max_min_fairness", "finish_time_fairness"])
+def test_both_times_are_as_good_as_published_where_the_policy_is_asked_as_seldom(trace: str, policy: str) -> None:
+    document = case(trace, f"{policy}_perf")
+    summary = play_as_seldom(document, policy).summary
+    assert summary.outcomes["finished"] == document["n_jobs"]
+    assert summary.jct.mean is not None
+    assert summary.jct.mean <= 1.05 * document["metrics"]["avg_jct_s"]
+    assert summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
 
 
 def test_first_come_first_served_is_the_same() -> None:

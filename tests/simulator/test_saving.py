@@ -96,6 +96,7 @@ def test_it_goes_on_with_the_same_bytes(trace: list[gp.Submission], data: st.Dat
         "round_seconds": None if events else 360.0,
         "restart_seconds": data.draw(st.sampled_from([0.0, 20.0])),
         "min_run_seconds": data.draw(st.sampled_from([0.0, 500.0])),
+        "solve_seconds": 0.0 if events else data.draw(st.sampled_from([0.0, 0.0, 800.0, 2000.0])),
         "node_failures": data.draw(st.sampled_from([None, gp.NodeFailures(3000, 400)])),
         "maintenance": [gp.NodeWindow("v100-0", 700, 1500), gp.NodeWindow("v100-0", 1600, 2000)]
         if data.draw(st.booleans())

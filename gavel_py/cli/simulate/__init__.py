@@ -76,6 +76,8 @@ def command(context: click.Context, request: Request) -> None:
 def _check(context: click.Context, request: Request) -> None:
     if request.events and context.get_parameter_source("round_seconds") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--events does without rounds, so leave out --round-seconds")
+    if request.events and request.solve_seconds:
+        raise click.UsageError("--events decides on each event, so leave out --solve-seconds")
     check_files(request.out, request.jobs_out, request.timeline_out, request.run_out, request.save_state)
     check_keeping(request)
 
