@@ -90,6 +90,17 @@ def test_json_is_one_document(gavel: Gavel, four: list[str]) -> None:
     assert played["summary"]["jct"] == same.jct.to_dict()
 
 
+def test_solve_seconds_are_those_of_the_simulation(gavel: Gavel, mixed: list[str]) -> None:
+    found = {}
+    for seconds in (0.0, 1920.0):
+        document = json.loads(gavel(*mixed, "--solve-seconds", str(seconds), "--json").out)
+        assert document["settings"]["solve_seconds"] == seconds
+        found[seconds] = document["policies"][0]["summary"]["jct"]
+    trace, cluster = gp.read_trace("mixed.csv"), gp.Cluster.from_inline(mixed[-1])
+    same = gp.simulate(trace, cluster, gp.ThroughputProfile.builtin("gavel-osdi20"), solve_seconds=1920).summary
+    assert found[1920.0] == same.jct.to_dict() != found[0.0]
+
+
 def test_csv_has_a_line_for_each_policy(gavel: Gavel, four: list[str]) -> None:
     outcome = gavel(*four, "--events", *several(POLICIES[:2]), "--csv", "--out", "summary.csv")
     assert outcome.out == ""

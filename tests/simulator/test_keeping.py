@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
+from gavel_py.rounds.state_file import read_state, write_state
+from gavel_py.simulator.saved import SIMULATION
 from tests.commands import Gavel, runner
 
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
@@ -93,6 +95,16 @@ def test_a_process_that_is_killed_goes_on_from_what_it_saved_last(gavel: Gavel, 
     assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
 
 
+def test_a_state_from_before_there_were_solve_seconds_is_gone_on_with(gavel: Gavel) -> None:
+    options = [*command("fifo"), "--until", "2h", "--save-state", "state", "--state-every", "1round"]
+    whole = gavel(*options)
+    document = read_state("state", SIMULATION)
+    del document["note"]["asked"]["solve_seconds"]
+    write_state("state", document, SIMULATION)
+    again = gavel(*options, "--continue", "state")
+    assert told(again.out) == told(whole.out)
+
+
 def test_who_goes_on_may_go_further(gavel: Gavel) -> None:
     whole = gavel(*command("fifo"), "--events", "--until", "5h")
     gavel(*command("fifo"), "--events", "--until", "2h", "--save-state", "state", "--state-every", "1round")
@@ -107,6 +119,10 @@ def test_who_goes_on_may_go_further(gavel: Gavel) -> None:
         (["--continue", "mixed.csv"], "mixed.csv"),
         (["--continue", "own"], "own: was not written by gavel simulate --save-state"),
         (["--continue", "state", "--seed", "3"], "state, field seed: was 0 when the state was saved, and is 3 now"),
+        (
+            ["--continue", "state", "--solve-seconds", "60"],
+            "field solve_seconds: was 0.0 when the state was saved, and is 60.0 now",
+        ),
         (
             ["--continue", "state", "-p", "isolated"],
             "field policy: was ['fifo'] when the state was saved, and is ['fifo', 'isolated']",
