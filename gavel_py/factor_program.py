@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,10 @@ from gavel_py.solver import LinearSolver, Solution
 __all__ = ["FactorProgram"]
 
 Floats = NDArray[np.float64]
+
+
+SLIGHTLY = 1e-6
+"""In parts of a level: a better one for which needs are told from those that are at a border."""
 
 
 class FactorProgram:
@@ -44,16 +49,16 @@ class FactorProgram:
         """Whether this is the program of these slots, but for its right-hand sides."""
         return np.array_equal(self.slots.keys, slots.keys)
 
-    def solve(self, slots: Slots, solver: LinearSolver) -> None:
-        """Find the least factor for these slots."""
+    def solve(self, slots: Slots, solver: LinearSolver, name: str = "level") -> None:
+        """Find the least factor for these slots; name: that of the basis."""
         self.slots = slots
         if self._is_solved:
             limits = self._program.program.limits.copy()
             limits[self._program.own_rows] = -self._shares(slots)
             limits[self._program.time_rows] = self._time_limits(slots)
-            self._program.solve_with(limits, solver, "level")
+            self._program.solve_with(limits, solver, name)
         else:
-            self._program.solve(solver, "level")
+            self._program.solve(solver, name)
         self._is_solved = True
 
     def _time_limits(self, slots: Slots) -> Floats:
@@ -98,22 +103,38 @@ class FactorProgram:
         prices = np.zeros(len(levels.jobs.capacities))
         if level == levels.alone:
             return prices  # one job is as fast as it can be, and no GPU changes that
-        rising = np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)  # a floor does not rise with the level
-        rates = levels.chambers.sums(self.slots.of, rising, len(self.slots.kinds))
-        rates = rates / self.chambers.counts[self.slots.kinds] / self._unit
-        solution = self._program.solution
         if levels.jobs.rules:  # what rules ask for may fill a type whatever the level is, and then says nothing of the others
-            return self._shadow_prices_beyond(levels, level, rates, solver)
+            size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
+            return self._of_better(levels, level, needs, size, solver)._shadow_prices_beyond(levels, needs, size, solver)
+        rates, solution = self._rates(levels, needs), self._program.solution
         price_of = self._ratio if solution.has_unique_duals else partial(self._shadow_price, solver)
         for j in np.flatnonzero(self._program.prices(solution) > 0):
             prices[j] = price_of(solution, int(j), rates) / levels.jobs.capacities[j]
         return prices
 
-    def _shadow_prices_beyond(self, levels: Levels, level: float, rates: Floats, solver: LinearSolver) -> Floats:
+    def _rates(self, levels: Levels, needs: Floats) -> Floats:
+        """By how much each row of what is needed rises per unit of θ; what rules ask for does not rise with the level."""
+        rising = np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)
+        rates = levels.chambers.sums(self.slots.of, rising, len(self.slots.kinds))
+        return rates / self.chambers.counts[self.slots.kinds] / self._unit
+
+    def _of_better(self, levels: Levels, level: float, needs: Floats, size: float, solver: LinearSolver) -> FactorProgram:
+        """The program with these needs in the slots of a slightly better level.
+
+        Where rules fill a type, the level may be the best at which some job needs no other one: then its slot ends here.
+        """
+        slots = levels.chambers.slots(levels.needs(level - levels.worse * SLIGHTLY * size))
+        slots = replace(slots, needs=levels.chambers.sums(slots.of, needs, len(slots.kinds)))
+        if self.fits(slots):
+            return self
+        program = FactorProgram(levels.chambers, slots)
+        program.solve(slots, solver, "better level")
+        return program
+
+    def _shadow_prices_beyond(self, levels: Levels, needs: Floats, size: float, solver: LinearSolver) -> Floats:
         """The shadow prices from the program of a slightly better level, for which there are too few GPUs."""
-        prices, solution = np.zeros(len(levels.jobs.capacities)), self._program.solution
+        prices, solution, rates = np.zeros(len(levels.jobs.capacities)), self._program.solution, self._rates(levels, needs)
         limits = solution.program.limits.copy()
-        size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
         limits[self._program.own_rows] -= rates * (1e-7 * size)
         try:
             beyond = solver.again(limits)

@@ -697,6 +697,14 @@ class TestPricesOfGpus:
         assert allocation.objective_bound == pytest.approx(1 / 3 / share)
         assert allocation.shadow_prices == pytest.approx([1 / 3 / share, 0.4 / 3 / share])
 
+    def test_the_only_type_left_is_not_full_but_the_job_has_all_of_its_time_there(self) -> None:
+        """Job 0 keeps the V100, and two K80 are left for the others: a V100 more would take some of the time of job 1."""
+        problem = gp.AllocationProblem.from_arrays([[2.0, 1.0]] * 3, [1, 2], weights=[1, 2, 0.5], running_on=[0, -1, -1])
+        allocation = gp.solve(problem, policy("max_min_fairness", gp.KeepRunning()))
+        share = (2 * 1 + 1 * 2) / 3
+        assert allocation.objective_value == pytest.approx(1 / share / 2)
+        assert allocation.shadow_prices == pytest.approx([(2 - 1) / share / 2, 0])
+
     @every_policy
     @ignore_idle_constraints
     @settings(max_examples=50, deadline=None)
