@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
+from itertools import filterfalse
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,24 +21,39 @@ __all__ = ["begin", "copied", "given_away", "in_words"]
 Floats = NDArray[np.float64]
 
 
-def in_words(state: SchedulerState, assignments: Mapping[str, Assignment], start: float, round_seconds: float) -> Round:
-    """Return the round that follows the last one, with these assignments of the allocation in force."""
+def in_words(
+    state: SchedulerState, assignments: dict[str, Assignment], start: float, round_seconds: float, moved: Set[str] | None = None
+) -> Round:
+    """Return the round that follows the last one, with these assignments of the allocation in force.
+
+    moved: all who hold other GPUs than in the last round or get others now, where nobody shares them; None: that may be anybody.
+    """
     before = state.last.assignments if state.last is not None else {}
-    assignments = _with_present_company(assignments)
-    running, stopped = state.running, before.keys() - assignments.keys()
-    started = [i for i, held in assignments.items() if (had := running.get(i)) is not held and had != held]
+    if moved is None:
+        assignments = _with_present_company(assignments)
+        started = _started(state, assignments, assignments)
+        stopped = before.keys() - assignments.keys()
+    else:
+        started = sorted(_started(state, assignments, [job_id for job_id in moved if job_id in assignments]))
+        stopped = {job_id for job_id in moved if job_id in before and job_id not in assignments}
     anew = set(started)
     return Round(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
         assignments=assignments,
-        kept=tuple(assignments) if not started else tuple(job_id for job_id in assignments if job_id not in anew),
+        kept=tuple(filterfalse(anew.__contains__, assignments)),
         started=tuple(started),
         preempted=state.unfinished(stopped),
         excluded=state.excluded,
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
     )
+
+
+def _started(state: SchedulerState, assignments: Mapping[str, Assignment], among: Iterable[str]) -> list[str]:
+    """Those of these jobs that get other GPUs than they have."""
+    running = state.running
+    return [i for i in among if (had := running.get(i)) is not (held := assignments[i]) and had != held]
 
 
 def _with_present_company(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
@@ -50,15 +66,16 @@ def _with_present_company(assignments: Mapping[str, Assignment]) -> dict[str, As
     }
 
 
-def begin(state: SchedulerState, begun: Round, round_seconds: float) -> None:
-    """Enter a round that starts now."""
+def begin(state: SchedulerState, begun: Round, round_seconds: float, moved: Set[str] | None = None) -> None:
+    """Enter a round that starts now; moved: as for `in_words`."""
     if isinstance(state.told, InForce):
         _account(state, state.told, begun, round_seconds)
-    for job_id in state.running.keys() - begun.assignments.keys():
+    running = state.running.keys()
+    for job_id in (running if moved is None else running & moved) - begun.assignments.keys():
         state.book.standings[job_id].running_since_seconds = None
     for job_id in begun.started:
         state.book.standings[job_id].running_since_seconds = begun.start_seconds
-    state.running = dict(begun.assignments)
+    state.gangs.begin(begun.assignments)
     state.coming, state.last, state.newly_failed = None, begun, {}
 
 

@@ -117,7 +117,7 @@ class Chooser:
         later = Later(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
         state.solver_seconds += time.perf_counter() - began
         state.take_up_later(later)
-        state.coming = Coming(start, turns.assignments)
+        state.coming = Coming(start, turns.assignments, turns.moved)
         if in_turn is not None and in_turn.is_to_be_proven:
             assert state.in_force is not None  # which asks the policy  # noqa: S101
         return True

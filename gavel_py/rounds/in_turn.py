@@ -5,21 +5,20 @@ It is the same decision as that of `Chooser`, which asks the policy about all jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from gavel_py.errors import ProofError
 from gavel_py.job_arrays import Profile
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.gang_on_type import GangOnType
 from gavel_py.rounds.kept_gpus import KeptGpus
-from gavel_py.rounds.line import InLine, Line, can_keep_order
+from gavel_py.rounds.line import BY_PLACE, InLine, Line, can_keep_order
 from gavel_py.rounds.scheduler_state import SchedulerState
 from gavel_py.rounds.scores import hysteresis_of
+from gavel_py.rounds.seating import Seating
 from gavel_py.rounds.traits import Looker
 
 __all__ = ["InTurn", "Turns"]
@@ -31,11 +30,17 @@ PROOF_EVERY = 1_000
 
 @dataclass(frozen=True)
 class Turns:
-    """What was decided: who runs where; who can run nowhere, and why; given: the type on which each job has all of its time."""
+    """What was decided: who runs where, all of its time; who can run nowhere, and why; moved: all who hold other GPUs than when the
+    latest round began or get others now, None where that may be anybody.
+    """
 
     assignments: dict[str, Assignment]
     excluded: dict[str, str]
-    given: Callable[[], dict[str, str]]
+    moved: Set[str] | None
+
+    def given(self) -> dict[str, str]:
+        """Return the type on which each job has all of its time."""
+        return {job_id: held.accelerator for job_id, held in self.assignments.items()}
 
 
 class InTurn:
@@ -66,13 +71,13 @@ class InTurn:
         self._gpus = KeptGpus(cluster.nodes, self._gang)
         self._names = cluster.accelerator_names
         self._columns = {name: column for column, name in enumerate(self._names)}
-        self._capacities = cluster.capacities.tolist()
+        self._seating = Seating(policy, cluster.capacities.tolist())
         numbers = self._gpus.layout.type_number
         self._column_of = {number: self._columns[name] for name, number in numbers.items()} | {-1: -1}
-        self._last: tuple[list[InLine], list[int]] = ([], [])
         self._decisions = 0
         self._kept_for: dict[tuple[int, float], float] = {}
         self._changed: set[str] = set()
+        self._latest: tuple[Turns, set[str]] | None = None
         state.book.touched |= set(state.book.jobs)
 
     def holds_for(self, policy: Policy, profile: Profile, restart_seconds: float) -> bool:
@@ -89,69 +94,62 @@ class InTurn:
         self._changed |= state.book.touched
         if not self._line.follow(state.book) or not state.nodes.all_up or state.ledger.owes_any_of(self._line.of):
             return None
-        if not state.running.keys() <= self._line.of.keys():
+        among, self._latest = self._unsure(state), None  # where this goes wrong, nothing is sure
+        if not self._may_go_on(state.running, among):
             return None
-        self._gpus.follow(state.running, self._changed)
-        self._changed = set()
-        order = self._line.order.copy()
-        runs = self._runs(order)
-        seats = self._seats(order, runs)
-        self._last = order, seats
-        assignments = self._placed(order, runs, seats, state.running)
-        if assignments is None:
+        self._gpus.follow(state.running, self._changed, among)
+        if among is None:
+            self._seating.clear()
+        changed, self._changed = self._changed, set()
+        seated = self._seating.follow(self._line.order, changed, self._runs)
+        stop, start = self._other(self._line.of.keys() | state.running.keys() if among is None else among | seated)
+        found = self._placed(stop, start)
+        if found is None:
             return None
         self._decisions += 1
-        return Turns(assignments, self._line.excluded, partial(self._given, order, seats))
+        before, now = state.gangs.moved, {*stop, *found}
+        moved = None if before is None else before | now
+        self._latest = Turns(_with(state.running, stop, found), self._line.excluded, moved), now
+        return self._latest[0]
 
-    def _runs(self, order: list[InLine]) -> list[int]:
-        """The column on which each job runs, -1 for none."""
+    def _unsure(self, state: SchedulerState) -> Set[str] | None:
+        """The jobs that may run elsewhere than when the latest decision was made, or be others than then, None where any may."""
+        if self._latest is None or state.gangs.moved is None:
+            return None
+        turns, now = self._latest
+        # What was decided may have begun as it was, or else only in part, after this or that has happened.
+        began = state.last is not None and state.last.assignments is turns.assignments
+        return state.gangs.moved | self._changed | now if began else None
+
+    def _may_go_on(self, running: Mapping[str, Assignment], among: Set[str] | None) -> bool:
+        """Say whether all that run are in line, and share their GPUs with nobody."""
+        known = self._line.of
+        there = running.keys() if among is None else running.keys() & among
+        return all(job_id in known and not running[job_id].shared_with for job_id in there)
+
+    def _runs(self, order: Sequence[InLine]) -> list[int]:
+        """The column on which each of these jobs runs, -1 for none."""
         type_of, columns = self._gpus.type_of, self._column_of
         return [columns[type_of.get(each.job_id, -1)] for each in order]
 
-    def _seats(self, order: list[InLine], runs: list[int]) -> list[int]:
-        """The column on which each job is given all of its time, -1 for none.
+    def _other(self, among: Set[str]) -> tuple[list[str], list[GangOnType]]:
+        """Those of these jobs that have to stop where they run, and those that are to start, in the order of the line."""
+        type_of, stop, start = self._gpus.type_of, [], []
+        for job_id in among:
+            each = self._line.of.get(job_id)
+            runs, seat = self._column_of[type_of.get(job_id, -1)], self._seating.column_of(each)
+            if runs != seat and runs >= 0:
+                stop.append(job_id)
+            if runs != seat and seat >= 0 and each is not None:
+                start.append(each)
+        start.sort(key=BY_PLACE)
+        return stop, [self._gang(each.job_id, self._names[self._seating.column_of(each)]) for each in start]
 
-        Where whoever comes first is served first, only jobs behind the first that is another than last time can have changed.
-        """
-        before, had = self._last
-        first = next((i for i, (each, then) in enumerate(zip(order, before, strict=False)) if each is not then), None)
-        same = min(len(order), len(before)) if first is None else first
-        if not self.policy.preemptive:
-            same = 0
-        seats, free = had[:same], self._capacities.copy()
-        for each, seat in zip(order, seats, strict=False):
-            if seat >= 0:
-                free[seat] -= each.traits.size
-        rest = order[same:]
-        if -1 in seats and not self.policy.backfill:
-            return seats + [-1] * len(rest)
-        left = free.copy()
-        sizes = [each.traits.size for each in rest]
-        found, _ = self.policy.seats([each.traits.wishes for each in rest], sizes, runs[same:], left)
-        self._check(rest, found, free)
-        return seats + found
-
-    def _given(self, order: list[InLine], seats: list[int]) -> dict[str, str]:
-        return {each.job_id: self._names[seat] for each, seat in zip(order, seats, strict=True) if seat >= 0}
-
-    def _placed(
-        self, order: list[InLine], runs: list[int], seats: list[int], running: Mapping[str, Assignment]
-    ) -> dict[str, Assignment] | None:
-        """Who holds what, with a place for all that have a seat, None if there is not."""
-        gpus, stop, start = self._gpus, set(), []
-        if runs != seats:
-            other = [(each, had, seat) for each, had, seat in zip(order, runs, seats, strict=True) if had != seat]
-            stop = {each.job_id for each, had, _ in other if had >= 0}
-            start = [self._gang(each.job_id, self._names[seat]) for each, _, seat in other if seat >= 0]
+    def _placed(self, stop: Iterable[str], start: Sequence[GangOnType]) -> dict[str, Assignment] | None:
+        """Who gets other GPUs than it had, with a place for all that are to start, None if there is not."""
         for job_id in stop:
-            gpus.release(job_id)
-        found = gpus.place(start)
-        if found is None:
-            return None
-        if not stop and not found:
-            return dict(running)
-        left = {job_id: held for job_id, held in running.items() if job_id not in stop} | found
-        return {job_id: left[job_id] for job_id in sorted(left)} if found else left
+            self._gpus.release(job_id)
+        return self._gpus.place(start)
 
     def _gang(self, job_id: str, accelerator: str) -> GangOnType:
         each, column = self._line.of[job_id], self._columns[accelerator]
@@ -165,13 +163,14 @@ class InTurn:
         kind, fewest = traits.kinds[column], traits.fewest[column]
         return GangOnType(job_id, number, traits.size, traits.scope, kind, fewest, each.natural, self._kept_for[key])
 
-    def _check(self, order: list[InLine], seats: list[int], free: list[float]) -> None:
-        """Prove that time is given only where jobs can run, and no more of it than there are GPUs. Raises `ProofError`."""
-        left = free.copy()
-        for each, seat in zip(order, seats, strict=True):
-            if seat >= 0:
-                left[seat] -= each.traits.size
-                if seat not in each.traits.wishes:
-                    raise ProofError(f"job {each.job_id!r} was given time where it cannot run")
-        if min(left, default=0) < 0:
-            raise ProofError("more GPUs were given than there are")
+
+def _with(running: Mapping[str, Assignment], stop: Iterable[str], found: Mapping[str, Assignment]) -> dict[str, Assignment]:
+    """Who holds what once some have stopped and others have got other GPUs."""
+    held = dict(running)
+    for job_id in stop:
+        del held[job_id]
+    if not found:
+        return held
+    held |= found
+    names = sorted(held)
+    return dict(zip(names, map(held.__getitem__, names), strict=True))

@@ -120,7 +120,7 @@ class JobEvents(SchedulerCore):
         assignment = state.nodes.free_place(job_id, gpus, taken)
         if len(assignment.gpus) != job.num_gpus:
             raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {job.num_gpus} in all, found {len(assignment.gpus)}"))
-        state.running[job_id] = assignment
+        state.gangs.put(job_id, assignment)
         state.book.standings[job_id].running_since_seconds = None if state.last is None else state.last.start_seconds
         state.changed = True
 

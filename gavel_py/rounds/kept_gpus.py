@@ -56,18 +56,20 @@ class KeptGpus:
         self._in_vain: list[tuple[object, ...]] = [()] * count
         self._free: list[FreeGpus | None] = [None] * count
 
-    def follow(self, running: Mapping[str, Assignment], changed: Set[str]) -> None:
-        """Take note of who has got GPUs, and who has given them up; changed: jobs that may be others than they were."""
-        gone = [job_id for job_id, held in self._held.items() if running.get(job_id) is not held[0]]
-        for job_id in {*gone, *self._held.keys() & changed}:
-            self.release(job_id)
-        if len(self._held) < len(running):
-            for job_id in running.keys() - self._held.keys():
-                held = running[job_id]
-                gang = self._gang(job_id, held.accelerator)
-                numbers = [self._numbers[gang.number][gpu] for gpu in held.gpus]
-                self._free[gang.number] = None
-                self._hold(held, gang, numbers)
+    def follow(self, running: Mapping[str, Assignment], changed: Set[str], among: Set[str] | None = None) -> None:
+        """Take note of who has got GPUs, and who has given them up; changed: jobs that may be others than they were.
+
+        among: all that may hold others than is known here, and those that have changed; None where that may be anybody.
+        """
+        held = self._held
+        for job_id in list(held) if among is None else held.keys() & among:
+            if job_id in changed or running.get(job_id) is not held[job_id][0]:
+                self.release(job_id)
+        for job_id in (running.keys() if among is None else running.keys() & among) - held.keys():
+            gang = self._gang(job_id, running[job_id].accelerator)
+            numbers = [self._numbers[gang.number][gpu] for gpu in running[job_id].gpus]
+            self._free[gang.number] = None
+            self._hold(running[job_id], gang, numbers)
 
     def release(self, job_id: str) -> None:
         """Take away what a gang holds."""

@@ -18,7 +18,7 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.traits import Traits
 
-__all__ = ["InLine", "Line", "can_keep_order"]
+__all__ = ["BY_PLACE", "InLine", "Line", "can_keep_order"]
 
 Floats = NDArray[np.float64]
 Place = tuple[float, float, tuple[tuple[str | int, ...], str]]

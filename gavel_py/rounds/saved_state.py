@@ -20,6 +20,7 @@ from gavel_py.rounds.in_force import InForce, Question
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.node_states import NodeStates
+from gavel_py.rounds.running import Running
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
 from gavel_py.rounds.standing import Departure, Standing
 
@@ -56,7 +57,7 @@ def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
         told=None if in_force is None else _in_force_from(in_force, nodes, profile),
         changed=document["changed"],
         at_once=document.get("at_once", False),
-        running=_assignments_from(document["running"]),
+        gangs=Running(_assignments_from(document["running"])),
         coming=None if coming is None else Coming(coming["start_seconds"], _assignments_from(coming["assignments"])),
         last=None if last is None else Round.from_dict(last),
         newly_failed=dict(document["newly_failed"]),

@@ -102,8 +102,9 @@ class RoundScheduler(JobEvents, NodeEvents):
         if len(assignments) < len(coming.assignments):
             assert state.in_force is not None  # noqa: S101
             assignments = self._chooser.chosen(state, state.in_force, assignments)
-        begun = in_words(state, assignments, start, self.round_seconds)
-        begin(state, begun, self.round_seconds)
+        moved = None if planned else coming.moved
+        begun = in_words(state, assignments, start, self.round_seconds, moved)
+        begin(state, begun, self.round_seconds, moved)
         return begun
 
     def delivery(self) -> DeliveryReport:

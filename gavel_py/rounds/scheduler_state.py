@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from gavel_py.rounds.job_rows import JobRows
 from gavel_py.rounds.later import Later
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.node_states import NodeStates
+from gavel_py.rounds.running import Running
 from gavel_py.rounds.spans import Spans
 
 if TYPE_CHECKING:
@@ -27,17 +28,21 @@ __all__ = ["Coming", "SchedulerState"]
 
 @dataclass(frozen=True)
 class Coming:
-    """The round that has been decided, but has not begun."""
+    """The round that has been decided, but has not begun.
+
+    moved: who may get other GPUs with it than in the latest round or hold others than then, where it begins at once; None: anybody.
+    """
 
     start_seconds: float
     assignments: dict[str, Assignment]
+    moved: Set[str] | None = None
 
 
 @dataclass
 class SchedulerState:
     """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; told: the allocation in
     force, as far as anybody has asked for it (`in_force`); changed: whether the policy would be asked something else now; at_once:
-    and must be, since more than jobs has changed; running: who holds GPUs now;
+    and must be, since more than jobs has changed; gangs: who holds GPUs now;
     coming: the next round, where it has been planned; last: the round begun last; newly_failed: {job_id: reason} of the jobs that
     failed for good since then; grounds, rows, in_turn: what need not be found anew, and stands in no file; company: what of the
     ledger is time with partners; solver_seconds: what allocations have taken on the clock of this computer.
@@ -49,7 +54,7 @@ class SchedulerState:
     told: InForce | Later | None = None
     changed: bool = False
     at_once: bool = False
-    running: dict[str, Assignment] = field(default_factory=dict)
+    gangs: Running = field(default_factory=Running)
     coming: Coming | None = None
     last: Round | None = None
     newly_failed: dict[str, str] = field(default_factory=dict)
@@ -58,6 +63,11 @@ class SchedulerState:
     company: CompanyLedger = field(default_factory=CompanyLedger)
     in_turn: InTurn | None = None
     solver_seconds: float = 0.0
+
+    @property
+    def running(self) -> Mapping[str, Assignment]:
+        """Who holds GPUs now."""
+        return self.gangs.held
 
     @property
     def in_force(self) -> InForce | None:
@@ -86,7 +96,7 @@ class SchedulerState:
         return Spans(self.nodes.cluster)
 
     @property
-    def lasting(self) -> dict[str, Assignment]:
+    def lasting(self) -> Mapping[str, Assignment]:
         """The gangs that may go on where they run."""
         if self.nodes.all_up:
             return self.running
@@ -139,11 +149,11 @@ class SchedulerState:
     def stop(self, job_id: str) -> Assignment | None:
         """Let a gang hold its GPUs no more; return what it held."""
         self.book.standings[job_id].running_since_seconds = None
-        held = self.running.pop(job_id, None)
+        held = self.gangs.take(job_id)
         for other in held.shared_with if held is not None else ():
             if other in self.running:
                 rest = tuple(each for each in self.running[other].shared_with if each != job_id)
-                self.running[other] = replace(self.running[other], shared_with=rest)
+                self.gangs.put(other, replace(self.running[other], shared_with=rest))
         return held
 
     def stop_lost(self) -> tuple[str, ...]:
