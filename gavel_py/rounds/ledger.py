@@ -29,7 +29,8 @@ MOST_OWED_ROUNDS = 10.0
 
 
 class DeliveryLedger:
-    """The accounts of all jobs over all rounds. K accelerator types, the same throughout; a job gets its row when first seen.
+    """The accounts of all jobs over all rounds. K accelerator types, the same throughout; a job gets its row when first seen, and
+    a row that nobody has any more is zero.
 
     A deficit is the running balance in rounds: D_ij += X_ij − received_ij each round, whatever the allocation, kept between
     −max(1, LONGEST_PAYBACK_ROUNDS·X_ij) and MOST_OWED_ROUNDS, and dropped where the job can no longer run. So it is with rounds on
@@ -133,11 +134,18 @@ class DeliveryLedger:
 
     def forget(self, job_ids: Set[str]) -> None:
         """Drop the accounts of jobs."""
-        if self._rows.keys().isdisjoint(job_ids):
+        gone = [self._rows.pop(job_id) for job_id in self._rows.keys() & job_ids]
+        if not gone:
             return
-        kept = {job_id: row for job_id, row in self._rows.items() if job_id not in job_ids}
-        rows = list(kept.values())
-        self._rows = {job_id: row for row, job_id in enumerate(kept)}
+        for table in self._tables.values():
+            table[gone] = 0.0
+        if 2 * len(self._rows) < len(self._num_gpus):
+            self.close_gaps()
+
+    def close_gaps(self) -> None:
+        """Drop the rows that are nobody's; to do so whenever one job is forgotten takes long where there are many."""
+        rows = list(self._rows.values())
+        self._rows = {job_id: row for row, job_id in enumerate(self._rows)}
         self._num_gpus = [self._num_gpus[row] for row in rows]
         self._tables = {name: table[rows] for name, table in self._tables.items()}
 
@@ -182,11 +190,11 @@ class DeliveryLedger:
         """Let each job have a row that counts for the gang that it is now."""
         for job_id, gang in zip(job_ids, map(plain_size, num_gpus.tolist()), strict=True):
             if job_id not in self._rows:
-                self._rows[job_id] = len(self._rows)
+                self._rows[job_id] = len(self._num_gpus)
                 self._num_gpus.append(gang)
             elif gang != self._num_gpus[self._rows[job_id]]:
                 self._resize(self._rows[job_id], gang)
-        new = len(self._rows) - len(self._tables["deficits"])
+        new = len(self._num_gpus) - len(self._tables["deficits"])
         if new:
             self._tables = {name: np.concatenate([each, np.zeros((new, each.shape[1]))]) for name, each in self._tables.items()}
 

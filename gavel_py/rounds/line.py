@@ -87,7 +87,7 @@ class Line:
     def follow(self, book: JobBook) -> bool:
         """Take note of who has come, changed or left; say whether each has steps left and asks for whole GPUs, split anyhow."""
         touched, book.touched = book.touched, set()
-        for job_id in touched.intersection(self.of):
+        for job_id in self.of.keys() & touched:
             self._drop(job_id)
         come = [self._entry(book.known(job_id)) for job_id in touched if job_id in book]
         self._follow_excluded(touched, come)

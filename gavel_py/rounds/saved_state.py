@@ -29,6 +29,7 @@ __all__ = ["state_document", "state_from"]
 
 def state_document(state: SchedulerState) -> dict[str, Any]:
     """Return the state as plain data."""
+    state.ledger.close_gaps()
     return {
         "cluster": _cluster_document(state.nodes.cluster),
         "nodes": state.nodes.to_dict(),

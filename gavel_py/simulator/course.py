@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import filterfalse
 from typing import NamedTuple
 
 import numpy as np
@@ -106,7 +107,7 @@ class Course:
     def _take_up(self, begun: Round) -> None:
         """Let gangs give up their GPUs and get others, as the round says."""
         state, holds = self._state, self._state.holds
-        for job_id in [job_id for job_id in holds if job_id not in begun.assignments]:
+        for job_id in list(filterfalse(begun.assignments.__contains__, holds)):
             holds.release(job_id)
         for job_id in begun.started:
             if job_id in holds:

@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel_py.rounds.ledger import DeliveryLedger
 
@@ -90,3 +92,30 @@ def test_rounds_received_are_counted_from_the_allocation_on() -> None:
     assert ledger.received(["a", "b"]).tolist() == [[0, 0], [1, 0]]
     ledger.take_back("b", "fast", 1, 100.0)
     assert ledger.received(["b"]).tolist() == [[0, 0]]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sets(st.sampled_from("abcdef"), min_size=1), st.sets(st.sampled_from("abcdef")), st.booleans()), max_size=12
+    )
+)
+def test_who_is_forgotten_changes_no_account_of_others(lives: list[tuple[set[str], set[str], bool]]) -> None:
+    """Jobs run in rounds, some are forgotten after each and come back as new ones; each has a ledger of its own beside."""
+    ledger = DeliveryLedger(["fast", "slow"])
+    alone: dict[str, DeliveryLedger] = {}
+    for number, (there, forgotten, close) in enumerate(lives):
+        ids, fractions = sorted(there), np.array([[0.25 * (number % 3), 0.5]])
+        columns = np.array([ord(job_id) % 3 - 1 for job_id in ids])
+        everywhere = np.ones((len(ids), 2), dtype=bool)
+        ledger.record(ids, np.full(len(ids), 2), everywhere, np.repeat(fractions, len(ids), axis=0), columns, 100.0)
+        for job_id, column in zip(ids, columns, strict=True):
+            own = alone.setdefault(job_id, DeliveryLedger(["fast", "slow"]))
+            own.record([job_id], np.array([2]), np.ones((1, 2), dtype=bool), fractions, np.array([column]), 100.0)
+        ledger.forget(forgotten)
+        alone = {job_id: own for job_id, own in alone.items() if job_id not in forgotten}
+        if close:
+            ledger.close_gaps()
+        assert ledger.report().jobs == {job_id: own.account(job_id) for job_id, own in sorted(alone.items())}
+        assert ledger.owes_any_of("abcdef") == any(own.owes_any_of("abcdef") for own in alone.values())
+        expected = [alone[job_id].deficits([job_id])[0].tolist() if job_id in alone else [0.0, 0.0] for job_id in "abcdef"]
+        assert ledger.deficits("abcdef").tolist() == expected
