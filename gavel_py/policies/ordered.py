@@ -166,16 +166,17 @@ def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[
     fit.
     """
     seats: list[int] = []
-    left = any(gpus > 0 for gpus in free)
+    most = max(free, default=0.0)
     for types, size in zip(wishes, sizes, strict=True):
-        if not left:
+        if most <= 0:
             break
-        seat = -1
-        for column in types:
-            if column >= 0 and free[column] >= size * (1 - ROUNDING):
+        seat, needed = -1, size * (1 - ROUNDING)
+        for column in types if most >= needed else ():
+            if column >= 0 and (had := free[column]) >= needed:
                 seat = column
-                free[column] = now = max(0.0, free[column] - size)
-                left = now > 0 or any(gpus > 0 for gpus in free)
+                free[column] = max(0.0, had - size)
+                if had == most:
+                    most = max(free)
                 break
         seats.append(seat)
         if seat < 0 and not backfill:

@@ -48,14 +48,15 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
 
 
 class InLine:
-    """One job in line. total_steps: NaN where nobody knows; numbers: by attribute that is read; traits: see `Traits`;
-    restart_seconds: None where the job does not say.
+    """One job in line. total_steps: NaN where nobody knows; numbers: by attribute that is read; traits, with size and wishes: see
+    `Traits`; restart_seconds: None where the job does not say.
     """
 
-    __slots__ = ("job_id", "natural", "numbers", "place", "restart_seconds", "total_steps", "traits")
+    __slots__ = ("job_id", "natural", "numbers", "place", "restart_seconds", "size", "total_steps", "traits", "wishes")
 
     def __init__(self, job: Job, total_steps: float, traits: Traits, reads: Iterable[str]) -> None:
         self.job_id, self.natural, self.total_steps, self.traits = job.job_id, natural_key(job.job_id), total_steps, traits
+        self.size, self.wishes = traits.size, traits.wishes
         self.numbers = [total_steps if name == "total_steps" else float(FIXED[name](job)) for name in reads]
         self.restart_seconds = job.restart_seconds
         self.place: Place = (0.0, job.arrival_seconds, self.natural)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from itertools import compress, count, islice
-from operator import is_not, not_
+from itertools import compress, count, islice, repeat
+from operator import attrgetter, is_not, ne, not_
 
 from gavel_py.errors import ProofError
 from gavel_py.policies import OrderedPolicy
@@ -13,7 +13,9 @@ from gavel_py.rounds.line import InLine
 __all__ = ["Seating"]
 
 AT_ONCE = 16
-"""So many jobs are asked about at once where the first that does not fit makes all later ones wait."""
+"""So many jobs without a seat are asked about at once where the first that does not fit makes all later ones wait."""
+
+SIZE, WISHES = attrgetter("size"), attrgetter("wishes")
 
 Runs = Callable[[Sequence[InLine]], list[int]]
 
@@ -25,6 +27,7 @@ class Seating:
         self._policy, self._capacities = policy, list(capacities)
         # In a way of its own, a policy may take a seat from a job whose wishes nobody before it has come to share.
         self._is_plain = policy.preemptive and type(policy).seats is OrderedPolicy.seats
+        self._all_wait = self._is_plain and not policy.backfill
         self.clear()
 
     def clear(self) -> None:
@@ -44,81 +47,77 @@ class Seating:
         """Give seats to the jobs in this order, and return those that have got another than they had, or none any more.
 
         changed: those that have come, changed or left; runs: the column on which each of some jobs runs, -1 for none.
+        Raises `ProofError` where time is given to a job that cannot run there, or more of it than there are GPUs.
         """
-        gone = [self._seated[job_id] for job_id in changed & self._seated.keys()]
+        gone = [self._seated[job_id] for job_id in self._seated.keys() & changed]
         for each in gone:
-            self._free[self._columns[each]] += each.traits.size
             self._get_up(each)
         before, self._order = self._order, list(order)
         same = next(compress(count(), map(is_not, order, before)), min(len(order), len(before)))
-        return {each.job_id for each in gone} | {each.job_id for each in self._asked(same, runs)}
+        first = self._first_unsure(same)
+        moved = {} if first is None else self._other_seats(first, runs)
+        for each in moved.keys() & self._columns.keys():
+            self._get_up(each)
+        for each, column in moved.items():
+            if column >= 0:
+                self._sit_down(each, column)
+        if min(self._free, default=0) < 0:
+            raise ProofError("more GPUs were given than there are")
+        return {each.job_id for each in (*gone, *moved)}
 
-    def _asked(self, same: int, runs: Runs) -> Set[InLine]:
-        """Ask about those whose seats may be others, and return those whose seats are; same: so many first ones are as before."""
+    def _first_unsure(self, same: int) -> int | None:
+        """The place of the first job whose seat may be another, None if there is none; same: so many first ones are as before."""
         if not self._policy.preemptive:
-            return self._asked_from(0, runs)
+            return 0
         if not self._policy.backfill and self._first_without is not None and self._first_without < same:
-            return set()  # all later ones wait as they did
+            return None  # all later ones wait as they did
         if not self._is_plain:
-            return self._asked_from(same, runs)
+            return same
         # Who has the first of its wishes keeps it while all before it have seats that they had together with it, in whatever order.
         unsure = map(not_, map(self._content.__contains__, islice(self._order, same, None)))
-        return self._asked_from(next(compress(count(same), unsure), len(self._order)), runs)
+        return next(compress(count(same), unsure), len(self._order))
 
-    def _asked_from(self, first: int, runs: Runs) -> Set[InLine]:
-        had, free = self._had_from(first), self._free
-        for each, column in had.items():
-            free[column] += each.traits.size
-        has = self._given(first, runs, free.copy())
-        for each, column in has.items():
-            free[column] -= each.traits.size
-            if column not in each.traits.wishes:
-                raise ProofError(f"job {each.job_id!r} was given time where it cannot run")
-        if min(free, default=0) < 0:
-            raise ProofError("more GPUs were given than there are")
-        moved = {each for each, _ in had.items() ^ has.items()}
-        for each in moved & had.keys():
-            self._get_up(each)
-        for each in moved & has.keys():
-            self._sit_down(each, has[each])
+    def _other_seats(self, first: int, runs: Runs) -> dict[InLine, int]:
+        """Ask the policy about the jobs from this place on; return the columns of those whose seats are others, -1 for none."""
+        free, end = self._free_before(first)
+        moved: dict[InLine, int] = {}
+        start, end = first, end + AT_ONCE
+        self._first_without = None
+        while start < len(self._order) and not (self._all_wait and self._first_without is not None):
+            part = self._order[start:end]
+            seats, _ = self._policy.seats(list(map(WISHES, part)), list(map(SIZE, part)), runs(part), free)
+            had = list(map(self._columns.get, part, repeat(-1)))
+            moved |= {part[i]: seats[i] for i in compress(count(), map(ne, seats, had))}
+            if self._first_without is None and -1 in seats:
+                self._first_without = start + seats.index(-1)
+            start, end = end, end + AT_ONCE
         return moved
 
-    def _had_from(self, first: int) -> dict[InLine, int]:
-        """The seats that these jobs have, from this place on."""
-        # Where nobody passes others, all before have one.
-        had, left = {}, len(self._columns) - (0 if self._policy.backfill else first)
-        for each in islice(self._order, first, None):
-            if not left:
-                break
-            column = self._columns.get(each, -1)
-            if column >= 0:
-                had[each] = column
-                left -= 1
-        return had
-
-    def _given(self, first: int, runs: Runs, free: list[float]) -> dict[InLine, int]:
-        """The seats that the policy gives these jobs, from this place on. Raises `ProofError`."""
-        all_wait = self._is_plain and not self._policy.backfill
-        given: dict[InLine, int] = {}
-        step = AT_ONCE if all_wait else max(1, len(self._order))
-        self._first_without = None
-        for start in range(first, len(self._order), step):
-            part = self._order[start : start + step]
-            wishes, sizes = [each.traits.wishes for each in part], [each.traits.size for each in part]
-            seats, _ = self._policy.seats(wishes, sizes, runs(part), free)
-            given |= {each: seat for each, seat in zip(part, seats, strict=True) if seat >= 0}
-            if -1 in seats and self._first_without is None:
-                self._first_without = start + seats.index(-1)
-                if all_wait:
-                    break
-        return given
+    def _free_before(self, first: int) -> tuple[list[float], int]:
+        """The GPUs of each type that are left by those before this place, and the place after which nobody has a seat."""
+        free, end = self._free.copy(), first
+        # Where nobody passes others, all before have a seat.
+        left = len(self._columns) - first if self._all_wait else len(self._order)
+        while left > 0 and end < len(self._order):
+            part = self._order[end : end + left]
+            had = list(map(self._columns.get, part, repeat(-1)))
+            for column, size in zip(had, map(SIZE, part), strict=True):
+                if column >= 0:
+                    free[column] += size
+            end += len(part)
+            left -= len(part) - had.count(-1)
+        return free, end
 
     def _sit_down(self, each: InLine, column: int) -> None:
+        if column not in each.wishes:
+            raise ProofError(f"job {each.job_id!r} was given time where it cannot run")
+        self._free[column] -= each.size
         self._columns[each] = column
         self._seated[each.job_id] = each
-        if column == each.traits.wishes[0]:
+        if column == each.wishes[0]:
             self._content.add(each)
 
     def _get_up(self, each: InLine) -> None:
-        del self._columns[each], self._seated[each.job_id]
+        self._free[self._columns.pop(each)] += each.size
+        del self._seated[each.job_id]
         self._content.discard(each)
