@@ -166,7 +166,7 @@ def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[
     fit.
     """
     seats: list[int] = []
-    most = max(free, default=0.0)
+    most = max(free, default=0.0)  # no more than this is left of any
     for types, size in zip(wishes, sizes, strict=True):
         if most <= 0:
             break
@@ -174,10 +174,11 @@ def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[
         for column in types if most >= needed else ():
             if column >= 0 and (had := free[column]) >= needed:
                 seat = column
-                free[column] = max(0.0, had - size)
-                if had == most:
-                    most = max(free)
+                free[column] = now = max(0.0, had - size)
+                most = most if now > 0 else max(free)
                 break
+        else:
+            most = max(free)
         seats.append(seat)
         if seat < 0 and not backfill:
             break

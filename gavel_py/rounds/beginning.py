@@ -41,7 +41,7 @@ def in_words(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
         assignments=assignments,
-        kept=tuple(filterfalse(anew.__contains__, assignments)),
+        kept=tuple(filterfalse(anew.__contains__, assignments) if started else assignments),
         started=tuple(started),
         preempted=state.unfinished(stopped),
         excluded=state.excluded,
@@ -70,9 +70,10 @@ def begin(state: SchedulerState, begun: Round, round_seconds: float, moved: Set[
     """Enter a round that starts now; moved: as for `in_words`."""
     if isinstance(state.told, InForce):
         _account(state, state.told, begun, round_seconds)
-    running = state.running.keys()
-    for job_id in (running if moved is None else running & moved) - begun.assignments.keys():
-        state.book.standings[job_id].running_since_seconds = None
+    running = state.running
+    for job_id in running if moved is None else moved:
+        if job_id in running and job_id not in begun.assignments:
+            state.book.standings[job_id].running_since_seconds = None
     for job_id in begun.started:
         state.book.standings[job_id].running_since_seconds = begun.start_seconds
     state.gangs.begin(begun.assignments)

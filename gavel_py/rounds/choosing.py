@@ -113,7 +113,7 @@ class Chooser:
             return False
         # All nodes are up now, and may not be when somebody asks.
         ask = partial(self._solved, state=state, nodes=NodeStates(state.nodes.cluster))
-        before = dict(state.running)
+        before = state.gangs.as_now()
         later = Later(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
         state.solver_seconds += time.perf_counter() - began
         state.take_up_later(later)

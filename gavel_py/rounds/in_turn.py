@@ -109,7 +109,7 @@ class InTurn:
         self._decisions += 1
         before, now = state.gangs.moved, {*stop, *found}
         moved = None if before is None else before | now
-        self._latest = Turns(_with(state.running, stop, found), self._line.excluded, moved), now
+        self._latest = Turns(_with(state.gangs.as_now(), stop, found), self._line.excluded, moved), now
         return self._latest[0]
 
     def _unsure(self, state: SchedulerState) -> Set[str] | None:
@@ -164,9 +164,11 @@ class InTurn:
         return GangOnType(job_id, number, traits.size, traits.scope, kind, fewest, each.natural, self._kept_for[key])
 
 
-def _with(running: Mapping[str, Assignment], stop: Iterable[str], found: Mapping[str, Assignment]) -> dict[str, Assignment]:
+def _with(running: dict[str, Assignment], stop: Sequence[str], found: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """Who holds what once some have stopped and others have got other GPUs."""
-    held = dict(running)
+    if not stop and not found:
+        return running
+    held = running.copy()
     for job_id in stop:
         del held[job_id]
     if not found:

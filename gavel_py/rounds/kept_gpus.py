@@ -65,11 +65,12 @@ class KeptGpus:
         for job_id in list(held) if among is None else held.keys() & among:
             if job_id in changed or running.get(job_id) is not held[job_id][0]:
                 self.release(job_id)
-        for job_id in (running.keys() if among is None else running.keys() & among) - held.keys():
-            gang = self._gang(job_id, running[job_id].accelerator)
-            numbers = [self._numbers[gang.number][gpu] for gpu in running[job_id].gpus]
-            self._free[gang.number] = None
-            self._hold(running[job_id], gang, numbers)
+        for job_id in running if among is None else running.keys() & among:
+            if job_id not in held:
+                gang = self._gang(job_id, running[job_id].accelerator)
+                numbers = [self._numbers[gang.number][gpu] for gpu in running[job_id].gpus]
+                self._free[gang.number] = None
+                self._hold(running[job_id], gang, numbers)
 
     def release(self, job_id: str) -> None:
         """Take away what a gang holds."""

@@ -12,16 +12,23 @@ __all__ = ["Running"]
 class Running:
     """The gangs that hold GPUs; all that changes them goes through here.
 
-    held: {job_id: Assignment}, not to be changed by others; moved: the jobs that may hold other GPUs than when the latest round
-    began, None where that may be anybody, since nobody has seen it begin.
+    moved: the jobs that may hold other GPUs than when the latest round began, None where that may be anybody, since nobody has
+    seen it begin.
     """
 
-    def __init__(self, held: Mapping[str, Assignment] | None = None) -> None:
-        self._held = {} if held is None else dict(held)
+    def __init__(self, held: dict[str, Assignment] | None = None) -> None:
+        self._held = {} if held is None else held
+        self._is_lent = True
         self._moved: set[str] | None = None
 
     @property
     def held(self) -> Mapping[str, Assignment]:
+        """{job_id: Assignment}, which is another when something has changed: not to be kept."""
+        return self._held
+
+    def as_now(self) -> dict[str, Assignment]:
+        """Return the same to be kept, not to be changed by others: it stays as it is."""
+        self._is_lent = True
         return self._held
 
     @property
@@ -30,19 +37,25 @@ class Running:
 
     def put(self, job_id: str, assignment: Assignment) -> None:
         """Let a gang hold these GPUs, and no others."""
-        self._held[job_id] = assignment
+        self._own()[job_id] = assignment
         self._note(job_id)
 
     def take(self, job_id: str) -> Assignment | None:
         """Let a gang hold none; return what it held."""
-        held = self._held.pop(job_id, None)
-        if held is not None:
-            self._note(job_id)
-        return held
+        if job_id not in self._held:
+            return None
+        self._note(job_id)
+        return self._own().pop(job_id)
 
-    def begin(self, assignments: Mapping[str, Assignment]) -> None:
-        """Let a round begin: these hold GPUs, and nobody else."""
-        self._held, self._moved = dict(assignments), set()
+    def begin(self, assignments: dict[str, Assignment]) -> None:
+        """Let a round begin: these hold GPUs, and nobody else. They are kept, and not changed."""
+        self._held, self._is_lent, self._moved = assignments, True, set()
+
+    def _own(self) -> dict[str, Assignment]:
+        """What may be changed: nobody else has it."""
+        if self._is_lent:
+            self._held, self._is_lent = self._held.copy(), False
+        return self._held
 
     def _note(self, job_id: str) -> None:
         if self._moved is not None:

@@ -85,7 +85,8 @@ class Seating:
         self._first_without = None
         while start < len(self._order) and not (self._all_wait and self._first_without is not None):
             part = self._order[start:end]
-            seats, _ = self._policy.seats(list(map(WISHES, part)), list(map(SIZE, part)), runs(part), free)
+            where = [] if self._is_plain else runs(part)  # nobody stays because of where it runs
+            seats, _ = self._policy.seats(list(map(WISHES, part)), list(map(SIZE, part)), where, free)
             had = list(map(self._columns.get, part, repeat(-1)))
             moved |= {part[i]: seats[i] for i in compress(count(), map(ne, seats, had))}
             if self._first_without is None and -1 in seats:

@@ -107,8 +107,10 @@ class Course:
     def _take_up(self, begun: Round) -> None:
         """Let gangs give up their GPUs and get others, as the round says."""
         state, holds = self._state, self._state.holds
-        for job_id in list(filterfalse(begun.assignments.__contains__, holds)):
-            holds.release(job_id)
+        # Whoever goes on holds its GPUs already, so counting says whether there is anybody else.
+        if len(holds) > len(begun.kept) + sum(job_id in holds for job_id in begun.started):
+            for job_id in list(filterfalse(begun.assignments.__contains__, holds)):
+                holds.release(job_id)
         for job_id in begun.started:
             if job_id in holds:
                 holds.release(job_id)

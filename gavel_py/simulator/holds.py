@@ -115,20 +115,22 @@ class Holds:
 
     def advance(self, start: float, until: float) -> None:
         """Credit all gangs with their work from `start` to `until`; what is left of a start goes on."""
-        starts = np.maximum(start, self._row("since_seconds"))
+        # The rows in the order of `ROWS`; each is a view, so that what is added to it is added to the table.
+        steps, running, all_lost, cost, starting, all_worked, saved, saved_lost, *per_gang = self._table[:, : len(self._works)]
+        total_steps, _, speed, gpus, saved_gpus, price, since, _ = per_gang
+        starts = np.maximum(start, since)
         held = until - starts
-        begin = starts + self._row("starting_seconds")
+        begin = starts + starting
         worked, lost = np.maximum(0.0, until - begin), np.minimum(begin, until) - starts
-        self._row("running_seconds")[:] += held
-        self._row("lost_seconds")[:] += lost
+        running += held
+        all_lost += lost
         if self._sharing:
-            self._row("saved_gpu_seconds")[:] += held * self._row("saved_gpus")
-            self._row("saved_lost_gpu_seconds")[:] += lost * self._row("saved_gpus")
-        steps = self._row("steps_done")
-        np.minimum(self._row("total_steps"), steps + worked * self._row("speed"), out=steps)
-        self._row("cost")[:] += held / 3600 * self._row("gpus") * self._row("price_per_hour")
-        self._row("worked_seconds")[:] += worked
-        self._row("starting_seconds")[:] = np.maximum(0.0, begin - until)
+            saved += held * saved_gpus
+            saved_lost += lost * saved_gpus
+        np.minimum(total_steps, steps + worked * speed, out=steps)
+        cost += held / 3600 * gpus * price
+        all_worked += worked
+        np.maximum(0.0, begin - until, out=starting)
 
     def _row(self, name: str) -> Floats:
         row: Floats = self._table[ROWS[name], : len(self._works)]
