@@ -23,7 +23,7 @@ FIXED = {
 
 class JobBook:
     """jobs: those in the system, by id; standings: the past of each, and of those that have left; touched: the jobs that have come,
-    changed or left since somebody emptied it; told: whether any progress was told.
+    changed or left since somebody emptied it; told: those of which progress was told since then, as far as they are there.
 
     Progress is told often and read seldom, so it is noted in passing, and written to the jobs when they are asked for.
     """
@@ -34,7 +34,7 @@ class JobBook:
         self._order = NaturalOrder()
         self.standings: dict[str, Standing] = {}
         self.touched: set[str] = set()
-        self.told = False
+        self.told: set[str] = set()
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -72,7 +72,7 @@ class JobBook:
             for job_id in steps_done:
                 self.known(job_id)
         self._steps |= steps_done
-        self.told = True
+        self.told.update(steps_done)
 
     def put(self, job: Job) -> None:
         """Let a job in the system be another than it was."""
@@ -120,6 +120,7 @@ class JobBook:
         """Let a job leave; raises `UnknownNameError`."""
         del self._jobs[self.known(job_id).job_id]
         self.touched.add(job_id)
+        self.told.discard(job_id)
         self.standings[job_id].left = how
 
     def check_gone(self, job_ids: Iterable[str], deciding: Container[str]) -> None:

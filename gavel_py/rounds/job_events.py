@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.jobs import Job, JobSet
@@ -68,12 +68,14 @@ class JobEvents(SchedulerCore):
         Raises as `report`.
         """
         book = self._state.book
-        for job_id, steps in steps_done.items():
-            if not (type(steps) is float and 0.0 <= steps < math.inf) and not (is_finite(steps) and steps >= 0):
-                book.known(job_id)
-                problem = f"must be a finite number of at least 0, found {steps!r}"
-                raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
-        book.note({job_id: float(steps) for job_id, steps in steps_done.items()})
+        if not _are_steps(steps_done.values()):
+            for job_id, steps in steps_done.items():
+                if not (is_finite(steps) and steps >= 0):
+                    book.known(job_id)
+                    problem = f"must be a finite number of at least 0, found {steps!r}"
+                    raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+            steps_done = {job_id: float(steps) for job_id, steps in steps_done.items()}
+        book.note(steps_done)
         self._state.changed |= bool(steps_done)
 
     def complete(self, job_id: str) -> None:
@@ -149,3 +151,8 @@ class JobEvents(SchedulerCore):
         self._state.book.remove(job_id, how)
         self._state.stop(job_id)
         self._state.changed = True
+
+
+def _are_steps(numbers: Collection[float]) -> bool:
+    """Say whether all of these are finite numbers of at least 0, and of the usual kind: nearly always, and quick to see."""
+    return set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)) and min(numbers) >= 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from operator import attrgetter
 from typing import cast
 
@@ -33,7 +34,7 @@ FIXED: dict[str, Callable[[Job], float]] = {
 """What is known of a job that stays as it is unless the job changes, beside its total steps."""
 
 DECIDING = ("sort_key", "view", "check", "serve", "seats", "decide")
-BY_PLACE = attrgetter("place")
+BY_PLACE, JOB_ID = attrgetter("place"), attrgetter("job_id")
 
 
 def can_keep_order(policy: OrderedPolicy) -> bool:
@@ -82,33 +83,42 @@ class Line:
         self._moves = REMAINING in policy.reads
         self._order: list[InLine] = []
         self._odd: set[str] = set()
+        self._done: set[str] = set()
         self.of: dict[str, InLine] = {}
         self.excluded: dict[str, str] = {}
 
     def follow(self, book: JobBook) -> bool:
         """Take note of who has come, changed or left; say whether each has steps left and asks for whole GPUs, split anyhow."""
         touched, book.touched = book.touched, set()
+        told, book.told = book.told - touched, set()
         for job_id in self.of.keys() & touched:
             self._drop(job_id)
         come = [self._entry(book.known(job_id)) for job_id in touched if job_id in book]
         self._follow_excluded(touched, come)
         come = [entry for entry in come if entry.traits.reason is None]
         self._odd = (self._odd - touched) | {entry.job_id for entry in come if not entry.traits.is_plain}
+        self._done -= touched
         self.of |= {entry.job_id: entry for entry in come}
+        asked = [*come, *map(self.of.__getitem__, told & self.of.keys())]
+        left = self._left(book, asked)
         if self._moves:
+            self._set_keys(asked, {REMAINING: left})
             self._order += come
+            self._order.sort(key=BY_PLACE)
         else:
             self._set_keys(come, {})
             for entry in come:
                 insort(self._order, entry, key=BY_PLACE)
-        asked = self._order if self._moves or book.told else come
-        done = book.steps_of([entry.job_id for entry in asked]) if asked else []
+        return not self._done and not self._odd
+
+    def _left(self, book: JobBook, asked: Sequence[InLine]) -> Floats:
+        """Return the steps that jobs have left, and take note of those that have none."""
+        ids = list(map(JOB_ID, asked))
         # Where nobody knows how many there are, none are left.
-        left = np.fmax(0.0, np.array([entry.total_steps for entry in asked]) - np.array(done))
-        if self._moves:
-            self._set_keys(self._order, {REMAINING: left})
-            self._order.sort(key=BY_PLACE)
-        return bool(left.all()) and not self._odd
+        left: Floats = np.fmax(0.0, np.array([entry.total_steps for entry in asked]) - np.array(book.steps_of(ids)))
+        if self._done or not left.all():
+            self._done = self._done.difference(ids).union(compress(ids, left == 0))
+        return left
 
     @property
     def order(self) -> list[InLine]:

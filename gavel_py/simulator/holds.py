@@ -91,7 +91,7 @@ class Holds:
     def steps_done(self) -> dict[str, float]:
         """Return the steps that each job has done."""
         steps: list[float] = self._row("steps_done").tolist()
-        return {job_id: steps[place] for job_id, place in self._places.items()}
+        return dict(zip(self._places, map(steps.__getitem__, self._places.values()), strict=True))
 
     @property
     def beyond(self) -> list[str]:
