@@ -113,6 +113,8 @@ class Line:
 
     def _left(self, book: JobBook, asked: Sequence[InLine]) -> Floats:
         """Return the steps that jobs have left, and take note of those that have none."""
+        if not asked:
+            return np.zeros(0)
         ids = list(map(JOB_ID, asked))
         # Where nobody knows how many there are, none are left.
         left: Floats = np.fmax(0.0, np.array([entry.total_steps for entry in asked]) - np.array(book.steps_of(ids)))

@@ -79,10 +79,12 @@ class Seating:
 
     def _other_seats(self, first: int, runs: Runs) -> dict[InLine, int]:
         """Ask the policy about the jobs from this place on; return the columns of those whose seats are others, -1 for none."""
-        free, end = self._free_before(first)
-        moved: dict[InLine, int] = {}
-        start, end = first, end + AT_ONCE
         self._first_without = None
+        moved: dict[InLine, int] = {}
+        if first == len(self._order):
+            return moved
+        free, end = self._free_before(first)
+        start, end = first, end + AT_ONCE
         while start < len(self._order) and not (self._all_wait and self._first_without is not None):
             part = self._order[start:end]
             where = [] if self._is_plain else runs(part)  # nobody stays because of where it runs

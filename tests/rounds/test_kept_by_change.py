@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ import gavel_py as gp
 from gavel_py.policies import OrderedPolicy
 from gavel_py.rounds import scheduler
 from gavel_py.rounds.beginning import in_words
+from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.kept_gpus import KeptGpus
-from gavel_py.rounds.line import InLine
+from gavel_py.rounds.line import InLine, Line
 from gavel_py.rounds.seating import Seating
 from gavel_py.rounds.traits import Traits
 from tests.rounds.test_in_turn import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
@@ -24,7 +26,7 @@ from tests.rounds.test_in_turn import CLUSTERS, POLICIES, PROFILE, TYPES, policy
 @contextmanager
 def counted_anew() -> Iterator[None]:
     """Compare, at each decision of a scheduler and each begin of a round, what is kept with what is found without it."""
-    follow_seats, follow_gpus = Seating.follow, KeptGpus.follow
+    follow_seats, follow_gpus, follow_line = Seating.follow, KeptGpus.follow, Line.follow
 
     def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
         found, anew = in_words(state, assignments, start, seconds, moved), in_words(state, assignments, start, seconds)
@@ -47,8 +49,20 @@ def counted_anew() -> Iterator[None]:
         assert self._held.keys() == running.keys() == self.type_of.keys()
         assert all(self._held[job_id][0] is held for job_id, held in running.items())
 
+    def line(self: Line, book: JobBook) -> bool:
+        anew, all_of_them = Line(self._policy, self._asked), copy(book)
+        all_of_them.touched, all_of_them.told = set(book.jobs), set()
+        all_of_them._steps = {}  # the progress has been written to the jobs
+        found = follow_line(self, book)
+        assert found == follow_line(anew, all_of_them)
+        assert [each.place for each in self.order] == [each.place for each in anew.order]
+        assert self.of.keys() == anew.of.keys() == {each.job_id for each in self.order}
+        assert list(self.excluded.items()) == list(anew.excluded.items())
+        return found
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scheduler, "in_words", words)
+        patched.setattr(Line, "follow", line)
         patched.setattr(Seating, "follow", seats)
         patched.setattr(KeptGpus, "follow", gpus)
         yield
