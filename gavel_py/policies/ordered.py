@@ -174,8 +174,11 @@ def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[
         for column in types if most >= needed else ():
             if column >= 0 and (had := free[column]) >= needed:
                 seat = column
-                free[column] = now = max(0.0, had - size)
-                most = most if now > 0 else max(free)
+                if had > size:
+                    free[column] = had - size
+                else:
+                    free[column] = 0.0
+                    most = max(free)
                 break
         else:
             most = max(free)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from operator import attrgetter
+from operator import attrgetter, not_
 from typing import cast
 
 import numpy as np
@@ -102,7 +102,7 @@ class Line:
         asked = [*come, *map(self.of.__getitem__, told & self.of.keys())]
         left = self._left(book, asked)
         if self._moves:
-            self._set_keys(asked, {REMAINING: left})
+            self._set_keys(asked, {REMAINING: np.array(left)})
             self._order += come
             self._order.sort(key=BY_PLACE)
         else:
@@ -111,15 +111,13 @@ class Line:
                 insort(self._order, entry, key=BY_PLACE)
         return not self._done and not self._odd
 
-    def _left(self, book: JobBook, asked: Sequence[InLine]) -> Floats:
+    def _left(self, book: JobBook, asked: Sequence[InLine]) -> list[float]:
         """Return the steps that jobs have left, and take note of those that have none."""
-        if not asked:
-            return np.zeros(0)
         ids = list(map(JOB_ID, asked))
-        # Where nobody knows how many there are, none are left.
-        left: Floats = np.fmax(0.0, np.array([entry.total_steps for entry in asked]) - np.array(book.steps_of(ids)))
-        if self._done or not left.all():
-            self._done = self._done.difference(ids).union(compress(ids, left == 0))
+        # Where nobody knows how many there are (NaN), none are left.
+        left = [max(0.0, entry.total_steps - done) for entry, done in zip(asked, book.steps_of(ids), strict=True)]
+        if self._done or not all(left):
+            self._done = self._done.difference(ids).union(compress(ids, map(not_, left)))
         return left
 
     @property
