@@ -142,17 +142,19 @@ def tell(made: gp.RoundScheduler, call: str, number: int, pick: int) -> None:
     policy=st.sampled_from(POLICIES),
     sizes=st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=25),
     wishes=st.lists(st.sampled_from([[0, 1, 2], [1, 0, 2], [2], [0]]), min_size=25, max_size=25),
-    lives=st.lists(st.tuples(st.permutations(range(25)), st.integers(0, 25), st.booleans(), st.integers(0, 24)), max_size=6),
+    lives=st.lists(st.tuples(st.permutations(range(25)), st.integers(0, 25), st.integers(0, 24)), max_size=8),
+    moves=st.booleans(),
 )
-def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any]) -> None:
+def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any], moves: bool) -> None:
     """Jobs come, go and change places; a new one of the same id is another, as `Line` makes it."""
     chosen = policy_of(policy)
     assert isinstance(chosen, OrderedPolicy)
     capacities = [6.0, 4.0, 3.0]
     kept, there = Seating(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
     present: set[int] = set()
-    for order, count, shuffled, renewed in lives:
-        now = [i for i in (order if shuffled else sorted(order)) if i in there][:count]
+    for order, count, renewed in lives:
+        some = [i for i in order if i in there][:count]
+        now = some if moves else sorted(some)
         changed = present ^ set(now) | {renewed}
         for i in changed & set(now):
             there[i] = entry(i, sizes[i], wishes[i])
