@@ -171,17 +171,13 @@ def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[
         if most <= 0:
             break
         seat, needed = -1, size * (1 - ROUNDING)
-        for column in types if most >= needed else ():
-            if column >= 0 and (had := free[column]) >= needed:
-                seat = column
-                if had > size:
-                    free[column] = had - size
-                else:
-                    free[column] = 0.0
-                    most = max(free)
-                break
-        else:
-            most = max(free)
+        if most >= needed:
+            for column in types:
+                if column >= 0 and (had := free[column]) >= needed:
+                    seat, free[column] = column, had - size if had > size else 0.0
+                    break
+            if seat < 0 or not free[seat]:
+                most = max(free)
         seats.append(seat)
         if seat < 0 and not backfill:
             break

@@ -131,6 +131,8 @@ class Chooser:
         if kept is not None and kept.holds_for(policy, self.profile, self.restart_seconds):
             return kept
         if not isinstance(policy, OrderedPolicy) or not InTurn.can(policy, state):
+            state.in_turn = None
+            state.book.follow(on=False)
             return None
         seconds = {"restart_seconds": self.restart_seconds, "round_seconds": self.round_seconds}
         state.in_turn = InTurn(policy, state, self.profile, whole_gangs=self.whole_gangs, **seconds)

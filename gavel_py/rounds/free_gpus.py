@@ -43,24 +43,26 @@ class FreeGpus:
         free = self._free[n]
         gpus = free[:size]
         del free[:size]
-        self.room.change(n, -size)
+        self.room.take({n: size})
         return gpus
 
     def take(self, gpus: Sequence[int], needs: Needs = NOTHING) -> None:
         """Mark free GPUs as taken, with what they need."""
-        for n, numbers in self.layout.by_node(gpus).items():
+        there = self.layout.by_node(gpus)
+        for n, numbers in there.items():
             free = self._free[n]
             for number in numbers:
                 free.remove(number)
-            self.room.change(n, -len(numbers), needs)
+        self.room.take({n: len(numbers) for n, numbers in there.items()}, needs)
 
     def give_back(self, gpus: Sequence[int], needs: Needs = NOTHING) -> None:
         """Mark GPUs as free again."""
-        for n, numbers in self.layout.by_node(gpus).items():
+        there = self.layout.by_node(gpus)
+        for n, numbers in there.items():
             free = self._free.setdefault(n, [])
             for number in numbers:
                 insort(free, number)
-            self.room.change(n, len(numbers), needs)
+        self.room.give_back({n: len(numbers) for n, numbers in there.items()}, needs)
 
     def find(self, size: int, scope: int, needs: Needs = NOTHING, *, even: bool = False) -> list[int] | None:
         """Return `size` free GPUs for a gang, on the nodes where it fits best (`FreeRoom.fit`), or None where it fits nowhere."""

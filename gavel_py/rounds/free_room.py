@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,24 +54,20 @@ class FreeRoom:
             return self._holes
         return Holes(room_for(needs, self._holes.room, self._cpus, self._memory), self._most)
 
-    def change(self, node: int, gpus: int, needs: Needs = NOTHING) -> None:
-        """Note that so many GPUs of a node are free that were not, with what they need."""
-        self._holes.change(node, gpus)
-        if self.limits(needs):
-            self._cpus[node] += gpus * needs.cpus
-            self._memory[node] += gpus * needs.memory_gb
-
     def take(self, parts: Mapping[int, int], needs: Needs = NOTHING) -> None:
         """Take so many GPUs of each node, with what they need."""
-        change = partial(self.change, needs=needs) if self.limits(needs) else self._holes.change
-        for node, gpus in parts.items():
-            change(node, -gpus)
+        self._change(parts, -1, needs)
 
     def give_back(self, parts: Mapping[int, int], needs: Needs = NOTHING) -> None:
         """Give back so many GPUs of each node, with what they need."""
-        change = partial(self.change, needs=needs) if self.limits(needs) else self._holes.change
-        for node, gpus in parts.items():
-            change(node, gpus)
+        self._change(parts, 1, needs)
+
+    def _change(self, parts: Mapping[int, int], sign: int, needs: Needs) -> None:
+        self._holes.change(parts, sign)
+        if self.limits(needs):
+            for node, gpus in parts.items():
+                self._cpus[node] += sign * gpus * needs.cpus
+                self._memory[node] += sign * gpus * needs.memory_gb
 
     def fit(self, size: int, scope: int, needs: Needs = NOTHING, *, even: bool = False) -> dict[int, int] | None:
         """Return {node: GPUs} of a gang, or None when there is no room in any one region.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +42,16 @@ class Holes:
         made.room, made._masks, made.total = self.room.copy(), self._masks.copy(), self.total
         return made
 
-    def change(self, node: int, gpus: int) -> None:
-        """Note that a node has so many GPUs more."""
-        before, bit = self.room.item(node), 1 << node
-        self.room[node] = after = before + gpus
-        self.total += gpus
-        self._masks[before] ^= bit
-        self._masks[after] ^= bit
+    def change(self, gpus: Mapping[int, int], sign: int) -> None:
+        """Note that nodes have so many GPUs more, or less where `sign` is -1."""
+        room, masks = self.room, self._masks
+        for node, count in gpus.items():
+            before, bit = room.item(node), 1 << node
+            after = before + sign * count
+            room[node] = after
+            self.total += after - before
+            masks[before] ^= bit
+            masks[after] ^= bit
 
     def tightest(self, size: int, among: int = ALL_NODES, below: int | None = None) -> int | None:
         """Return the node with the least room of at least `size`, the first of equals; below: only nodes with less room."""

@@ -78,7 +78,7 @@ class InTurn:
         self._kept_for: dict[tuple[int, float], float] = {}
         self._changed: set[str] = set()
         self._latest: tuple[Turns, set[str]] | None = None
-        state.book.touched |= set(state.book.jobs)
+        state.book.follow()
 
     def holds_for(self, policy: Policy, profile: Profile, restart_seconds: float) -> bool:
         """Say whether what is kept is that for these."""

@@ -23,7 +23,8 @@ FIXED = {
 
 class JobBook:
     """jobs: those in the system, by id; standings: the past of each, and of those that have left; touched: the jobs that have come,
-    changed or left since somebody emptied it; told: those of which progress was told since then, as far as they are there.
+    changed or left since somebody emptied it; told: those of which progress was told since then, as far as they are there; both
+    only while somebody follows, since nobody else empties them.
 
     Progress is told often and read seldom, so it is noted in passing, and written to the jobs when they are asked for.
     """
@@ -35,6 +36,12 @@ class JobBook:
         self.standings: dict[str, Standing] = {}
         self.touched: set[str] = set()
         self.told: set[str] = set()
+        self._is_followed = False
+
+    def follow(self, *, on: bool = True) -> None:
+        """Note from now on who is touched, to begin with all that are there, and of whom progress is told; if not `on`, no more."""
+        self._is_followed = on
+        self.touched, self.told = set(self._jobs) if on else set(), set()
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -72,13 +79,15 @@ class JobBook:
             for job_id in steps_done:
                 self.known(job_id)
         self._steps |= steps_done
-        self.told.update(steps_done)
+        if self._is_followed:
+            self.told.update(steps_done)
 
     def put(self, job: Job) -> None:
         """Let a job in the system be another than it was."""
         self._steps.pop(job.job_id, None)
         self._jobs[job.job_id] = job
-        self.touched.add(job.job_id)
+        if self._is_followed:
+            self.touched.add(job.job_id)
 
     @property
     def failed(self) -> dict[str, str]:
@@ -119,8 +128,9 @@ class JobBook:
     def remove(self, job_id: str, how: Departure) -> None:
         """Let a job leave; raises `UnknownNameError`."""
         del self._jobs[self.known(job_id).job_id]
-        self.touched.add(job_id)
-        self.told.discard(job_id)
+        if self._is_followed:
+            self.touched.add(job_id)
+            self.told.discard(job_id)
         self.standings[job_id].left = how
 
     def check_gone(self, job_ids: Iterable[str], deciding: Container[str]) -> None:

@@ -28,6 +28,7 @@ class Holds:
     def __init__(self, num_types: int) -> None:
         self._table: Floats = np.zeros((len(ROWS), FIRST_PLACES))
         self._works: list[Work] = []
+        self._ids: list[str] = []
         self._places: dict[str, int] = {}
         self._gpus: list[float] = [0] * num_types
         self._sharing = 0
@@ -58,6 +59,7 @@ class Holds:
         there = [work.total_steps, work.fails_at, work.speed_there, gpus, saved, work.price_there, work.since_seconds]
         self._table[:, place] = [*numbers, *there, work.expected_steps]
         self._works.append(work)
+        self._ids.append(work.job.job_id)
         self._places[work.job.job_id] = place
         self._gpus[work.column_there] += gpus
         self._sharing += bool(work.with_there)
@@ -78,9 +80,10 @@ class Holds:
         self.spread -= work.spread_there
         if place < last:  # the last one takes its place
             self._table[:, place] = self._table[:, last]
-            self._works[place] = moved = self._works[last]
-            self._places[moved.job.job_id] = place
+            self._works[place], self._ids[place] = self._works[last], self._ids[last]
+            self._places[self._ids[place]] = place
         self._works.pop()
+        self._ids.pop()
         return work
 
     def write_back(self) -> None:
@@ -90,8 +93,7 @@ class Holds:
 
     def steps_done(self) -> dict[str, float]:
         """Return the steps that each job has done."""
-        steps: list[float] = self._row("steps_done").tolist()
-        return dict(zip(self._places, map(steps.__getitem__, self._places.values()), strict=True))
+        return dict(zip(self._ids, self._row("steps_done").tolist(), strict=True))
 
     @property
     def beyond(self) -> list[str]:

@@ -19,7 +19,7 @@ def test_what_is_found_is_what_looking_at_each_node_finds(room: list[int], data:
     for _ in range(data.draw(st.integers(0, 5))):
         node = data.draw(st.integers(0, len(room) - 1))
         after = data.draw(st.integers(0, MOST))
-        holes.change(node, after - room[node])
+        holes.change({node: abs(after - room[node])}, 1 if after > room[node] else -1)
         room[node] = after
     here = data.draw(st.lists(st.booleans(), min_size=len(room), max_size=len(room)))
     size, below = data.draw(st.integers(1, MOST)), data.draw(st.none() | st.integers(1, MOST))
@@ -37,6 +37,6 @@ def test_what_is_found_is_what_looking_at_each_node_finds(room: list[int], data:
 def test_a_copy_is_changed_by_itself() -> None:
     holes = Holes(np.array([3, 1, 3]), 4)
     other = holes.copy()
-    other.change(1, 2)
+    other.change({1: 2}, 1)
     assert (holes.tightest(1), holes.total, holes.room.tolist()) == (1, 7, [3, 1, 3])
     assert (other.tightest(1), other.total, other.room.tolist()) == (0, 9, [3, 3, 3])

@@ -133,6 +133,18 @@ def test_most_decisions_of_a_busy_cluster_are_made_in_turn() -> None:
     assert sum(made) > 0.9 * len(made) > 200
 
 
+@pytest.mark.parametrize("round_seconds", [None, 360.0])
+def test_what_has_changed_is_remembered_only_until_the_next_decision(round_seconds: float | None) -> None:
+    trace = gp.generate_trace(60, PROFILE, jobs_per_hour=30, seed=3)
+    simulation = gp.Simulation(
+        trace, gp.Cluster.from_inline("v100:16/4"), PROFILE, "shortest_job_first", round_seconds=round_seconds
+    )
+    while simulation.step():
+        book = simulation.scheduler._state.book
+        assert len(book.touched) <= 3  # within a step few jobs come or end
+        assert book.told <= book.jobs.keys()
+
+
 @dataclass(frozen=True, kw_only=True)
 class LongestFirst(Fifo):
     """Says nothing of its own order, so nothing of it is kept."""
@@ -172,3 +184,23 @@ def test_policies_that_need_rounds_are_refused() -> None:
     with pytest.raises(gp.InputError, match="parts of their time"):
         scheduler.policy = "max_min_fairness"  # type: ignore[assignment]
     assert scheduler.policy.name == "fifo"
+
+
+def assignments_with_another_policy_in_between() -> list[dict[str, gp.Assignment]]:
+    fifo = Fifo()
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, fifo, by_events=True)
+    scheduler.submit_all([gp.Job(f"j{i}", job_type=TYPES[i % 4], total_steps=1e5 * (i + 1)) for i in range(6)])
+    told = []
+    for seconds, policy in enumerate((fifo, LongestFirst(), LongestFirst(), fifo, fifo)):
+        if policy is not scheduler.policy:
+            scheduler.policy = policy
+        told.append(scheduler.next_round(float(seconds)).assignments)
+        gone = min(scheduler.running)
+        scheduler.complete(gone)
+    return told
+
+
+def test_what_is_kept_for_a_policy_does_not_outlive_another_one() -> None:
+    found = assignments_with_another_policy_in_between()
+    with always_asking():
+        assert found == assignments_with_another_policy_in_between()
