@@ -22,7 +22,7 @@ from gavel_py.rounds.seeking import find_kind
 from gavel_py.rounds.settling import Settlement
 from gavel_py.rounds.stock import Stock
 
-__all__ = ["KeptGpus"]
+__all__ = ["KeptGpus", "crowd_of"]
 
 Held = tuple[Assignment, GangOnType, list[int]]
 """What a gang holds, which gang that is, and the numbers of its GPUs."""
@@ -142,7 +142,7 @@ class KeptGpus:
         held = [self._held[gang.job_id] if gang.job_id not in new else None for gang in gangs]
         before = [None if each is None else each[0] for each in held]
         gpus = [[] if each is None else each[2] for each in held]
-        settled = self._settled(number, _crowd(gangs, gpus), new)
+        settled = self._settled(number, crowd_of(gangs, gpus), new)
         if not settled.placed.all():
             return None
         found = {}
@@ -196,8 +196,8 @@ class KeptGpus:
         return self._stock.cpus[nodes], self._stock.memory_gb[nodes]
 
 
-def _crowd(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> Crowd:
-    """Gangs on one type, the one first that matters most, with the GPUs that they had."""
+def crowd_of(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> Crowd:
+    """Return gangs on one type, the one first that matters most, with the GPUs that they had."""
     return Crowd(
         sizes=np.array([gang.size for gang in gangs], dtype=np.int64),
         types=np.array([gang.number for gang in gangs], dtype=np.int64),
