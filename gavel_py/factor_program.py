@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 SLIGHTLY = 1e-6
-"""In parts of a level: a better one for which needs are told from those that are at a border."""
+"""In parts of a need: so much more is told from a need that is at a border."""
 
 
 class FactorProgram:
@@ -105,7 +105,7 @@ class FactorProgram:
             return prices  # one job is as fast as it can be, and no GPU changes that
         if levels.jobs.rules:  # what rules ask for may fill a type whatever the level is, and then says nothing of the others
             size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
-            return self._of_better(levels, level, needs, size, solver)._shadow_prices_beyond(levels, needs, size, solver)
+            return self._of_better(levels, needs, solver)._shadow_prices_beyond(levels, needs, size, solver)
         rates, solution = self._rates(levels, needs), self._program.solution
         price_of = self._ratio if solution.has_unique_duals else partial(self._shadow_price, solver)
         for j in np.flatnonzero(self._program.prices(solution) > 0):
@@ -118,12 +118,13 @@ class FactorProgram:
         rates = levels.chambers.sums(self.slots.of, rising, len(self.slots.kinds))
         return rates / self.chambers.counts[self.slots.kinds] / self._unit
 
-    def _of_better(self, levels: Levels, level: float, needs: Floats, size: float, solver: LinearSolver) -> FactorProgram:
+    def _of_better(self, levels: Levels, needs: Floats, solver: LinearSolver) -> FactorProgram:
         """The program with these needs in the slots of a slightly better level.
 
         Where rules fill a type, the level may be the best at which some job needs no other one: then its slot ends here.
         """
-        slots = levels.chambers.slots(levels.needs(level - levels.worse * SLIGHTLY * size))
+        more = np.where(needs > levels.jobs.floors, needs * (1 + SLIGHTLY), needs)
+        slots = levels.chambers.slots(np.minimum(more, levels.jobs.fastest))
         slots = replace(slots, needs=levels.chambers.sums(slots.of, needs, len(slots.kinds)))
         if self.fits(slots):
             return self

@@ -705,6 +705,20 @@ class TestPricesOfGpus:
         assert allocation.objective_value == pytest.approx(1 / share / 2)
         assert allocation.shadow_prices == pytest.approx([(2 - 1) / share / 2, 0])
 
+    @pytest.mark.parametrize("far", [0.0, 1e6, 1e9])
+    def test_deadlines_far_away_change_no_price(self, far: float) -> None:
+        """As above: job 1, of 100 steps, is 40 s late on a K80, and a V100 more would take 100 s off that at first."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[2.0, 1.0]] * 3,
+            [1, 2],
+            steps_remaining=[100, 100, 10],
+            running_on=[0, -1, -1],
+            deadlines_seconds=[far + 500, far + 60, far + 300],
+        )
+        allocation = gp.solve(problem, policy("min_lateness", gp.KeepRunning()))
+        assert allocation.objective_value == pytest.approx(40 - far)
+        assert allocation.shadow_prices == pytest.approx([100, 0], rel=1e-5)
+
     @every_policy
     @ignore_idle_constraints
     @settings(max_examples=50, deadline=None)

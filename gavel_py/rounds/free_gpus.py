@@ -14,7 +14,6 @@ from gavel_py.rounds.needs import NOTHING, Needs
 
 __all__ = ["FreeGpus"]
 
-Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 

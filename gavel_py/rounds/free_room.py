@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.even_splits import even_nodes
-from gavel_py.rounds.holes import ALL_NODES, Holes
+from gavel_py.rounds.holes import ALL_NODES, Holes, mask_of
 from gavel_py.rounds.layout import ANYWHERE, NODE, RACK, TypeLayout
 from gavel_py.rounds.needs import NOTHING, Needs, room_for
 
@@ -93,9 +93,10 @@ class FreeRoom:
         """
         layout = self.layout
         if layout.racked and scope >= RACK:
-            rooms = np.bincount(layout.regions[RACK], weights=holes.room)
+            racks = layout.regions[RACK]
+            rooms = np.bincount(racks, weights=holes.room)
             enough = np.flatnonzero(rooms >= size)
-            yield from (layout.rack_masks[rack] for rack in enough[np.argsort(rooms[enough], kind="stable")].tolist())
+            yield from (mask_of(racks == rack) for rack in enough[np.argsort(rooms[enough], kind="stable")].tolist())
         if scope >= ANYWHERE and holes.total >= size:
             yield ALL_NODES
 

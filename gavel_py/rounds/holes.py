@@ -33,8 +33,10 @@ class Holes:
     def __init__(self, room: Indices, most: int) -> None:
         self.room, self.total = room, int(room.sum())
         self._masks = [0] * (most + 1)
-        for count in np.unique(room).tolist():
-            self._masks[count] = mask_of(room == count)
+        counts = np.flatnonzero(np.bincount(room))
+        bits = np.packbits(room == counts[:, None], axis=1, bitorder="little")  # a row for each number of GPUs, all at once
+        for count, row in zip(counts.tolist(), bits, strict=True):
+            self._masks[count] = int.from_bytes(row.tobytes(), "little")
 
     def copy(self) -> Holes:
         """Return the same, to be changed by itself."""

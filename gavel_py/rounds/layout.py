@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gavel_py.cluster import Node
 from gavel_py.jobs import Locality
-from gavel_py.rounds.holes import mask_of
 
 __all__ = ["ANYWHERE", "NODE", "RACK", "SCOPES", "Gpu", "Layout", "TypeLayout"]
 
@@ -85,9 +84,6 @@ class Layout:
         sizes = self.sizes[nodes]
         start = int(self.first[nodes.start])
         limits = self.cpus[nodes], self.memory_gb[nodes]
-        racks = self.regions[RACK][nodes] - self.starts[RACK][t]
-        count = int(self.starts[RACK][t + 1] - self.starts[RACK][t])
-        racked = count < len(sizes)
         return TypeLayout(
             accelerator=self.types[t],
             nodes=nodes,
@@ -96,8 +92,7 @@ class Layout:
             node_of=np.repeat(np.arange(len(sizes)), sizes),
             regions=tuple(regions[nodes] - starts[t] for regions, starts in zip(self.regions, self.starts, strict=True)),
             limited=any(bool(np.isfinite(each).any()) for each in limits),
-            racked=racked,
-            rack_masks=tuple(mask_of(racks == rack) for rack in range(count)) if racked else (),
+            racked=int(self.starts[RACK][t + 1] - self.starts[RACK][t]) < len(sizes),
         )
 
 
@@ -106,8 +101,7 @@ class TypeLayout:
     """The nodes of one accelerator type; they, their GPUs and regions are numbered from 0.
 
     nodes, gpus: where they stand in the layout of all; sizes: by node; node_of: by GPU; regions: by scope and node;
-    limited: whether any node says what CPUs or memory it has; racked: whether any rack has several nodes; rack_masks: by rack, its
-    nodes as a mask (`holes`), if any has several.
+    limited: whether any node says what CPUs or memory it has; racked: whether any rack has several nodes.
     """
 
     accelerator: str
@@ -118,7 +112,6 @@ class TypeLayout:
     regions: tuple[Indices, ...]
     limited: bool
     racked: bool
-    rack_masks: tuple[int, ...]
 
     def by_node(self, gpus: Sequence[int]) -> dict[int, list[int]]:
         """Return those of these GPUs that are on each node."""
