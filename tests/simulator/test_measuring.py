@@ -63,7 +63,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
     return found
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     trace=traces(),
     window=st.tuples(NUMBER, NUMBER).map(lambda ends: (min(ends), max(ends) + 1)),
