@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from gavel_py.allocation import Allocation, Route
 from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
+from gavel_py.locking import Synchronized, synchronized
 from gavel_py.merging import merged
 from gavel_py.missing_rows import missing_rows
 from gavel_py.node_rows import node_rows
@@ -59,11 +61,15 @@ def solve(
     return Solver(policy, merge_tolerance=merge_tolerance, sharing=sharing, **options).solve(problem)
 
 
-class Solver:
+class Solver(Synchronized):
     """Solves one problem after the other under one policy, each from where the last one ended.
 
     From round to round few jobs change; starting from the last basis takes a fraction of the time of `solve`. The objective is
     the same as that of `solve`; among equally good allocations it may find another one. The arguments are those of `solve`.
+
+    Several threads may use one solver: it solves their problems one after the other. Different solvers run in parallel. A policy
+    may call the solver that is asking it, which does not disturb the solve in progress. A copy (`copy`, `pickle`) starts from the
+    same basis and is independent. See "Threads, processes and copies" in docs/rounds.md.
 
     >>> import gavel_py as gp
     >>> solver = gp.Solver("max_min_fairness")
@@ -88,17 +94,37 @@ class Solver:
         self.merge_tolerance: float = float(merge_tolerance)
         self.sharing: bool | None = sharing
         self._kept: LinearSolver = LinearSolver()
+        self._is_solving: bool = False
 
+    @synchronized
     def to_dict(self) -> dict[str, Any]:
         """Return as plain data where the next solve starts from, the policy left out."""
         return self._kept.to_dict()
 
+    @synchronized
     def resume(self, document: Mapping[str, Any]) -> None:
         """Start the next solve from what `to_dict` described, as the solver that wrote it would."""
         self._kept = LinearSolver.from_dict(document)
 
+    @synchronized
     def solve(self, problem: AllocationProblem) -> Allocation:
         """Return the proven allocation of a problem, like the function `solve`."""
+        if self._is_solving:  # the policy calls back, and the program that it is working on must stay as it is
+            return copy.copy(self).solve(problem)
+        self._is_solving = True
+        try:
+            return self._solve(problem)
+        finally:
+            self._is_solving = False
+
+    @synchronized
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_kept": copy.copy(self._kept), "_is_solving": False}
+
+    def _recover(self) -> None:
+        self._kept, self._is_solving = LinearSolver(), False
+
+    def _solve(self, problem: AllocationProblem) -> Allocation:
         if not isinstance(problem, AllocationProblem):
             raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Bases of linear programs as plain data, so that a solver in another process starts from where this one ended."""
+"""Bases of linear programs: carried over to other programs, and to other processes as plain data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ class KeptBasis(NamedTuple):
     basis: Any
     columns: Keys
     rows: Keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptBasis.from_dict, (self.to_dict(),)  # highspy's own objects cannot be pickled
+
+    def on(self, columns: Keys, rows: Keys) -> Any:
+        """Return HiGHS's basis on new columns and rows: what has the same key keeps its status, what is new stays outside."""
+        import highspy
+
+        if np.array_equal(self.columns, columns) and np.array_equal(self.rows, rows):
+            return self.basis
+        carried = highspy.HighsBasis()
+        outside, inside = highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic
+        carried.col_status = _matched(list(self.basis.col_status), self.columns, columns, outside)
+        carried.row_status = _matched(list(self.basis.row_status), self.rows, rows, inside)
+        carried.valid = carried.alien = True  # alien: HiGHS repairs what is no longer a basis
+        return carried
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data: statuses as digits, keys as whole numbers."""
@@ -42,3 +58,10 @@ class KeptBasis(NamedTuple):
         basis.row_status = [highspy.HighsBasisStatus(int(digit)) for digit in document["row_status"]]
         basis.valid, basis.alien = document["valid"], document["alien"]
         return cls(basis, *(np.array([int(key) for key in document[name]], dtype=np.uint64) for name in ("columns", "rows")))
+
+
+def _matched(statuses: list[Any], old: Keys, new: Keys, default: Any) -> list[Any]:
+    order = np.argsort(old, kind="stable")
+    at = np.minimum(np.searchsorted(old[order], new), len(old) - 1)
+    found = old[order][at] == new
+    return [statuses[i] if is_there else default for i, is_there in zip(order[at].tolist(), found.tolist(), strict=True)]

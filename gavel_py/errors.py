@@ -63,6 +63,10 @@ class InputError(GavelError, ValueError):
         self.faults: tuple[Fault, ...] = tuple(Fault("", "", f) if isinstance(f, str) else f for f in faults)
         super().__init__(self.faults)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by the arguments of the class, which are others for some: so an error of another process arrives as it was raised.
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
     def __str__(self) -> str:
         lines = [str(fault) for fault in self.faults[:SHOWN_FAULTS]]
         if len(self.faults) > SHOWN_FAULTS:

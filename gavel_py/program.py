@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gavel_py.allocation_program import AllocationProgram
 from gavel_py.errors import InputError
 from gavel_py.job_classes import JobClasses
+from gavel_py.locking import Lock
 from gavel_py.penalties import penalty_of
 from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME, TOP
 from gavel_py.proof import priced_bound
@@ -43,6 +44,10 @@ class Program(AllocationProgram):
     jobs: the classes with their attributes; weights, steps_remaining: (G,) of them, if the policy declares that it reads these;
     num_gpus: (G,); num_jobs: N.
     """
+
+    def __init__(self, jobs: JobClasses) -> None:
+        super().__init__(jobs)
+        self._valuing = Lock()  # several threads may verify an allocation at once, and cvxpy evaluates what stands in the variables
 
     @cached_property
     def _parts(self) -> cp.Variable:
@@ -188,8 +193,9 @@ class Program(AllocationProgram):
 
     def value(self, objective: cp.Expression, fractions: Floats) -> float:
         """Return the objective at this (G, K) allocation, recomputed."""
-        self._parts.value = fractions[self.rows, self.columns] / self.most
-        return float(objective.value)
+        with self._valuing.held:
+            self._parts.value = fractions[self.rows, self.columns] / self.most
+            return float(objective.value)
 
     def bound(self) -> float:
         """Return an upper bound on the objective just maximised, over all valid allocations.
@@ -231,9 +237,10 @@ class Program(AllocationProgram):
 
     def _slopes(self, objective: cp.Expression) -> tuple[float, Floats]:
         """A linear objective as a constant, and what each part is worth."""
-        self._parts.value = np.zeros(len(self.rows))
-        slope = objective.grad.get(self._parts, self._parts.value)  # a plain number where there is one variable only
-        return float(objective.value), np.ravel(slope.toarray() if sp.issparse(slope) else slope)
+        with self._valuing.held:
+            self._parts.value = np.zeros(len(self.rows))
+            slope = objective.grad.get(self._parts, self._parts.value)  # a plain number where there is one variable only
+            return float(objective.value), np.ravel(slope.toarray() if sp.issparse(slope) else slope)
 
     def seen_as(self, jobs: JobClasses) -> Program:
         """Return the same program for a policy that sees other throughputs of the same classes."""

@@ -244,7 +244,7 @@ class LinearSolver:
         self._load(program)
         start = feasible or name
         if start in self._bases and self.algorithm is Algorithm.SIMPLEX:
-            highs.setBasis(_carried_over(*self._bases[start], columns, rows))
+            highs.setBasis(self._bases[start].on(columns, rows))
         else:
             highs.clearSolver()  # the basis of another program with this matrix is no good start
         highs.setOptionValue("simplex_strategy", PRIMAL if start == feasible else DUAL)
@@ -282,6 +282,10 @@ class LinearSolver:
         prices = None if document["prices"] is None else np.array(document["prices"], dtype=float)
         return cls(prices=prices, _bases={name: KeptBasis.from_dict(basis) for name, basis in document["bases"].items()})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy starts from: the bases, and a HiGHS of its own."""
+        return vars(self) | {"_bases": dict(self._bases), "_highs": None, "_loaded": None}
+
     def _load(self, program: LinearProgram) -> None:
         """Hand HiGHS the program, or what is new of it where it has the same matrix as the last one."""
         self._scale = float(np.abs(program.costs).max(initial=0.0)) or 1.0
@@ -317,8 +321,7 @@ class LinearSolver:
                 self._highs.clearSolver()
                 self._highs.setOptionValue("presolve", presolve)
             if len(program.limits) <= FEW_ROWS:
-                self._highs.HandleUserInterrupt = False
-                self._highs.run()
+                self._run_here()
             else:
                 self._run_interruptibly()
             info = self._highs.getInfo()
@@ -333,6 +336,16 @@ class LinearSolver:
         duals = -np.array(answer.row_dual) * self._scale
         duals[program.equalities :] = np.maximum(0.0, duals[program.equalities :])
         return Solution(program, np.array(answer.col_value), duals)
+
+    def _run_here(self) -> None:
+        """Run HiGHS on this thread."""
+        highs = self._highs
+        highs.HandleUserInterrupt = False
+        highs.run()
+        if highs.getModelStatus().name == "kNotset":  # the caller has used it with more threads, and no other number is taken now
+            highs.setOptionValue("threads", 0)
+            highs.run()
+            highs.setOptionValue("threads", OPTIONS["threads"])
 
     def _run_interruptibly(self) -> None:
         """Run HiGHS so that Ctrl-C stops it at once instead of after the solve."""
@@ -352,27 +365,6 @@ class LinearSolver:
 def solved_once(program: LinearProgram) -> Solution:
     """Solve one program by itself, so that the answer does not depend on what was solved before. Raises `SolverError`."""
     return LinearSolver().solve_first(program)
-
-
-def _carried_over(basis: Any, old_columns: Keys, old_rows: Keys, columns: Keys, rows: Keys) -> Any:
-    """The old basis on new columns and rows: what has the same key keeps its status, what is new stays outside."""
-    import highspy
-
-    if np.array_equal(old_columns, columns) and np.array_equal(old_rows, rows):
-        return basis
-    carried = highspy.HighsBasis()
-    outside, inside = highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic
-    carried.col_status = _matched(list(basis.col_status), old_columns, columns, outside)
-    carried.row_status = _matched(list(basis.row_status), old_rows, rows, inside)
-    carried.valid = carried.alien = True  # alien: HiGHS mends what is no longer a basis
-    return carried
-
-
-def _matched(statuses: list[Any], old: Keys, new: Keys, default: Any) -> list[Any]:
-    order = np.argsort(old, kind="stable")
-    at = np.minimum(np.searchsorted(old[order], new), len(old) - 1)
-    found = old[order][at] == new
-    return [statuses[i] if is_there else default for i, is_there in zip(order[at].tolist(), found.tolist(), strict=True)]
 
 
 def _model(program: LinearProgram, costs: Floats) -> Any:

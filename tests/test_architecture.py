@@ -16,7 +16,7 @@ PACKAGE = Path(gp.__file__).parent
 
 # From the ground floor up; a module may import from floors below its own and from its own package.
 FLOORS = [
-    {"errors", "ordering", "numbering", "service", "gpu_memory"},
+    {"errors", "locking", "ordering", "numbering", "service", "gpu_memory"},
     {"validation", "reading", "screening", "writing", "picture_files", "sqlite_files"},
     {"runs"},
     {"array_checks", "bases", "problem_arrays"},

@@ -59,6 +59,7 @@ class Chooser:
 
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
+        state.begin_decision()
         if self._decided_in_turn(state, start):
             return
         in_force = self._in_force(state, start)
@@ -100,7 +101,8 @@ class Chooser:
         return question_at_event(state.book, start, state.lasting, before, **options)
 
     def _solved(self, question: Question, state: SchedulerState, nodes: NodeStates) -> InForce:
-        found = solved(question, nodes, self.profile, self.solver, state.rows)
+        with state.asking():
+            found = solved(question, nodes, self.profile, self.solver, state.rows)
         state.solver_seconds += found.allocation.seconds["solve"]
         return found
 
@@ -141,7 +143,11 @@ class Chooser:
     def chosen(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> dict[str, Assignment]:
         """Return who runs where, beside those whose places are fixed."""
         types, nodes = in_force.problem.accelerator_types, state.nodes
-        mechanism, ground = resolve_mechanism(self.mechanism, types), state.grounds.of(in_force.jobs, nodes.up, state.spans)
+        chosen_by, ground = resolve_mechanism(self.mechanism, types), state.grounds.of(in_force.jobs, nodes.up, state.spans)
+
+        def mechanism(demand: RoundDemand) -> NDArray[np.int64]:
+            with state.asking():
+                return chosen_by(demand)
 
         def plan(demand: RoundDemand, ground: Ground, previous: Held, fixed: Held) -> dict[str, Assignment]:
             jobs = in_force.jobs

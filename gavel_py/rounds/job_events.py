@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.jobs import Job, JobSet
+from gavel_py.locking import synchronized
 from gavel_py.rounds.in_force import new_only, same_gang
 from gavel_py.rounds.job_book import changed_job
 from gavel_py.rounds.node_states import NodeStates
@@ -19,6 +20,7 @@ __all__ = ["JobEvents"]
 class JobEvents(SchedulerCore):
     """A scheduler that is told of jobs."""
 
+    @synchronized
     def submit(self, job: Job) -> None:
         """Add a job, which the next round takes into account; a job that can run nowhere is excluded then, with the reason.
 
@@ -28,6 +30,7 @@ class JobEvents(SchedulerCore):
         """
         self.submit_all([job])
 
+    @synchronized
     def submit_all(self, jobs: Sequence[Job]) -> None:
         """Add several jobs, all of them or none; many take much less time together than one after the other. Raises as `submit`."""
         for job in jobs:
@@ -37,8 +40,9 @@ class JobEvents(SchedulerCore):
             self._check(*jobs)
         for job in jobs:
             self._state.book.add(job)
-        self._state.changed |= bool(jobs)
+        self._state.note(changed=bool(jobs))
 
+    @synchronized
     def update(self, job_id: str, /, **fields: object) -> None:
         """Change fields of a job from the next round on: weight, priority, deadline, locality, num_gpus, ...
 
@@ -51,8 +55,9 @@ class JobEvents(SchedulerCore):
         self._state.book.put(job)
         if not same_gang(before, job):
             self._state.stop(job_id)
-        self._state.changed = True
+        self._state.note()
 
+    @synchronized
     def report(self, job_id: str, *, steps_done: float) -> None:
         """Note a job's progress: its steps done in all. With its last step it is finished, and no round will run it again.
 
@@ -62,6 +67,7 @@ class JobEvents(SchedulerCore):
         """
         self.report_all({job_id: steps_done})
 
+    @synchronized
     def report_all(self, steps_done: Mapping[str, float]) -> None:
         """Note the progress of several jobs at once, {job_id: steps done in all}, as `report` does for each; all or none of it.
 
@@ -76,16 +82,19 @@ class JobEvents(SchedulerCore):
                     raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
             steps_done = {job_id: float(steps) for job_id, steps in steps_done.items()}
         book.note(steps_done)
-        self._state.changed |= bool(steps_done)
+        self._state.note(changed=bool(steps_done))
 
+    @synchronized
     def complete(self, job_id: str) -> None:
         """Let a job that is done leave; raises `UnknownNameError`."""
         self._leave(job_id, Departure.COMPLETED)
 
+    @synchronized
     def cancel(self, job_id: str) -> None:
         """Let a job leave that is not done; raises `UnknownNameError`."""
         self._leave(job_id, Departure.CANCELLED)
 
+    @synchronized
     def job_failed(self, job_id: str) -> bool:
         """Note that a job has stopped with an error, and return whether it will be tried again.
 
@@ -96,11 +105,12 @@ class JobEvents(SchedulerCore):
         state = self._state
         again = state.book.fail(job_id)
         state.stop(job_id)
-        state.changed = True
+        state.note()
         if not again:
             state.newly_failed[job_id] = state.book.why_failed(job_id)
         return again
 
+    @synchronized
     def interrupted(self, job_id: str) -> None:
         """Note that a job does not run though it should, by no fault of its own: it was not launched, say, or stopped.
 
@@ -108,8 +118,9 @@ class JobEvents(SchedulerCore):
         Raises `UnknownNameError`.
         """
         self._state.take_back(self._state.book.known(job_id).job_id)
-        self._state.changed = True
+        self._state.note()
 
+    @synchronized
     def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:
         """Note that a job runs, without having been started by a round, or elsewhere: on so many GPUs of each of these nodes.
 
@@ -124,8 +135,9 @@ class JobEvents(SchedulerCore):
             raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {job.num_gpus} in all, found {len(assignment.gpus)}"))
         state.gangs.put(job_id, assignment)
         state.book.standings[job_id].running_since_seconds = None if state.last is None else state.last.start_seconds
-        state.changed = True
+        state.note()
 
+    @synchronized
     def forget(self, *job_ids: str) -> None:
         """Drop the accounts and the past of jobs that have left, all of which memory and saved files would keep for ever.
 
@@ -145,12 +157,13 @@ class JobEvents(SchedulerCore):
         # Others like those that are known have been looked at.
         new = jobs if in_turn is None else [job for job in jobs if not in_turn.looker.knows(job)]
         if new:
-            self.policy.check(new_only(new, self.whole_gangs).problem(NodeStates(self.cluster), self.profile, self._state.rows))
+            problem = new_only(new, self.whole_gangs).problem(NodeStates(self.cluster), self._profile, self._state.rows)
+            self._solver.policy.check(problem)
 
     def _leave(self, job_id: str, how: Departure) -> None:
         self._state.book.remove(job_id, how)
         self._state.stop(job_id)
-        self._state.changed = True
+        self._state.note()
 
 
 def _are_steps(numbers: Collection[float]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gavel_py.locking import synchronized
 from gavel_py.rounds.node_states import NodeState
 from gavel_py.rounds.scheduler_core import SchedulerCore
 
@@ -11,6 +12,7 @@ __all__ = ["NodeEvents"]
 class NodeEvents(SchedulerCore):
     """A scheduler that is told of nodes."""
 
+    @synchronized
     def node_down(self, name: str) -> tuple[str, ...]:
         """Note that a node is lost, and return the jobs that ran there; they hold no GPUs any more.
 
@@ -19,6 +21,7 @@ class NodeEvents(SchedulerCore):
         """
         return self._node(name, NodeState.DOWN)
 
+    @synchronized
     def drain(self, name: str) -> None:
         """Empty a node without harm: the gangs there run until their leases end, no lease is renewed, and no gang starts there.
 
@@ -27,10 +30,12 @@ class NodeEvents(SchedulerCore):
         """
         self._node(name, NodeState.DRAINING)
 
+    @synchronized
     def node_up(self, name: str) -> None:
         """Use a node again from the next round on; GPUs of it that are lost stay lost. Raises `UnknownNameError`."""
         self._node(name, NodeState.UP)
 
+    @synchronized
     def gpu_lost(self, node: str, index: int) -> tuple[str, ...]:
         """Note that one GPU of a node is lost, and return the job that ran there, if any, which holds no GPUs any more.
 
@@ -39,6 +44,7 @@ class NodeEvents(SchedulerCore):
         self._state.turn(changed=self._state.nodes.lose(node, index))
         return self._state.stop_lost()
 
+    @synchronized
     def gpu_back(self, node: str, index: int) -> None:
         """Use a lost GPU again from the next round on; raises as `gpu_lost`."""
         self._state.turn(changed=self._state.nodes.give_back(node, index))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from gavel_py.errors import InputError
+from gavel_py.errors import GavelError, InputError
 from gavel_py.job_arrays import Profile
+from gavel_py.locking import synchronized
 from gavel_py.policies import Policy
 from gavel_py.rounds import saved_scheduler
 from gavel_py.rounds.assignment import Round
@@ -42,7 +44,9 @@ class RoundScheduler(JobEvents, NodeEvents):
     `solve_seconds` have passed; else it is kept. A job's account (`delivery`) is kept after it has left, until it is told to
     `forget` it.
     Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts; for a gang that
-    loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as promised only. See docs/rounds.md.
+    loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as promised only.
+    Several threads may use a scheduler, one call at a time, and the policy and mechanism that it asks may call it back; it can be
+    copied and pickled. See docs/rounds.md.
 
     Raises `InputError` (`UnknownNameError`) for a wrong argument.
 
@@ -55,6 +59,7 @@ class RoundScheduler(JobEvents, NodeEvents):
     {'a': Assignment(accelerator='v100', gpus=[('v100-0', 0)])}
     """
 
+    @synchronized
     def plan_next(self, now_seconds: float | None = None) -> Round:
         """Decide the next round ahead and return it, so that jobs can be told before the present one ends who keeps its GPUs.
 
@@ -62,10 +67,12 @@ class RoundScheduler(JobEvents, NodeEvents):
         counts for the round after, but that gangs drop out whose GPUs are lost, or that have left, finished or asked for others;
         their GPUs are offered to the rest when the round starts. Asked again, it returns the same. Raises as `next_round`.
         """
+        self._state.check_at_rest()
         coming = self._decided(self._start(now_seconds))
         told = in_words(self._state, self._state.standing_plan, coming.start_seconds, self.round_seconds)
         return given_away(told)
 
+    @synchronized
     def lease(self, job_id: str) -> Lease | None:
         """Return the lease of a job, None if it holds no GPUs. Raises `UnknownNameError` for a job that is not in the system.
 
@@ -82,6 +89,7 @@ class RoundScheduler(JobEvents, NodeEvents):
             return Lease(held, state.last.end_seconds, renewed=False)
         return Lease(held, state.coming.start_seconds + self.round_seconds, renewed=True)
 
+    @synchronized
     def next_round(self, now_seconds: float | None = None) -> Round:
         """Start the next round and return it: the one that was planned (`plan_next`), or else one that is decided now.
 
@@ -90,15 +98,18 @@ class RoundScheduler(JobEvents, NodeEvents):
         """
         return given_away(self.next_round_to_read(now_seconds))
 
+    @synchronized
     def next_round_to_read(self, now_seconds: float | None = None) -> Round:
         """Start the next round as `next_round` does, for a caller that changes nothing of it: the scheduler uses its parts too.
 
         It saves a copy of every assignment in every round. Raises as `next_round`.
         """
+        self._state.check_at_rest()
         start, state = self._start(now_seconds), self._state
         planned = state.coming is not None
         coming = self._decided(start)
-        assignments = state.standing_plan if planned else coming.assignments  # what is decided now stands
+        planned |= state.changed  # what is decided now stands, unless policy or mechanism have reported something meanwhile
+        assignments = state.standing_plan if planned else coming.assignments
         if len(assignments) < len(coming.assignments):
             assert state.in_force is not None  # noqa: S101
             assignments = self._chooser.chosen(state, state.in_force, assignments)
@@ -107,14 +118,17 @@ class RoundScheduler(JobEvents, NodeEvents):
         begin(state, begun, self.round_seconds, moved)
         return begun
 
+    @synchronized
     def delivery(self) -> DeliveryReport:
         """Return what was promised and delivered so far, jobs that have left included; nothing of it is counted `by_events`."""
         return DeliveryReport({}) if self.by_events else self._state.ledger.report()
 
+    @synchronized
     def delivery_of(self, job_id: str) -> JobDelivery | None:
         """Return what one job was promised and had so far, None for a job of which no allocation has told yet."""
         return None if self.by_events else self._state.ledger.account(job_id)
 
+    @synchronized
     def save(self, path: str | Path) -> None:
         """Write all that the scheduler knows to a file, from which `load` makes one that goes on with the same rounds.
 
@@ -140,6 +154,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         """
         return cls._of(saved_scheduler.load(path, profile, policy, mechanism))
 
+    @synchronized
     def to_dict(self) -> dict[str, Any]:
         """Return what `save` writes as plain data, for a file of one's own that holds more than the scheduler."""
         return saved_scheduler.document_of(self._saved)
@@ -157,10 +172,24 @@ class RoundScheduler(JobEvents, NodeEvents):
         """Return the scheduler that `to_dict` described; the rest as for `load`. source: what messages call it."""
         return cls._of(saved_scheduler.saved_from(document, source, profile, policy, mechanism))
 
+    @synchronized
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: a solver and a state of its own, and the same cluster, profile, policy and mechanism."""
+        solver = copy.copy(self._solver)
+        shared = {id(each): each for each in (self.cluster, self._profile, solver.policy, self.mechanism)}
+        state = copy.deepcopy(self._state, shared | {id(self._solver): solver})
+        return super().__getstate__() | {"_solver": solver, "_state": state}
+
+    def _recover(self) -> None:
+        if not self._state.is_asking:
+            text = "another thread was changing it when this process was forked; use one that was saved, or made in this process"
+            raise GavelError(f"round scheduler: {text}")
+        self._state.drop_caches()
+
     @property
     def _saved(self) -> Saved:
         options = {name: getattr(self, name) for name in OPTIONS}
-        return Saved(self._solver, self.profile, self.mechanism, options, self._state)
+        return Saved(self._solver, self._profile, self.mechanism, options, self._state)
 
     @classmethod
     def _of(cls, saved: Saved) -> Self:

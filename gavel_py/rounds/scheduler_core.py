@@ -12,6 +12,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.job_arrays import Profile, known_part
 from gavel_py.jobs import Job
+from gavel_py.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.beginning import copied
@@ -29,7 +30,7 @@ from gavel_py.rounds.without_rounds import why_rounds
 __all__ = ["SchedulerCore", "fault", "is_finite"]
 
 
-class SchedulerCore:
+class SchedulerCore(Synchronized):
     """The settings and the state of a `RoundScheduler`, whose arguments it takes."""
 
     def __init__(
@@ -71,11 +72,13 @@ class SchedulerCore:
         self._state = SchedulerState(JobBook(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
 
     @property
+    @synchronized
     def policy(self) -> Policy:
         """The policy that decides on the allocation."""
         return self._solver.policy
 
     @policy.setter
+    @synchronized
     def policy(self, policy: str | Policy) -> None:
         solver = Solver(policy)
         self._check_by_events(solver.policy)
@@ -83,11 +86,13 @@ class SchedulerCore:
         self._state.turn()
 
     @property
+    @synchronized
     def profile(self) -> Profile:
         """How fast jobs are; another one, which must know the cluster's types and the jobs, counts from the next round on."""
         return self._profile
 
     @profile.setter
+    @synchronized
     def profile(self, profile: Profile) -> None:
         unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
         known = profile.accelerators
@@ -98,6 +103,7 @@ class SchedulerCore:
         self._state.turn()
 
     @property
+    @synchronized
     def solver_seconds(self) -> float:
         """The time that allocations have taken so far, on the clock of this computer, those of a saved scheduler left out."""
         return self._state.solver_seconds
@@ -105,7 +111,7 @@ class SchedulerCore:
     @property
     def _chooser(self) -> Chooser:
         options = {name: getattr(self, name) for name in OPTIONS}
-        return Chooser(self._solver, self.profile, self.mechanism, **options)
+        return Chooser(self._solver, self._profile, self.mechanism, **options)
 
     def _check_by_events(self, policy: Policy) -> None:
         """Raise `InputError` for a policy that needs rounds where there are none, and for a time that counts in them."""
@@ -117,16 +123,19 @@ class SchedulerCore:
             raise InputError(fault("by_events", f"does not go with {policy.name}, {why}"))
 
     @property
+    @synchronized
     def jobs(self) -> tuple[Job, ...]:
         """The jobs in the system with the progress last reported, sorted by job_id (`natural_key`)."""
         return self._state.book.in_order
 
     @property
+    @synchronized
     def failed(self) -> dict[str, str]:
         """{job_id: reason} of the jobs that failed more often than they may be tried again, and have left."""
         return self._state.book.failed
 
     @property
+    @synchronized
     def allocation(self) -> Allocation | None:
         """The allocation of the latest round, or of the next one where it has been planned; None before the first.
 
@@ -135,21 +144,25 @@ class SchedulerCore:
         return None if self._state.in_force is None else self._state.in_force.allocation
 
     @property
+    @synchronized
     def running(self) -> dict[str, Assignment]:
         """{job_id: Assignment} of the gangs that hold GPUs now: of the latest round, less what has stopped since."""
         return copied(self._state.running)
 
     @property
+    @synchronized
     def last_start_seconds(self) -> float | None:
         """When the latest round has started, None before the first; none may start earlier."""
         return None if self._state.last is None else self._state.last.start_seconds
 
     @property
+    @synchronized
     def nodes(self) -> dict[str, NodeState]:
         """The state of each node: up, draining or down."""
         return self._state.nodes.by_name
 
     @property
+    @synchronized
     def lost_gpus(self) -> tuple[Gpu, ...]:
         """The single GPUs that are lost, as (node, index)."""
         return tuple(sorted(self._state.nodes.lost))

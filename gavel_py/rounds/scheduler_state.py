@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gavel_py.errors import Fault, InputError
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.companies import CompanyKey
 from gavel_py.rounds.company_ledger import CompanyLedger
@@ -42,7 +44,9 @@ class Coming:
 class SchedulerState:
     """book: the jobs and their past; nodes: what may be used; ledger: what was promised and delivered; told: the allocation in
     force, as far as anybody has asked for it (`in_force`); changed: whether the policy would be asked something else now; at_once:
-    and must be, since more than jobs has changed; gangs: who holds GPUs now;
+    and must be, since more than jobs has changed; changed_since, at_once_since: the same of what has happened since the decision
+    in progress began, by calls of the policy or mechanism that makes it; is_asking: whether one of these is at work, and the state
+    is at rest; gangs: who holds GPUs now;
     coming: the next round, where it has been planned; last: the round begun last; newly_failed: {job_id: reason} of the jobs that
     failed for good since then; grounds, rows, in_turn: what need not be found anew, and stands in no file; company: what of the
     ledger is time with partners; solver_seconds: what allocations have taken on the clock of this computer.
@@ -54,6 +58,9 @@ class SchedulerState:
     told: InForce | Later | None = None
     changed: bool = False
     at_once: bool = False
+    changed_since: bool = False
+    at_once_since: bool = False
+    is_asking: bool = False
     gangs: Running = field(default_factory=Running)
     coming: Coming | None = None
     last: Round | None = None
@@ -63,6 +70,14 @@ class SchedulerState:
     company: CompanyLedger = field(default_factory=CompanyLedger)
     in_turn: InTurn | None = None
     solver_seconds: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of, in which no decision is in progress."""
+        return vars(self) | {"is_asking": False, "grounds": Grounds(), "rows": JobRows(), "in_turn": None}
+
+    def drop_caches(self) -> None:
+        """Forget what can be found anew, and the decision in progress, if any."""
+        vars(self).update(self.__getstate__())
 
     @property
     def running(self) -> Mapping[str, Assignment]:
@@ -78,7 +93,9 @@ class SchedulerState:
 
     @property
     def deciding(self) -> Collection[str]:
-        """The jobs that the allocation in force is about."""
+        """The jobs that the allocation in force is about; all while another one is being decided on."""
+        if self.is_asking:
+            return self.book.standings
         if isinstance(self.told, Later):
             return self.told.jobs
         return () if self.told is None else self.told.problem.job_ids
@@ -126,15 +143,43 @@ class SchedulerState:
             return self.told.in_order(job_id for job_id in job_ids if job_id in self.book)
         return self.told.unfinished(self.book, job_ids)
 
+    def check_at_rest(self) -> None:
+        """Raise `InputError` where a policy or mechanism asks for what it has yet to decide."""
+        if self.is_asking:
+            text = (
+                "a policy or mechanism that is deciding can neither begin nor plan a round, nor read the allocation in the making"
+            )
+            raise InputError(Fault("round scheduler", "", text))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Within this, a policy or mechanism is at work, and may call back. Raises `InputError` where one is already."""
+        self.check_at_rest()
+        self.is_asking = True
+        try:
+            yield
+        finally:
+            self.is_asking = False
+
+    def begin_decision(self) -> None:
+        """Note from now on what happens while the next round is being decided."""
+        self.changed_since = self.at_once_since = False
+
     def take_up_later(self, later: Later) -> None:
         """Let an allocation be in force that nobody has asked for yet."""
         self.ledger.begin_allocation()
-        self.told, self.changed, self.at_once = later, False, False
+        self.told, self.changed, self.at_once = later, self.changed_since, self.at_once_since
+
+    def note(self, *, changed: bool = True) -> None:
+        """Note that jobs have come, changed or gone, if they have."""
+        self.changed |= changed
+        self.changed_since |= changed
 
     def turn(self, *, changed: bool = True) -> None:
         """Note that nodes, policy or profile have changed, if they have."""
-        self.changed |= changed
+        self.note(changed=changed)
         self.at_once |= changed
+        self.at_once_since |= changed
 
     def take_up(self, in_force: InForce) -> None:
         """Let a new allocation be in force, or the same for other jobs: then the rounds received under it go on being counted."""
@@ -144,7 +189,7 @@ class SchedulerState:
         if not in_force.is_same_as(self.told):
             self.ledger.begin_allocation()
         self.company.keep(() if in_force.companies is None else in_force.companies.keys)
-        self.told, self.changed, self.at_once = in_force, False, False
+        self.told, self.changed, self.at_once = in_force, self.changed_since, self.at_once_since
 
     def stop(self, job_id: str) -> Assignment | None:
         """Let a gang hold its GPUs no more; return what it held."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ def clusters(draw: st.DrawFn) -> gp.Cluster:
 
 
 class Life(RuleBasedStateMachine):
-    """Two schedulers are told the same; one lives on, the other is saved and loaded. A simple account is kept beside them."""
+    """Two schedulers are told the same; one lives on, the other is saved and loaded, or copied. An account is kept beside them."""
 
     @initialize(
         cluster=clusters(),
@@ -171,6 +173,13 @@ class Life(RuleBasedStateMachine):
         self.saved = gp.RoundScheduler.load(path, PROFILE)
         self.saved.save(path)
         assert path.read_bytes() == first
+
+    @rule(pickles=st.booleans())
+    def copy(self, pickles: bool) -> None:
+        before = self.saved.to_dict()
+        copied = pickle.loads(pickle.dumps(self.saved)) if pickles else deepcopy(self.saved)  # noqa: S301
+        assert copied.to_dict() == before == self.saved.to_dict()
+        self.saved = copied
 
     @rule()
     def plan(self) -> None:

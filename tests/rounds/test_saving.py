@@ -18,43 +18,13 @@ from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from gavel_py.rounds.state_file import read_state, write_state
 from tests.fakes import FakeProfile, refusal
-from tests.rounds.schedulers import PROFILE, job, refused, scheduler, shares
+from tests.rounds.schedulers import PROFILE, busy, goes_on, job, refused, scheduler, shares
 from tests.rounds.support import Fixed
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state.json"
-
-
-def busy(**options: Any) -> gp.RoundScheduler:
-    """A scheduler in the middle of everything."""
-    jobs = [job(f"j{i}", 1 + i % 3, ["fast", "slow"][i % 2], total_steps=1000 / (1 + i), tenant=f"t{i % 2}") for i in range(9)]
-    made = scheduler("v100:6/4,k80:4/2", jobs, **{"round_seconds": 10, "min_run_seconds": 15} | options)
-    for _ in range(3):
-        made.next_round()
-    made.report("j1", steps_done=0.1 + 0.2)
-    made.job_failed("j2")
-    made.node_down("k80-1")
-    made.gpu_lost("v100-0", 2)
-    made.cancel("j3")
-    made.next_round()
-    made.drain("v100-1")
-    made.submit(job("new", 2, total_steps=50))
-    made.plan_next()
-    made.complete("j4")
-    made.update("j5", max_retries=0)
-    made.job_failed("j5")
-    return made
-
-
-def goes_on(made: gp.RoundScheduler) -> tuple[object, ...]:
-    """What a scheduler does next."""
-    rounds: list[gp.Round] = [made.next_round()]
-    made.node_up("v100-1")
-    made.report("j1", steps_done=7)
-    rounds += [made.plan_next(), made.next_round(), made.next_round()]
-    return rounds, made.delivery(), made.failed, made.nodes, made.jobs, made.running
 
 
 @pytest.mark.parametrize("name", gp.policy_names())
