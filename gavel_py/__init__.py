@@ -12,6 +12,7 @@ array([[1., 0.],
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is shown only where the calling program asks for it
 
 _HOMES = {
     "allocation": ("Allocation", "AllocationStatus", "Route"),

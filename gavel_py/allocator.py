@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Solver", "solve"]
+
+logger = logging.getLogger(__name__)
 
 MOST_GANG_ROUNDS = 30
 """So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
@@ -113,9 +116,11 @@ class Solver(Synchronized):
             return copy.copy(self).solve(problem)
         self._is_solving = True
         try:
-            return self._solve(problem)
+            allocation = self._solve(problem)
         finally:
             self._is_solving = False
+        _log(allocation)
+        return allocation
 
     @synchronized
     def __getstate__(self) -> dict[str, Any]:
@@ -146,6 +151,7 @@ class Solver(Synchronized):
             rows, wider = missing_rows(problem, rules, answer.times, columns)
             if not rows:
                 break
+            logger.debug("%s: the answer breaks %d rows, which are added", self.policy.label, len(rows))
             if isinstance(wider, TwoKinds) and wider is not columns:
                 columns, problem, rules = wider, wider.problem, wider.rules
             rules = rules.also(Rules(rows=tuple(rows)))
@@ -162,6 +168,7 @@ class Solver(Synchronized):
                 answer = _proven(problem, self.policy, attempt, rules)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
+                logger.debug("%s: no proven answer, the next route is tried: %s", self.policy.label, failed[-1])
                 last = error
                 continue
             if answer is not None:
@@ -235,6 +242,19 @@ def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: li
     programs, iterations = attempt.solver.programs - before[0], attempt.solver.iterations - before[1]
     algorithm = answer.decision.algorithm or (str(attempt.solver.algorithm) if programs else None)
     return Route(attempt.reduction, answer.classes, algorithm, programs, iterations, tuple(failed))
+
+
+def _log(allocation: Allocation) -> None:
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    value, gap, route = allocation.objective_value, allocation.gap, allocation.route
+    objective = "" if value is None or gap is None else f", objective {value:.9g}, gap {gap:.1e}"
+    size = f"{len(allocation.job_ids)} jobs ({len(allocation.excluded)} excluded), {len(allocation.accelerator_types)} GPU types"
+    logger.info("%s: %s: %s%s, %.3f s", allocation.policy, size, allocation.status, objective, allocation.seconds["solve"])
+    if route is not None:
+        text = "%s: reduction %s, %d classes, %s, %d programs, %d iterations"
+        algorithm = route.algorithm or "no program"
+        logger.debug(text, allocation.policy, route.reduction, route.classes, algorithm, route.programs, route.iterations)
 
 
 def _check_sharing(policy: Policy) -> None:

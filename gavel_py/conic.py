@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import cvxpy as cp
@@ -15,6 +16,8 @@ from gavel_py.solver import ConicProgram, LinearSolver
 from gavel_py.tangents import ConcaveCertificate, tangent
 
 __all__ = ["ALGORITHM", "maximize_concave"]
+
+logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +54,7 @@ def maximize_concave(
             search.try_cones(cones, step)
             while search.gap > enough and search.try_newton():
                 pass
+            logger.debug("cones with steps of %g, then Newton's method: gap %.1e", step, search.gap)
             if search.gap <= enough:
                 break
         return search.result()

@@ -6,7 +6,9 @@ can be trusted, and because a kept `highspy.Highs` can start from an old basis w
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import cvxpy as cp
 
 __all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Slices", "Solution", "compiled", "solved_once"]
+
+logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
@@ -62,6 +66,8 @@ Very thin feasible sets, such as next to a job that needs all of its time, may l
 
 FEW_ROWS = 2_000
 """Programs of this size are done in milliseconds, in which a thread to watch for Ctrl-C would cost more than it is worth."""
+
+LOGGED = "%d rows, %d columns, %d non-zeros: %s, %s after %d iterations, %.3f s"
 
 INSIDE = 1e-7
 """A value farther than this from its bound is off it for sure."""
@@ -316,6 +322,7 @@ class LinearSolver:
         program = self._loaded
         assert program is not None  # noqa: S101
         self.programs += 1
+        before, started = self.iterations, time.perf_counter()
         for presolve in RETRIES:
             if presolve is not None:  # once more, without the old basis
                 self._highs.clearSolver()
@@ -327,6 +334,8 @@ class LinearSolver:
             info = self._highs.getInfo()
             self.iterations += max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
             status = self._highs.getModelStatus().name.removeprefix("k").lower()
+            size, iterations, seconds = program.matrix.shape, self.iterations - before, time.perf_counter() - started
+            logger.debug(LOGGED, *size, program.matrix.nnz, self.algorithm, status, iterations, seconds)
             if status == "optimal":
                 break
         self._highs.setOptionValue("presolve", OPTIONS["presolve"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -68,6 +70,21 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
+@contextlib.contextmanager
+def _logged(level: int) -> Iterator[None]:
+    """Within this, what gavel_py logs at this level or above goes to standard error."""
+    logger, handler = logging.getLogger("gavel_py"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
 @click.group(
     cls=_Gavel,
     package=__name__,
@@ -75,14 +92,24 @@ def _drop_output() -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="gavel")
-def _gavel() -> None:
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Log to standard error: a line for each solve and each round; -vv: also programs, routes and fallbacks.",
+)
+@click.pass_context
+def _gavel(context: click.Context, verbose: int) -> None:
     """Decide which job gets which GPU type, for how much of the time, and on which GPUs.
 
     \b
     gavel solve jobs.csv --cluster v100:16,p100:8/4 --policy max_min_fairness
     gavel policies
     gavel profiles list
+    gavel -v solve jobs.csv --cluster v100:16,p100:8/4
     """
+    if verbose:
+        context.with_resource(_logged(logging.DEBUG if verbose > 1 else logging.INFO))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from gavel_py.rounds.scheduler_state import Coming, SchedulerState
 from gavel_py.rounds.settled import settled
 
 __all__ = ["Chooser"]
+
+logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -75,9 +78,12 @@ class Chooser:
         """The allocation that the round follows: that in force, the same for the jobs that are there now, or a new one."""
         before = None if state.changed else state.in_force
         if before is not None and (before.carried is None or self._is_early(before, start)):
+            logger.debug("the allocation in force is kept: nothing has changed since")
             return before
         question = self._question(state, start)
         found = self._carried(question, state, start)
+        if found is not None:
+            logger.debug("the allocation of %g s is carried over to the %d jobs of now", found.asked_seconds, len(found.jobs))
         return self._solved(question, state, state.nodes) if found is None else found
 
     def _carried(self, question: Question, state: SchedulerState, start: float) -> InForce | None:

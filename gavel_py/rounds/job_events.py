@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 
@@ -15,6 +16,8 @@ from gavel_py.rounds.scheduler_core import SchedulerCore, is_finite
 from gavel_py.rounds.standing import Departure
 
 __all__ = ["JobEvents"]
+
+logger = logging.getLogger(__name__)
 
 
 class JobEvents(SchedulerCore):
@@ -41,6 +44,7 @@ class JobEvents(SchedulerCore):
         for job in jobs:
             self._state.book.add(job)
         self._state.note(changed=bool(jobs))
+        logger.debug("submitted: %s", jobs[0].job_id if len(jobs) == 1 else f"{len(jobs)} jobs")
 
     @synchronized
     def update(self, job_id: str, /, **fields: object) -> None:
@@ -56,6 +60,7 @@ class JobEvents(SchedulerCore):
         if not same_gang(before, job):
             self._state.stop(job_id)
         self._state.note()
+        logger.debug("job %s has other %s", job_id, ", ".join(fields))
 
     @synchronized
     def report(self, job_id: str, *, steps_done: float) -> None:
@@ -108,6 +113,7 @@ class JobEvents(SchedulerCore):
         state.note()
         if not again:
             state.newly_failed[job_id] = state.book.why_failed(job_id)
+        logger.info("job %s has failed: it %s", job_id, "will be tried again" if again else state.book.why_failed(job_id))
         return again
 
     @synchronized
@@ -119,6 +125,7 @@ class JobEvents(SchedulerCore):
         """
         self._state.take_back(self._state.book.known(job_id).job_id)
         self._state.note()
+        logger.info("job %s was interrupted", job_id)
 
     @synchronized
     def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:
@@ -164,6 +171,7 @@ class JobEvents(SchedulerCore):
         self._state.book.remove(job_id, how)
         self._state.stop(job_id)
         self._state.note()
+        logger.debug("job %s %s", job_id, how)
 
 
 def _are_steps(numbers: Collection[float]) -> bool:

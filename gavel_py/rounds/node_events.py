@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from gavel_py.locking import synchronized
 from gavel_py.rounds.node_states import NodeState
 from gavel_py.rounds.scheduler_core import SchedulerCore
 
 __all__ = ["NodeEvents"]
+
+logger = logging.getLogger(__name__)
 
 
 class NodeEvents(SchedulerCore):
@@ -42,13 +46,18 @@ class NodeEvents(SchedulerCore):
         The rest as for `node_down`. Raises `UnknownNameError`, and `InputError` for a number that no GPU of the node has.
         """
         self._state.turn(changed=self._state.nodes.lose(node, index))
-        return self._state.stop_lost()
+        stopped = self._state.stop_lost()
+        logger.info("GPU %d of node %s is lost, and stops %d gangs", index, node, len(stopped))
+        return stopped
 
     @synchronized
     def gpu_back(self, node: str, index: int) -> None:
         """Use a lost GPU again from the next round on; raises as `gpu_lost`."""
         self._state.turn(changed=self._state.nodes.give_back(node, index))
+        logger.info("GPU %d of node %s is back", index, node)
 
     def _node(self, name: str, to: NodeState) -> tuple[str, ...]:
         self._state.turn(changed=self._state.nodes.put(name, to))
-        return self._state.stop_lost()
+        stopped = self._state.stop_lost()
+        logger.info("node %s is %s, which stops %d gangs", name, to, len(stopped))
+        return stopped

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,8 @@ from gavel_py.rounds.scheduler_core import fault, is_finite
 from gavel_py.rounds.scheduler_state import Coming
 
 __all__ = ["RoundScheduler"]
+
+logger = logging.getLogger(__name__)
 
 
 class RoundScheduler(JobEvents, NodeEvents):
@@ -105,6 +109,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         It saves a copy of every assignment in every round. Raises as `next_round`.
         """
         self._state.check_at_rest()
+        began = time.perf_counter()
         start, state = self._start(now_seconds), self._state
         planned = state.coming is not None
         coming = self._decided(start)
@@ -116,6 +121,10 @@ class RoundScheduler(JobEvents, NodeEvents):
         moved = None if planned else coming.moved
         begun = in_words(state, assignments, start, self.round_seconds, moved)
         begin(state, begun, self.round_seconds, moved)
+        if logger.isEnabledFor(logging.INFO):
+            counts = (len(state.book), len(begun.assignments), len(begun.started), len(begun.preempted), len(begun.excluded))
+            text = "round %d at %.9g s: %d jobs, %d running, %d started, %d preempted, %d excluded, %.3f s"
+            logger.info(text, begun.index, start, *counts, time.perf_counter() - began)
         return begun
 
     @synchronized
@@ -136,6 +145,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         Raises `InputError` where it cannot be written.
         """
         saved_scheduler.save(path, self._saved)
+        logger.debug("saved to %s", path)
 
     @classmethod
     def load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from gavel_py.sweeps.playing import Ended, play
 from gavel_py.sweeps.progress import Progress
 
 __all__ = ["Dispatcher", "ExecutorError"]
+
+logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.1
 """Cells that end within so much of one another are written together: what is on the disk is never older than this."""
@@ -114,6 +117,7 @@ class Dispatcher:
         except WorkerDiedError:
             if self._attempts[cell.key] < MOST_ATTEMPTS:
                 self._waiting.appendleft(cell)
+                logger.info("a process died while it played a cell, which is tried again: %s", dict(cell.labels))
                 return
             ended = Ended(cell.key, 0.0, f"its process died {MOST_ATTEMPTS} times: it was killed, ran out of memory, or crashed")
         except BrokenExecutor as error:
@@ -131,6 +135,7 @@ class Dispatcher:
         self._unwritten.append(stored)
         self._ended[cell.key] = status
         self._failed += status == "failed"
+        logger.info("cell %d of %d is %s, %.3f s: %s", len(self._ended), len(self._cells), status, ended.seconds, dict(cell.labels))
 
     def _write(self) -> None:
         """Store what has ended since."""

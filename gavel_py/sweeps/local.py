@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -152,8 +153,9 @@ def usable_cores() -> int:
 
 
 def _begun() -> tuple[ProcessPoolExecutor, Future[int]]:
-    """Begin a process; it gets its environment from ours."""
-    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare)
+    """Begin a process; it gets its environment from ours, and the level at which gavel_py logs."""
+    level = logging.getLogger("gavel_py").level
+    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(level,))
     with _one_thread_each():
         return pool, pool.submit(os.getpid)
 
@@ -171,8 +173,15 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _prepare() -> None:
-    """Prepare a process."""
+def _prepare(level: int) -> None:
+    """Prepare a process.
+
+    level: of the logger in the process that began it; at that of debugging, this one logs too. A line for each round of each cell
+    would be too much at others.
+    """
+    if 0 < level <= logging.DEBUG:
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s [%(process)d]: %(message)s")
+        logging.getLogger("gavel_py").setLevel(level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
