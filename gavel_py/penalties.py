@@ -22,11 +22,12 @@ def penalty_of(jobs: JobClasses, matrices: ProgramMatrices, parts: cp.Variable, 
         used = matrices.of_limits(sp.csr_array(costs.reshape(1, -1) / scale_of(row.most, costs))) @ parts
         losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale_of(row.most, costs))[0])
     for floor in rules.soft_floors:
-        least = floor.throughputs[jobs.rows]
-        some = np.flatnonzero(least > 0)
+        penalty, least = floor.penalty or 0.0, floor.throughputs[jobs.rows]
+        some = np.flatnonzero((least > 0) & np.isfinite(least))
         if len(some):
             short = cp.pos(1 - cp.multiply(1 / least[some], throughput[some]))
-            losses.append((floor.penalty or 0.0) * (jobs.counts[some].astype(float) @ short))
+            losses.append(penalty * (jobs.counts[some].astype(float) @ short))
+        losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # missed whatever the jobs get
     if rules.switch_cost:
         gpus = (jobs.counts * jobs.num_gpus)[matrices.rows]
         before = jobs.before[matrices.rows, matrices.columns]

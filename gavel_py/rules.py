@@ -364,8 +364,12 @@ def missed(row: Row, problem: AllocationProblem, time_fractions: Floats) -> floa
 
 
 def shortfalls(least: Floats, throughputs: Floats) -> Floats:
-    """Return by which part of it each throughput falls short of what is needed; below 0 where it is more, 0 for no need."""
-    return np.divide(least - throughputs, least, out=np.zeros_like(throughputs), where=least > 0)
+    """Return by which part of it each throughput falls short of what is needed; below 0 where it is more, 0 for no need.
+
+    Of what no throughput can meet, an infinite need, all is missed.
+    """
+    short = np.divide(least - throughputs, least, out=np.zeros_like(throughputs), where=(least > 0) & np.isfinite(least))
+    return np.where(np.isinf(least), 1.0, short)
 
 
 def scale_of(most: float, costs: Floats) -> float:

@@ -157,10 +157,13 @@ def _deadline(asked: Wishes, each: gp.Deadline) -> None:
         seconds = problem.deadlines_seconds[i] if each.seconds is None else each.seconds
         if np.isnan(seconds) or _has_no_say(asked, i, each):
             continue
-        fastest = problem.throughputs[i][asked.allowed()[i]].max(initial=0.0)
+        when = f"in {seconds:g} s" if seconds > 0 else f"which passed {-seconds:g} s ago"
+        name = f"the deadline of job {problem.job_ids[i]!r} {when}"
         rate = problem.steps_remaining[i] / seconds if seconds > 0 else np.inf
-        rate = min(rate, 1e9 * max(1.0, problem.throughputs[i].max())) if each.penalty is None else min(rate, fastest)
-        name = f"the deadline of job {problem.job_ids[i]!r} in {seconds:g} s"
+        if np.isinf(rate) and each.penalty is not None:  # missed altogether, whatever the job gets
+            asked.at_least(name, np.zeros(problem.throughputs.shape), 1.0, each.penalty)
+            continue
+        rate = min(rate, 1e9 * max(1.0, problem.throughputs[i].max()))
         asked.at_least(name, _only(problem, i, problem.throughputs[i]), rate, each.penalty)
 
 

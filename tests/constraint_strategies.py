@@ -68,7 +68,7 @@ def _min_throughput(draw: st.DrawFn, problem: gp.AllocationProblem) -> gp.Constr
 
 def _deadline(draw: st.DrawFn, problem: gp.AllocationProblem) -> gp.Constraint:
     if np.isnan(problem.deadlines_seconds).all() or draw(st.booleans()):
-        return gp.Deadline(_job(draw, problem), draw(st.sampled_from([10.0, 100.0, 1e4, 1e6])))
+        return gp.Deadline(_job(draw, problem), draw(st.sampled_from([-60.0, 1.0, 10.0, 100.0, 1e4, 1e6])))
     return gp.Deadline()
 
 

@@ -198,6 +198,20 @@ class TestCommand:
         assert ["the", "limit", "of", "1", "GPUs", "yes", "-", "-", "1"] in [[*row[:8], "1"] for row in rows]
         assert "the deadlines of all jobs in 60 s: missed by resnet (100.0%), lstm (100.0%)" in out
 
+    def test_deadlines_that_cannot_be_met_are_missed(self, gavel: Gavel) -> None:
+        """bert does 4 of the 8 steps/s that 240 steps in 30 s ask for; 60 steps in 60 s are no trouble alone."""
+        soft = file("soft.yaml", "constraints: [{kind: deadline, job: bert, seconds: 30, soft: 1}]")
+        past = file("past.yaml", "constraints: [{kind: deadline, job: lstm, seconds: -60, soft: 1}]")
+        command = ["solve", "-p", "max_total_throughput", "--constraints", soft, "--constraints", past]
+        code, out, _ = gavel(*command, "--json")
+        assert code == 0
+        near, passed = json.loads(out)["constraints"]
+        assert (near["kept"], near["missed_by"]) == (False, pytest.approx(0.5))
+        assert (passed["kept"], passed["missed_by"], passed["jobs"]) == (False, 1.0, {"lstm": 1.0})
+        out = gavel(*command)[1]
+        assert "the deadline of job 'bert' in 30 s: missed by bert (50.0%)" in out
+        assert "the deadline of job 'lstm' in -60 s: missed by lstm (100.0%)" in out
+
     def test_without_constraints_nothing_is_said(self, gavel: Gavel) -> None:
         assert "onstraint" not in gavel("solve")[1]
 

@@ -406,6 +406,22 @@ class TestConflicts:
         with pytest.raises(gp.ConflictError, match=r"the pin of job '0' to k80: the job can run on v100 only"):
             gp.solve(problem, policy("fifo", gp.Pin("0", "k80")))
 
+    @pytest.mark.parametrize(
+        "others",
+        [
+            pytest.param({"num_gpus": [8, 1]}, id="too large"),
+            pytest.param({"steps_remaining": [0, 1]}, id="finished"),
+            pytest.param({"throughputs": [[0.0, 0.0], [1.0, 1.0]]}, id="no throughput"),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore:the pin of job '0' to k80. job '0' has finished")
+    def test_a_job_that_can_run_nowhere_is_left_out_before_pins_count(self, others: dict[str, Any]) -> None:
+        arrays: dict[str, Any] = {"throughputs": [[1.0, 1.0], [1.0, 1.0]], "capacities": [1, 1], **others}
+        problem = gp.AllocationProblem.from_arrays(**arrays, accelerator_types=["v100", "k80"])
+        allocation = gp.solve(problem, policy("max_min_fairness", gp.Pin("0", "k80")))
+        assert list(allocation.excluded) == ["0"]
+        assert allocation.constraints[0].kept
+
     def test_soft_constraints_never_conflict(self) -> None:
         wanted = [gp.MinThroughput("lstm", 1), gp.MinThroughput("bert", 4), gp.MaxGpus(1.5), gp.Deadline("lstm", -5)]
         allocation = solved("max_total_throughput", *(each.soft(0.1) for each in wanted))
@@ -601,6 +617,50 @@ class TestPoliciesThatCannot:
     def test_ordered_ones_have_nothing_to_weigh(self, constraint: gp.Constraint) -> None:
         with pytest.raises(gp.InputError, match="has no objective to weigh soft constraints and the cost of change against"):
             solved("fifo", constraint)
+
+
+class TestSoftDeadlinesThatCannotBeMet:
+    """The part that is missed is 1 − thr · d / n as for a throughput of n / d, and 1 once the deadline is past."""
+
+    def one(self, seconds: float, **others: Any) -> gp.AllocationProblem:
+        return gp.AllocationProblem.from_arrays([[1.0]], [1], steps_remaining=[1000], deadlines_seconds=[seconds], **others)
+
+    @every_policy
+    @pytest.mark.parametrize("seconds", [1e-9, 1.0, 500.0, 999.0])
+    def test_too_near_a_deadline_is_missed_as_the_throughput_that_it_asks_for(self, name: str, seconds: float) -> None:
+        deadline = gp.solve(self.one(seconds), policy(name, gp.Deadline().soft(1)))
+        rate = gp.solve(self.one(seconds), policy(name, gp.MinThroughput("0", 1000 / seconds).soft(1)))
+        (missed,) = deadline.constraints
+        assert not missed.kept
+        assert missed.missed_by == pytest.approx(1 - seconds / 1000)
+        assert missed.jobs == {"0": missed.missed_by}
+        assert missed.missed_by == pytest.approx(rate.constraints[0].missed_by)
+        assert deadline.objective_value == pytest.approx(rate.objective_value)
+
+    @every_policy
+    @pytest.mark.parametrize("seconds", [0.0, -1e-9, -3600.0])
+    def test_a_deadline_that_has_passed_is_missed_altogether(self, name: str, seconds: float) -> None:
+        without = gp.solve(self.one(seconds), name)
+        for constraint in (gp.Deadline(), gp.Deadline("0"), gp.Deadline("0", seconds)):
+            allocation = gp.solve(self.one(seconds), policy(name, constraint.soft(0.25)))
+            (missed,) = allocation.constraints
+            assert (missed.kept, missed.missed_by, missed.jobs) == (False, 1.0, {"0": 1.0})
+            assert without.objective_value is not None
+            assert allocation.objective_value is not None
+            assert abs(allocation.objective_value - without.objective_value) == pytest.approx(0.25)
+            assert allocation.verify().gap <= 1e-9
+
+    def test_a_deadline_that_is_just_met_is_kept(self) -> None:
+        assert gp.solve(self.one(1000), "max_min_fairness", constraints=[gp.Deadline().soft(1)]).constraints[0].kept
+
+    def test_each_job_misses_its_own_part(self) -> None:
+        """Two jobs that passed theirs, one that cannot meet its own, one that can, and one that runs nowhere and has no say."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[1.0], [1.0], [1.0], [1.0], [0.0]], [4], steps_remaining=[100] * 5, deadlines_seconds=[-5, 0, 50, 100, -5]
+        )
+        (missed,) = gp.solve(problem, "max_total_throughput", constraints=[gp.Deadline().soft(1)]).constraints
+        assert missed.jobs == {"0": 1.0, "1": 1.0, "2": pytest.approx(0.5)}
+        assert missed.missed_by == pytest.approx(2.5)
 
 
 class TestOutcomes:

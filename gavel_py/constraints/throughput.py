@@ -40,7 +40,8 @@ class Deadline(Constraint):
     """Jobs must end in time: thr_i >= n_i / d_i, n_i steps remaining, d_i seconds from now to the deadline.
 
     job: the job, none for all that have a deadline and can run; seconds: d_i, none for the job's own deadline. It cannot hold
-    where a deadline is past or too near; where it is soft, such a job is to run as fast as it can, the least late that it can be.
+    where a deadline is past or too near. Where it is soft, such a job misses it by 1 − thr_i · d_i / n_i, as `MinThroughput` with
+    that rate does, and by 1, all of it, where the deadline is past.
     """
 
     job: Name | None = None
@@ -69,8 +70,6 @@ class Deadline(Constraint):
         rows = _able(self, scope, rows)
         seconds = self._seconds(scope, rows)
         least = np.divide(problem.steps_remaining[rows], seconds, out=np.full(len(rows), np.inf), where=seconds > 0)
-        if self.penalty is not None:
-            least = np.minimum(least, problem.fastest[rows])
         return [Need(_name_of(problem.job_ids, rows, seconds), rows, least, self.penalty)]
 
     def _concerned(self, scope: Scope) -> Indices:
