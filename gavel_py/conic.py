@@ -146,6 +146,8 @@ class _Search:
         self._value(answer)
         above = tangent(self._objective)
         self._program.compile(cp.Maximize(above), self._program.rules)
+        if self._own:
+            self._program.check_bounded()
         self._program.solve(self._solver, "sum")
         return ConcaveCertificate(self._program, self._objective, above, self._sign)
 

@@ -21,9 +21,11 @@ __all__ = [
     "InputError",
     "MissingThroughputError",
     "PolicyContractError",
+    "PolicyError",
     "ProofError",
     "SlurmError",
     "SolverError",
+    "UnboundedError",
     "UnknownNameError",
     "nearest",
     "together",
@@ -102,8 +104,20 @@ class ConflictError(InputError):
         super().__init__(head, *(f"  {name}" for name in constraints))
 
 
+class PolicyError(InputError):
+    """A policy is written wrongly, whatever the problem. check: the check of `gavel_py.testing.check_policy` that it fails."""
+
+    def __init__(self, *faults: Fault | str, check: str = "solved") -> None:
+        self.check = check
+        super().__init__(*faults)
+
+
 class SolverError(GavelError, RuntimeError):
     """The solver did not end with an optimal answer; there is no allocation."""
+
+
+class UnboundedError(SolverError):
+    """There is no optimal answer, since the objective can be made as good as one likes."""
 
 
 class ProofError(SolverError):

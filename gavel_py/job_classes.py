@@ -219,12 +219,17 @@ class JobClasses:
         """Return the same classes with another (G, K) throughput matrix."""
         return replace(self, throughputs=throughputs)
 
-    def one_apart(self) -> JobClasses:
-        """Return the same jobs in other classes: one job of each class stands alone, the rest of it together."""
-        several = np.flatnonzero(self.counts > 1)
-        rows = np.concatenate([np.arange(len(self)), several])
-        counts = np.concatenate([np.where(self.counts > 1, 1, self.counts), self.counts[several] - 1])
-        return self.rows_as(rows, counts, self.keys[rows])
+    def regrouped(self, moved: int = 0) -> tuple[JobClasses, Indices]:
+        """Return the same jobs in other rows, with the row of this table that each row is taken from.
+
+        One job of every other class of several jobs has a row of its own (of all such classes, a mean over rows might stay what it
+        is); all rows are moved on by `moved` places.
+        """
+        split = np.flatnonzero(self.counts > 1)[::2]
+        counts = np.concatenate([self.counts, self.counts[split] - 1])
+        counts[split] = 1
+        rows = np.roll(np.concatenate([np.arange(len(self)), split]), moved)
+        return self.rows_as(rows, np.roll(counts, moved), self.keys[rows]), rows
 
     def rows_as(self, rows: Indices, counts: Indices, keys: NDArray[np.uint64]) -> JobClasses:
         """Return other classes: the jobs of row rows[m], counts[m] of them, known as keys[m]."""

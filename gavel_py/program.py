@@ -13,13 +13,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gavel_py.allocation_program import AllocationProgram
-from gavel_py.errors import InputError
+from gavel_py.errors import InputError, UnboundedError
 from gavel_py.job_classes import JobClasses
 from gavel_py.locking import Lock
 from gavel_py.penalties import penalty_of
 from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME, TOP
 from gavel_py.proof import priced_bound
-from gavel_py.solver import ConicProgram, LinearSolver, Slices, Solution, compiled
+from gavel_py.solver import ConicProgram, LinearSolver, Slices, Solution, compiled, solved_once
 
 __all__ = ["Program", "check_objective"]
 
@@ -161,11 +161,58 @@ class Program(AllocationProgram):
         self._own = [rows[constraint.id] for constraint in own]
 
     def compile_best(self, objective: cp.Expression) -> None:
-        """Compile the program of the valid allocation that keeps the rules and has the most of a concave objective."""
-        if self.jobs.rules.kept or not objective.is_affine() or self.own_variables(objective):
+        """Compile the program of the valid allocation that keeps the rules and has the most of a concave objective.
+
+        Raises `UnboundedError` where variables that the objective has brought along leave it without a bound.
+        """
+        own = self.own_variables(objective)
+        if self.jobs.rules.kept or not objective.is_affine() or own:
             self.compile(cp.Maximize(objective), self.rules)
+            if own:
+                self.check_bounded()
             return
         self._take(self._matrices.best(*self._slopes(objective), self.floor_matrix))
+
+    def check_bounded(self) -> None:
+        """Raise `UnboundedError` if the compiled program has no best answer.
+
+        Allocations are bounded, so it has one unless there is a direction of the other variables in which the objective improves
+        without end. HiGHS may not end on such a program; the program that looks for the direction always has an optimum.
+        """
+        program = self.program
+        others = np.delete(np.arange(len(program.costs)), np.arange(len(program.costs))[program.columns[PARTS]])
+        direction = replace(
+            program,
+            costs=program.costs[others],
+            offset=0.0,
+            matrix=program.matrix[:, others],
+            limits=np.zeros_like(program.limits),
+            lower=np.where(np.isfinite(program.lower[others]), 0.0, -1.0),
+            upper=np.where(np.isfinite(program.upper[others]), 0.0, 1.0),
+            columns={},
+        )
+        if solved_once(direction).value < -ROUNDING * np.abs(program.costs).max(initial=0.0):
+            raise UnboundedError("the objective improves without end; there is no allocation")
+
+    def keeps_growing(self, objective: cp.Expression) -> bool:
+        """Return whether the objective, at the current values, does not level off as its own variables grow.
+
+        A curve such as log z has no bound, yet no direction in which it rises at a constant rate. (Without curves, `check_bounded`
+        says it all.)
+        """
+        own = self.own_variables(objective)
+        values = [variable.value for variable in own]
+        if objective.is_pwl() or not own or any(value is None for value in values):
+            return False
+        found = []
+        for factor in (1.0, 1e2, 1e4):
+            for variable, value in zip(own, values, strict=True):
+                variable.save_value(factor * value)
+            found.append(objective.value)
+        for variable, value in zip(own, values, strict=True):
+            variable.save_value(value)
+        near, far = np.diff(found)
+        return bool(near > ROUNDING * abs(found[1]) and far >= near / 2)
 
     def columns_of(self, variable: cp.Variable) -> slice:
         """The columns of a variable in the compiled program."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.bases import KeptBasis
-from gavel_py.errors import InputError, SolverError
+from gavel_py.errors import InputError, SolverError, UnboundedError
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -180,12 +180,13 @@ class ConicProgram:
 
         step: the part of the way to the border of the cones that an iteration goes at most; the shorter, the more precise.
 
-        Raises `SolverError` when Clarabel ends without any answer.
+        Raises `SolverError` when Clarabel ends without any answer, `UnboundedError` where it says that there is no best one.
         """
         found = self._run(step)
         solution = self._chain.invert(found, self._inverse)
         if not solution.primal_vars:
-            raise SolverError(f"Clarabel ended with status {str(found.status)!r}; there is no allocation")
+            error = UnboundedError if str(found.status) == "DualInfeasible" else SolverError
+            raise error(f"Clarabel ended with status {str(found.status)!r}; there is no allocation")
         for variable in self._variables:
             variable.save_value(solution.primal_vars[variable.id])
         return int(found.iterations)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -163,6 +166,18 @@ class Listed(gp.OrderedPolicy):
         return np.zeros(len(jobs))
 
 
+def own(objective: Callable[[gp.Program], cp.Expression]) -> gp.SumPolicy:
+    policy: gp.SumPolicy = type("Own", (gp.SumPolicy,), {"objective": lambda _, program: objective(program)})()
+    return policy
+
+
+class ByRow(gp.DemandPolicy):
+    """Gives the rows further down more."""
+
+    def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+        return level * jobs.equal_share * np.arange(1, 1 + len(jobs))
+
+
 BROKEN: list[tuple[str, gp.Policy, str, str]] = [
     ("solved", Divides(), "a proven allocation, or an InputError that names what is wrong", "ZeroDivisionError: 1 jobs"),
     ("solved", GivesTooMuch(), "a proven allocation", "ProofError: no way of solving led to a proven answer"),
@@ -171,6 +186,11 @@ BROKEN: list[tuple[str, gp.Policy, str, str]] = [
     ("repeatable", TakesTurns(), "the same time_fractions every time, also with other problems in between", " and then "),
     ("unchanged", Remembers(), "`policy.seen` to stay absent", ""),
     ("order", FirstRowFirst(), "job '1' to get [0.0] as before", "[1.0]"),
+    ("order", own(lambda p: cp.sum(p.throughput)), "the same objective however jobs", "depends on how equal jobs are counted"),
+    ("order", own(lambda p: p.total(p.throughput) / p.throughput.shape[0]), "the same objective", "depends on how equal jobs are"),
+    ("order", own(lambda p: np.arange(len(p.jobs)) @ p.throughput), "the same objective however jobs", "PolicyError: policy own"),
+    ("order", ByRow(), "an objective of 0.5 as before", "0.333"),
+    ("solved", own(lambda p: p.total(p.throughput) + cp.Variable()), "a proven allocation", "objective: is unbounded"),
     ("names", ByName(), " as before", ""),
     ("reads", Sneaks(), "whatever its weights, not declared in `reads`", ""),
     ("equal_jobs", OneOfTwins(), "job '1' to get [1.0] as job '0' does", "[0.0]"),
@@ -200,6 +220,39 @@ def test_each_rule_is_broken_by_some_policy(check: str, policy: gp.Policy, expec
 
 def test_every_check_has_a_policy_that_breaks_it() -> None:
     assert {name for name, *_ in BROKEN} | {"valid"} == {check.name for check in CHECKS}
+
+
+class Hangs(gp.OrderedPolicy):
+    """Does not end with three jobs or more."""
+
+    def sort_key(self, jobs: gp.JobClasses) -> Floats:
+        while len(jobs) > 2:
+            time.sleep(0.01)
+        return np.zeros(len(jobs))
+
+
+class HangsOnRelatives(HeaviestFirst):
+    """Does not end once jobs have other names than at first."""
+
+    def sort_key(self, jobs: gp.JobClasses) -> Floats:
+        while any(name.startswith("task") for name in jobs.problem.job_ids):
+            time.sleep(0.01)
+        return super().sort_key(jobs)
+
+
+@pytest.mark.parametrize(("policy", "check"), [(Hangs(), "solved"), (HangsOnRelatives(), "names")])
+def test_a_check_that_does_not_end_fails(policy: gp.Policy, check: str) -> None:
+    report = report_of(policy, problems=2, time_limit_seconds=1.0)
+    (failure,) = report.failures
+    assert (failure.name, failure.expected) == (check, "an answer")
+    assert failure.found == "none after 1 s, the time limit of a check on one problem"
+    assert "gp.solve(problem, policy)" in failure.code
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), "soon"])
+def test_a_time_limit_is_a_positive_number(limit: Any) -> None:
+    with pytest.raises(gp.InputError, match="check_policy, field time_limit_seconds: must be a number greater than 0, found"):
+        check_policy("fifo", time_limit_seconds=limit)
 
 
 def test_the_report_names_the_rule_and_the_smallest_problem_as_code() -> None:

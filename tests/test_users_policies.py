@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
@@ -275,6 +279,152 @@ def test_an_objective_that_counts_classes_instead_of_jobs_is_refused() -> None:
     assert right.route is not None
     assert right.route.classes == 4
     assert right.objective_value == pytest.approx(gp.solve(problem, WorstHalf()).objective_value * 2)
+
+
+def policy_of(
+    objective: Callable[[gp.Program], cp.Expression], reads: tuple[str, ...] = ("weights",), direction: str = "max"
+) -> gp.SumPolicy:
+    return type(
+        "Own", (gp.SumPolicy,), {"objective": lambda _, program: objective(program), "reads": reads, "direction": direction}
+    )()
+
+
+def normalized(program: gp.Program) -> cp.Expression:
+    return program.normalized_throughput
+
+
+def positions(program: gp.Program) -> Floats:
+    return np.arange(1.0, 1.0 + len(program.jobs))
+
+
+# Objectives that are wrong where several jobs stand in one row, and what their authors mean.
+MISCOUNTED: dict[str, tuple[Callable[[gp.Program], cp.Expression], Callable[[gp.Program], cp.Expression]]] = {
+    "sum": (lambda p: cp.sum(p.throughput), lambda p: p.total(p.throughput)),
+    "weighted sum": (lambda p: p.weights @ normalized(p), lambda p: p.total(cp.multiply(p.weights, normalized(p)))),
+    "sum of logarithms": (lambda p: cp.sum(cp.log(normalized(p))), lambda p: p.total(cp.log(normalized(p)))),
+    "divided by rows": (
+        lambda p: p.minimum(normalized(p)) + p.total(normalized(p)) / normalized(p).shape[0],
+        lambda p: p.minimum(normalized(p)) + p.total(normalized(p)) / p.num_jobs,
+    ),
+    "mean": (lambda p: p.minimum(normalized(p)) + cp.mean(normalized(p)), WorstAndAverage().objective),
+}
+
+
+@pytest.mark.parametrize("name", MISCOUNTED)
+def test_equal_jobs_that_get_nothing_are_counted_too(name: str) -> None:
+    """At the answer, where the job with 3 steps/s has the GPU, classes and jobs come to the same."""
+    problem = gp.AllocationProblem.from_arrays([[4], [4], [3]], [1])
+    with pytest.raises(gp.PolicyError, match=r"policy own, field objective: depends on how equal jobs are counted") as error:
+        gp.solve(problem, policy_of(MISCOUNTED[name][0]))
+    assert error.value.check == "order"
+    gp.solve(problem, policy_of(MISCOUNTED[name][1]))
+
+
+def test_no_wrong_sum_slips_through() -> None:
+    """On 200 random problems, a sum over rows is refused, or as good as the sum over jobs, each job a row of its own."""
+    chance = np.random.default_rng(7)
+    refused = dict.fromkeys(MISCOUNTED, 0)
+    for number in range(200):
+        kinds, k = int(chance.integers(1, 5)), int(chance.integers(1, 4))
+        of = chance.integers(0, kinds, int(chance.integers(2, 9)))
+        wide = number % 2
+        problem = gp.AllocationProblem.from_arrays(
+            (10 ** chance.uniform(-4, 4, (kinds, k)) if wide else chance.choice([1.0, 2.0, 3.0, 4.0], (kinds, k)))[of],
+            chance.integers(1, 4, k),
+            weights=(10 ** chance.uniform(-3, 3, kinds) if wide else chance.choice([1.0, 2.0], kinds))[of],
+        )
+        name = list(MISCOUNTED)[number % len(MISCOUNTED)]
+        wrong, right = MISCOUNTED[name]
+        try:
+            found = gp.solve(problem, policy_of(wrong)).objective_value
+        except gp.PolicyError:
+            refused[name] += 1
+            continue
+        assert found == pytest.approx(gp.solve(problem, policy_of(right, ("weights", "job_ids"))).objective_value, rel=1e-6)
+    assert min(refused.values()) >= 10
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        pytest.param(lambda p: positions(p) @ p.throughput, id="linear"),
+        pytest.param(lambda p: cp.min(cp.multiply(positions(p), normalized(p))), id="kinks"),
+        pytest.param(lambda p: positions(p) @ cp.log(normalized(p)), id="curves"),
+        pytest.param(lambda p: normalized(p)[0] + p.minimum(normalized(p)), id="the first row"),
+    ],
+)
+def test_the_place_of_a_row_means_nothing(objective: Callable[[gp.Program], cp.Expression]) -> None:
+    problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [3.0, 1.0], [1.0, 1.0]], [1, 1])
+    for reads in ((), ("job_ids",)):
+        with pytest.raises(gp.PolicyError, match=r"policy own, field objective: depends on the order of the rows") as error:
+            gp.solve(problem, policy_of(objective, reads))
+        assert error.value.check == "order"
+
+
+def test_what_belongs_to_a_job_is_no_place() -> None:
+    """Numbers by id, or from the arrays of the problem, go where their job goes."""
+    ours = {"a": 1.0, "b": 5.0, "c": 2.0}
+    problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [3.0, 1.0], [1.0, 1.0]], [1, 1], job_ids=list("abc"), weights=[1, 5, 2])
+    by_id = policy_of(lambda p: np.array([ours[job] for job in p.jobs.job_ids]) @ normalized(p), ("job_ids",))
+    by_row = policy_of(lambda p: p.jobs.problem.weights[p.jobs.rows] @ normalized(p), ("weights",))
+    assert gp.solve(problem, by_id).objective_value == pytest.approx(gp.solve(problem, by_row).objective_value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=crowds(), data=st.data())
+def test_no_right_objective_is_refused(problem: gp.AllocationProblem, data: st.DataObject) -> None:
+    """Whatever the scale of throughputs, weights and steps."""
+    problem = active(problem)
+    policy = data.draw(
+        st.sampled_from([MaxProgressRate(), WorstAndAverage(), TwoWorst(), WorstHalf(), "max_total_throughput", "min_cost"])
+    )
+    gp.solve(problem, policy)
+
+
+UNBOUNDED: dict[str, Callable[[gp.Program], cp.Expression]] = {
+    "a line": lambda p: p.total(normalized(p)) + cp.Variable(),
+    "a falling line": lambda p: p.total(normalized(p)) - cp.Variable(nonpos=True),
+    "a kink": lambda p: p.total(normalized(p)) + cp.minimum(cp.Variable(), cp.Variable()),
+    "a line beside a curve": lambda p: p.total(cp.log(normalized(p))) + cp.Variable(),
+    "a root": lambda p: p.total(normalized(p)) + cp.sqrt(cp.Variable()),
+    "a logarithm": lambda p: p.total(cp.log(normalized(p))) + cp.log(cp.Variable()),
+    "entries": lambda p: p.total(normalized(p)) + cp.sum(cp.Variable(3)),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_an_objective_without_a_bound_says_so(name: str, direction: str) -> None:
+    sign = 1 if direction == "max" else -1
+    problem = gp.AllocationProblem.from_arrays([[4.0], [4.0], [3.0]], [1])
+    better = "large" if direction == "max" else "small"
+    text = f"policy own, field objective: is unbounded: with its own cvxpy variables it can be made as {better} as one likes"
+    with pytest.raises(gp.PolicyError, match=text) as error:
+        gp.solve(problem, policy_of(lambda p: sign * UNBOUNDED[name](p), direction=direction))
+    assert error.value.check == "solved"
+
+
+def test_a_minimised_variable_of_any_sign_has_no_bound() -> None:
+    """HiGHS does not end on this program."""
+    problem = gp.AllocationProblem.from_arrays([[4.0], [4.0], [3.0]], [1])
+    with pytest.raises(gp.PolicyError, match="is unbounded"):
+        gp.solve(problem, policy_of(lambda p: p.total(normalized(p)) + cp.Variable(), direction="min"))
+
+
+@pytest.mark.parametrize(
+    ("objective", "value"),
+    [
+        pytest.param(lambda p, z: p.total(normalized(p)) + cp.minimum(z, 3), 4.0, id="a limit"),
+        pytest.param(lambda p, z: p.total(normalized(p)) - cp.abs(z - 1e6), 1.0, id="a peak far away"),
+        pytest.param(lambda p, z: p.total(normalized(p)) - cp.square(z - 1), 1.0, id="a round peak"),
+        pytest.param(lambda p, z: p.total(normalized(p)) + cp.log(z) - z, 0.0, id="a curve that falls at last"),
+    ],
+)
+def test_variables_that_are_bounded_by_the_objective_do_no_harm(objective: Any, value: float) -> None:
+    problem = gp.AllocationProblem.from_arrays([[4.0], [4.0], [3.0]], [1])
+    allocation = gp.solve(problem, policy_of(lambda p: objective(p, cp.Variable())))
+    assert allocation.objective_value == pytest.approx(value, abs=1e-8)
+    assert allocation.verify().gap <= 1e-7
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.proof import Certificate, Prices, within_capacity
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver
 
 __all__ = ["SumPolicy"]
+
+Floats = NDArray[np.float64]
+
+NUDGE, ROUNDING = 1e-7, 1e-12
+"""Two values of an objective that differ by no more than such a change of all times makes, or by such a part, are the same."""
+
+LARGE = 20_000
+"""Pairs of a class and a type from which on an objective is looked at for fewer allocations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +64,36 @@ class SumPolicy(Policy):
         program = Program(jobs)
         objective = check_objective(self.objective(program), self.direction)
         charged = objective - program.penalty if jobs.rules.has_penalties else objective
-        certificate: Certificate
-        if charged.is_pwl():
-            fractions = within_capacity(jobs, program.maximize(charged, solver))
-            certificate, algorithm = SumCertificate(program, charged, self.sign), None
-        else:
-            from gavel_py.conic import ALGORITHM, maximize_concave
-
-            fractions, certificate = maximize_concave(program, charged, solver, self.sign)
-            algorithm = ALGORITHM
-        if (jobs.counts > 1).any():
-            self._check_counts(program, objective, fractions)
+        try:
+            fractions, certificate, algorithm = self._best(program, charged, solver)
+        except SolverError as error:
+            if isinstance(error, UnboundedError) or program.keeps_growing(charged):
+                raise self._unbounded() from error
+            raise
+        if program.keeps_growing(charged):
+            raise self._unbounded()
+        self._check_rows(program, objective, fractions)
         return Decision(fractions, certificate, program.shadow_prices(solver), algorithm)
+
+    def _best(
+        self, program: Program, objective: cp.Expression, solver: LinearSolver
+    ) -> tuple[NDArray[np.float64], Certificate, str | None]:
+        """The (G, K) time fractions that are best for a concave objective, what proves them, and what found them."""
+        if objective.is_pwl():
+            fractions = within_capacity(program.jobs, program.maximize(objective, solver))
+            return fractions, SumCertificate(program, objective, self.sign), None
+        from gavel_py.conic import ALGORITHM, maximize_concave
+
+        return *maximize_concave(program, objective, solver, self.sign), ALGORITHM
+
+    def _unbounded(self) -> PolicyError:
+        """The error for an objective without a bound, which only variables of its own can leave it without: time is bounded."""
+        better = "large" if self.direction == "max" else "small"
+        text = (
+            f"is unbounded: with its own cvxpy variables it can be made as {better} as one likes, whatever the allocation; "
+            "bound these variables, or make none and write the objective on the program's expressions"
+        )
+        return PolicyError(Fault(f"policy {self.name}", "objective", text))
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         from gavel_py.program import Program, check_objective
@@ -97,28 +124,55 @@ class SumPolicy(Policy):
     def __add__(self, other: SumPolicy) -> WeightedSum:
         return self * 1.0 + other * 1.0 if isinstance(other, SumPolicy) else NotImplemented
 
-    def _check_counts(self, program: Program, objective: cp.Expression, fractions: NDArray[np.float64]) -> None:
-        """Raise `InputError` if the objective changes when the same jobs with the same time stand in other classes."""
+    def _check_rows(self, program: Program, objective: cp.Expression, fractions: Floats) -> None:
+        """Raise `PolicyError` if the objective changes when the same jobs with the same time stand in other rows.
+
+        Rows are classes of jobs in an order of no meaning, so the objective may depend neither on how many jobs a row stands for
+        nor on where it stands. What is wrong may not show at the best answer, hence the other allocations.
+        """
+        points = [fractions, *_samples(program.jobs)]
+        if self._is_same(program, objective, points, moved=1):
+            return
+        if self._is_same(program, objective, points, moved=0):
+            text = (
+                "depends on the order of the rows, which means nothing: take what differs between jobs from the program's "
+                "attributes (declared in reads), never from the position"
+            )
+        else:
+            text = (
+                "depends on how equal jobs are counted (its value changes when classes are split): "
+                "reduce over jobs with program.total and program.minimum, never with cp.sum, cp.min and the like, and divide by "
+                "program.num_jobs, never by the number of rows; "
+                'or make every job a class of its own with reads = ("job_ids",)'
+            )
+        raise PolicyError(Fault(f"policy {self.name}", "objective", text), check="order")
+
+    def _is_same(self, program: Program, objective: cp.Expression, points: Sequence[Floats], moved: int) -> bool:
+        """Whether the objective has the same value for (G, K) time fractions in other rows (`JobClasses.regrouped`)."""
         from gavel_py.program import Program, check_objective
 
-        jobs = program.jobs.one_apart()
+        jobs, rows = program.jobs.regrouped(moved)
         other = Program(jobs)
         same = check_objective(self.objective(other), self.direction)
         theirs, ours = other.own_variables(same), program.own_variables(objective)
         if any(variable.size != 1 for variable in theirs):
+            if len(jobs) == len(program.jobs):
+                return True  # every row is one job, and may have an entry
             text = "has variables of its own with more than one entry, which cannot stand for classes of jobs"
-            raise InputError(Fault(f"policy {self.name}", "objective", text))
+            raise PolicyError(Fault(f"policy {self.name}", "objective", text), check="order")
         for variable, known in zip(theirs, ours, strict=True):
             variable.value = known.value
-        again = np.concatenate([fractions, fractions[program.jobs.counts > 1]])
-        value, expected = other.value(same, again), program.value(objective, fractions)
-        if abs(value - expected) > 1e-6 * max(abs(value), abs(expected), program.scale):
-            text = (
-                f"depends on how equal jobs are counted (it is {expected:.6g}, and {value:.6g} when classes are split): "
-                "reduce over jobs with program.total and program.minimum, never with cp.sum, cp.min and the like; "
-                'or make every job a class of its own with reads = ("job_ids",)'
-            )
-            raise InputError(Fault(f"policy {self.name}", "objective", text))
+        nudge = NUDGE * np.random.default_rng(0).uniform(-1, 1, points[0].shape)
+        for fractions in points:
+            with np.errstate(all="ignore"):
+                expected, found = program.value(objective, fractions), other.value(same, fractions[rows])
+                # Both ways, since a kink may be on either side.
+                nearby = [abs(program.value(objective, fractions * (1 + way * nudge)) - expected) for way in (1, -1)]
+            rounding = max(*nearby, ROUNDING * abs(expected), ROUNDING * abs(found))
+            # A curve may have no value where a job has no time.
+            if np.isfinite([expected, found, rounding]).all() and abs(found - expected) > rounding:
+                return False
+        return True
 
     def certificate(self, jobs: JobClasses, decision: Decision) -> Certificate | None:
         from gavel_py.program import Program, check_objective
@@ -134,6 +188,22 @@ class SumPolicy(Policy):
             fractions = solved.jobs.spread(decision.time_fractions)[jobs.rows]
             return carried_over(program, objective, fractions, self.sign, prices)
         return SumCertificate(program, objective, self.sign, prices) if objective.is_affine() else None
+
+
+def _samples(jobs: JobClasses) -> Iterator[Floats]:
+    """Valid (G, K) allocations by which to compare two ways of writing an objective, the same every time.
+
+    All jobs have time, alike or in very different amounts; or jobs of classes that `regrouped` splits have far more than others,
+    far less, or all; or some classes chosen by chance.
+    """
+    chance, shape, count = np.random.default_rng(0), jobs.throughputs.shape, len(jobs)
+    split = np.bincount(jobs.regrouped()[1]) > 1
+    sizes = [np.ones(count), 10 ** chance.uniform(-3, 0, count)]
+    sizes += [np.where(split, 1.0, 1e-3), np.where(split, 1e-3, 1.0)] if split.any() else []
+    if jobs.throughputs.size <= LARGE:
+        sizes += [np.where(split, 1.0, 0.0), *(chance.random((3, count)) < 1 / 2).astype(float)]
+    for size in sizes:
+        yield 0.9 * within_capacity(jobs, chance.uniform(0.1, 1, shape) * size[:, None])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,13 +17,35 @@ OTHER = "other_allocation = gp.solve(other, policy)"
 
 
 def order(trial: Trial) -> None:
+    """The same jobs, in another order and in other rows of what a policy sees, which the order of the jobs does not change."""
+    if isinstance(trial.failure, gp.PolicyError) and trial.failure.check == "order":
+        trial.breaks("the same objective however jobs are put into rows", f"PolicyError: {trial.failure}", SOLVED)
     count = trial.problem.num_jobs
-    if count < 2:
+    if trial.failure is not None or count < 2:
         raise InapplicableError
     for rows in (list(range(count))[::-1], [*range(1, count), 0]):
         line = f"other = problem.select(np.array({rows}))"
         other = trial.relative(trial.problem.select(np.array(rows)), line)
         _same_rows(trial, trial.allocation.time_fractions[rows], other, rows, line)
+    if trial.policy.reduces:
+        _same_in_other_rows(trial)
+
+
+def _same_in_other_rows(trial: Trial) -> None:
+    """With a row for each job, in the order of the problem, instead of a row for each class."""
+
+    class OneByOne(type(trial.policy)):  # type: ignore[misc]
+        reduces = False
+
+    apart = copy(trial.policy)
+    object.__setattr__(apart, "__class__", OneByOne)
+    by_job = 'class OneByOne(type(policy)):\n    reduces = False\n\nobject.__setattr__(policy, "__class__", OneByOne)'
+    for rows in (list(range(trial.problem.num_jobs)), [*range(1, trial.problem.num_jobs), 0]):
+        try:
+            found = gp.solve(trial.problem.select(np.array(rows)), apart)
+        except gp.SolverError:
+            continue  # one row per job is the last way of solving a problem, and has no other to fall back on
+        _same_objective(trial, found, rows, f"other = problem.select(np.array({rows}))\n{by_job}")
 
 
 def names(trial: Trial) -> None:

@@ -36,18 +36,27 @@ class Trial:
     policy: gp.Policy
     case: Case
     before: dict[str, str] = field(default_factory=dict)
+    _outcomes: list[gp.Allocation | Exception] = field(default_factory=list)
 
     @cached_property
     def problem(self) -> gp.AllocationProblem:
         """The problem of the case."""
         return gp.AllocationProblem.from_arrays(**self.case)
 
-    @cached_property
+    @property
     def _outcome(self) -> gp.Allocation | Exception:
-        try:
-            return gp.solve(self.problem, self.policy)
-        except Exception as error:  # noqa: BLE001  a user's policy may raise anything
-            return error
+        # No cached property: up to Python 3.11, one that does not end blocks those of all other trials.
+        if not self._outcomes:
+            try:
+                self._outcomes.append(gp.solve(self.problem, self.policy))
+            except Exception as error:  # noqa: BLE001  a user's policy may raise anything
+                self._outcomes.append(error)
+        return self._outcomes[0]
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether it has been solved already, or refused."""
+        return bool(self._outcomes)
 
     @property
     def failure(self) -> Exception | None:
