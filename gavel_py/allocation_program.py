@@ -27,8 +27,8 @@ class AllocationProgram:
     most: the most that the time x of each pair can be, min(1, c_j / (n_g s_g)).
     """
 
-    def __init__(self, jobs: JobClasses) -> None:
-        self.jobs, self._matrices = jobs, ProgramMatrices(jobs)
+    def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
+        self.jobs, self._matrices = jobs, ProgramMatrices(jobs, enough)
         self.rows, self.columns, self.most = self._matrices.rows, self._matrices.columns, self._matrices.most
         self.compiled: LinearProgram | None = None
         self._solution: Solution | None = None
@@ -75,7 +75,7 @@ class AllocationProgram:
         """
         program = self.program
         costs, upper = np.zeros(len(program.costs)), program.upper.copy()
-        costs[program.columns[PARTS]] = -worth * self.most
+        costs[program.columns[PARTS]] = -worth * self._matrices.sizes
         upper[self.factor_column] = factor
         return solver.solve(replace(program, costs=costs, upper=upper), name, *self.keys, feasible=start)
 
@@ -113,7 +113,8 @@ class AllocationProgram:
     def fractions_of(self, solution: Solution) -> Floats:
         """Return a solution's time fractions x, (G, K)."""
         parts = solution.values[self.program.columns[PARTS]]
-        return self.matrix_of(np.where(parts > NOISE, parts, 0.0) * self.most)
+        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, NOISE)  # however little a job must have, it is no noise
+        return self.matrix_of(np.where(parts > noise, parts, 0.0) * self._matrices.sizes)
 
     def matrix_of(self, values: Floats) -> Floats:
         """Return one value per pair that can run as a (G, K) table with 0 elsewhere."""

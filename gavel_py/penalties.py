@@ -31,6 +31,6 @@ def penalty_of(jobs: JobClasses, matrices: ProgramMatrices, parts: cp.Variable, 
     if rules.switch_cost:
         gpus = (jobs.counts * jobs.num_gpus)[matrices.rows]
         before = jobs.before[matrices.rows, matrices.columns]
-        moved = cp.abs(cp.multiply(matrices.most, parts) - before)
+        moved = cp.abs(cp.multiply(matrices.sizes, parts) - before)
         losses.append(rules.switch_cost * (gpus @ moved))
     return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]

@@ -17,7 +17,7 @@ from gavel_py.errors import InputError, UnboundedError
 from gavel_py.job_classes import JobClasses
 from gavel_py.locking import Lock
 from gavel_py.penalties import penalty_of
-from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME, TOP
+from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME
 from gavel_py.proof import priced_bound
 from gavel_py.solver import ConicProgram, LinearSolver, Slices, Solution, compiled, solved_once
 
@@ -45,13 +45,13 @@ class Program(AllocationProgram):
     num_gpus: (G,); num_jobs: N.
     """
 
-    def __init__(self, jobs: JobClasses) -> None:
-        super().__init__(jobs)
+    def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
+        super().__init__(jobs, enough)
         self._valuing = Lock()  # several threads may verify an allocation at once, and cvxpy evaluates what stands in the variables
 
     @cached_property
     def _parts(self) -> cp.Variable:
-        return cp.Variable(len(self.rows), bounds=[0, np.full(len(self.rows), TOP)])
+        return cp.Variable(len(self.rows), bounds=[0, self._matrices.tops])
 
     @cached_property
     def _used(self) -> cp.Expression:
@@ -144,7 +144,7 @@ class Program(AllocationProgram):
     @property
     def answered(self) -> Floats:
         """The (G, K) time fractions that stand in the variables now."""
-        return self.matrix_of(np.maximum(self._parts.value, 0.0) * self.most)
+        return self.matrix_of(np.maximum(self._parts.value, 0.0) * self._matrices.sizes)
 
     def own_variables(self, objective: cp.Expression) -> list[cp.Variable]:
         """Return the variables that an objective has brought along."""
@@ -241,7 +241,7 @@ class Program(AllocationProgram):
     def value(self, objective: cp.Expression, fractions: Floats) -> float:
         """Return the objective at this (G, K) allocation, recomputed."""
         with self._valuing.held:
-            self._parts.value = fractions[self.rows, self.columns] / self.most
+            self._parts.value = fractions[self.rows, self.columns] / self._matrices.sizes
             return float(objective.value)
 
     def bound(self) -> float:
@@ -258,7 +258,7 @@ class Program(AllocationProgram):
         own = np.arange(len(slopes))[program.columns[PARTS]]
         counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
         # What the valid-allocation rows contributed is taken out again: priced_bound accounts for these itself.
-        gains = (slopes[own] / self.most + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
+        gains = (slopes[own] / self._matrices.sizes + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
         constant = duals @ program.limits - program.offset - times.sum() - capacity.sum()
         others = np.delete(np.arange(len(slopes)), own)
         return float(
@@ -270,7 +270,7 @@ class Program(AllocationProgram):
         takes would be worth elsewhere, at the dual values: none is above 0, and what is below is given no time.
         """
         slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
-        return self.matrix_of(slopes[self.program.columns[PARTS]] / self.most / self.jobs.counts[self.rows])
+        return self.matrix_of(slopes[self.program.columns[PARTS]] / self._matrices.sizes / self.jobs.counts[self.rows])
 
     def linear_bound(self, objective: cp.Expression, prices: Floats) -> float:
         """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""
@@ -280,7 +280,7 @@ class Program(AllocationProgram):
     def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
         """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
         constant, slopes = self._slopes(objective)
-        return constant, self.matrix_of(slopes / self.most / self.jobs.counts[self.rows])
+        return constant, self.matrix_of(slopes / self._matrices.sizes / self.jobs.counts[self.rows])
 
     def _slopes(self, objective: cp.Expression) -> tuple[float, Floats]:
         """A linear objective as a constant, and what each part is worth."""
@@ -301,8 +301,10 @@ class Program(AllocationProgram):
 
     @property
     def scale(self) -> float:
-        """The largest coefficient of the objective, as compiled."""
-        return float(np.abs(self.program.costs).max(initial=0.0))
+        """The largest coefficient of the objective, as compiled, for all of the time that a job can have."""
+        costs = np.abs(self.program.costs)
+        costs[self.program.columns[PARTS]] *= self.most / self._matrices.sizes
+        return float(costs.max(initial=0.0))
 
 
 def check_objective(objective: object, direction: str = "max") -> cp.Expression:

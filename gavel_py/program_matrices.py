@@ -29,33 +29,54 @@ way, hence twice as much as can be.
 """
 
 
+LEAST_EXPONENT = -29
+"""Of the least part of what there is that a variable is measured in: HiGHS takes coefficients of up to 1e-9 for 0. Parts are
+powers of 2, so that nothing is rounded.
+"""
+
+
 class ProgramMatrices:
     """A variable for each of P pairs of a class and a type where it can run: x_gj in parts of the most that it can be.
 
     So HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7, and for one job and for a million; capacities are 1.
     rows, columns: (P,) classes and types of the pairs; most: (P,) min(1, c_j / (n_g s_g)); units: (K,) c_j, 1 where there are none.
+
+    enough: (G,) steps/s beyond which a job gains nothing. Where that takes less time, variables are in parts of about that time:
+    what a job needs could be too little for the tolerances otherwise. sizes: (P,) the time of one part.
     """
 
-    def __init__(self, jobs: JobClasses) -> None:
+    def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
         self._jobs = jobs
         self.rows, self.columns = np.nonzero(jobs.runnable)
         self._gpus = (jobs.counts * jobs.num_gpus)[self.rows]
         self.units: Floats = np.where(jobs.capacities > 0, jobs.capacities, 1.0)
         self.most: Floats = np.minimum(1.0, self.units[self.columns] / self._gpus)
+        self.sizes: Floats = self.most
+        if enough is not None:
+            parts = enough[self.rows] / (jobs.throughputs[self.rows, self.columns] * self.most)
+            least = LEAST_EXPONENT + np.maximum(0.0, np.log2(self.units[self.columns] / self._gpus))
+            with np.errstate(divide="ignore"):  # what needs nothing is in the least parts
+                exponents = np.clip(np.ceil(np.log2(parts)), np.minimum(0.0, np.ceil(least)), 0.0)
+            self.sizes = self.most * 2**exponents
+
+    @property
+    def tops(self) -> Floats:
+        """(P,) bounds of the variables, twice as much as each can be."""
+        return TOP * self.most / self.sizes
 
     def by_job(self, coefficients: Floats) -> sp.csr_array:
         """(G, P) Σ_j a_gj x_gj; coefficients: (P,) a_gj."""
-        return self._matrix(self.rows, coefficients * self.most, len(self._jobs))
+        return self._matrix(self.rows, coefficients * self.sizes, len(self._jobs))
 
     @cached_property
     def used(self) -> sp.csr_array:
         """(K, P) what each variable takes of the capacities, in parts of them."""
-        return self._matrix(self.columns, self._gpus * self.most / self.units[self.columns], len(self.units))
+        return self._matrix(self.columns, self._gpus * self.sizes / self.units[self.columns], len(self.units))
 
     def of_limits(self, limits: sp.csr_array) -> sp.csr_array:
         """(R, P) what each variable takes of (R, G·K) limits."""
         own = limits[:, self.rows * len(self.units) + self.columns]
-        return sp.csr_array(own @ sp.diags_array(self._jobs.counts[self.rows] * self.most))
+        return sp.csr_array(own @ sp.diags_array(self._jobs.counts[self.rows] * self.sizes))
 
     def table(self, values: Floats) -> Floats:
         """Return one value per pair as a (G, K) table with 0 elsewhere."""
@@ -66,7 +87,7 @@ class ProgramMatrices:
     def best(self, constant: float, worth: Floats, floors: sp.csr_array) -> LinearProgram:
         """Return the program max constant + Σ worth·part over valid allocations; floors: (F, P) what must be at least 1."""
         own = {OWN: Rows({PARTS: -floors}, -np.ones(floors.shape[0]))} if floors.shape[0] else {}
-        parts = Columns(-worth, np.zeros(len(worth)), np.full(len(worth), TOP))
+        parts = Columns(-worth, np.zeros(len(worth)), self.tops)
         return assembled({PARTS: parts}, self._valid_rows() | own, -constant)
 
     def factor(self, own: sp.csr_array, least: Floats, time_limits: Floats | float) -> LinearProgram:
@@ -76,7 +97,7 @@ class ProgramMatrices:
         """
         count = len(self.rows)
         factor = Columns(np.ones(1), np.zeros(1), np.full(1, np.inf))
-        parts = Columns(np.zeros(count), np.zeros(count), TOP / self.most)
+        parts = Columns(np.zeros(count), np.zeros(count), TOP / self.sizes)
         rows = self._valid_rows() | {OWN: Rows({PARTS: -own}, -least)}
         rows[TIME] = rows[TIME]._replace(limits=np.broadcast_to(time_limits, len(self._jobs)).astype(float))
         grows = {CAPACITY: np.ones(len(self.units)), LIMITS: self._jobs.limits_grow}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,6 +12,7 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from tests.instances import TIGHT, Floats, crowds, valid_rows
+from tests.rational import least
 
 NONE = np.nan
 
@@ -174,3 +177,84 @@ def _least(problem: gp.AllocationProblem, needs: Floats) -> tuple[float, float]:
         if second.status == 0:
             return float(first.fun), float(second.fun)
     raise AssertionError(second.message)
+
+
+class TestFarApart:
+    """Throughputs, steps and deadlines many orders of magnitude apart: some jobs need next to none of their time."""
+
+    def test_a_job_that_needs_a_trillionth_of_its_time(self) -> None:
+        """1e-3 steps in 1e4 s are 1e-7 steps/s: 1e-12 of the fast type for 3e-12 an hour, and 4e-12 of the slow one costs more."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[1e5, 2.5e4], [1, 1]], [1, 1], steps_remaining=[1e-3, 1e3], deadlines_seconds=[1e4, 2e3], prices_per_hour=[3, 1]
+        )
+        allocation = gp.solve(problem, "min_cost")
+        assert allocation.throughputs == pytest.approx([1e-7, 0.5], rel=1e-9)
+        assert allocation.time_fractions[0] == pytest.approx([1e-12, 0], rel=1e-9)
+        assert allocation.objective_value == pytest.approx(0.5 + 3e-12, rel=1e-10)
+        assert allocation.notes == ()
+        assert allocation.verify().gap <= 1e-9
+
+    def test_the_cost_of_next_to_nothing(self) -> None:
+        """As above without the other job: the cost is proven to its own digits, not to those of a whole GPU."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[1e5, 2.5e4]], [1, 1], steps_remaining=[1e-3], deadlines_seconds=[1e4], prices_per_hour=[3, 1]
+        )
+        allocation = gp.solve(problem, "min_cost")
+        assert allocation.objective_value == pytest.approx(3e-12, rel=1e-9)
+        assert allocation.objective_bound == pytest.approx(3e-12, rel=1e-6)
+
+    def test_another_policy_keeps_it(self) -> None:
+        problem = gp.AllocationProblem.from_arrays(
+            [[1e5, 2.5e4], [1, 1]], [1, 1], steps_remaining=[1e-3, 1e3], deadlines_seconds=[1e4, 2e3], prices_per_hour=[3, 1]
+        )
+        policy = gp.Then(gp.policy_class("min_cost")(), gp.policy_class("max_total_throughput")())
+        assert gp.solve(problem, policy).throughputs[0] >= 1e-7 * (1 - 1e-9)
+
+    @pytest.mark.parametrize("orders", [12, 16])
+    def test_shortfall_and_cost_are_exact(self, orders: int) -> None:
+        """On random problems, in fractions. Shortfalls are proven to 1e-9, and what that much less shortfall costs may be saved."""
+        chance = np.random.default_rng(orders)
+        for number in range(80):
+            n, k = int(chance.integers(1, 4)), int(chance.integers(1, 4))
+            throughputs, capacities = 10 ** chance.uniform(-orders / 2, orders / 2, (n, k)), chance.integers(1, 4, k)
+            gangs = np.minimum(chance.choice([1, 1, 2], n), capacities.max())
+            steps = 10 ** chance.uniform(-orders / 4, orders / 4, n)
+            fastest = np.where(gangs[:, None] <= capacities, throughputs, 0).max(axis=1)
+            far = 10 ** chance.uniform(-orders / 2, orders / 2, n)
+            problem = gp.AllocationProblem.from_arrays(
+                throughputs,
+                capacities,
+                num_gpus=gangs,
+                steps_remaining=steps,
+                deadlines_seconds=far if number % 2 else steps / fastest / 10 ** chance.uniform(-orders, 0.3, n),
+                prices_per_hour=10 ** chance.uniform(-0.5, 0.5, k),
+            )
+            allocation = gp.solve(problem, "min_cost")
+            shortfall, cost = allocation.stages
+            least_shortfall = _least_in_fractions(problem, None)
+            assert shortfall.value == pytest.approx(float(least_shortfall), abs=2e-9)
+            high, low = (float(_least_in_fractions(problem, least_shortfall + more)) for more in (Fraction(0), Fraction(2e-9)))
+            assert low * (1 - 1e-6) <= cost.value <= high * (1 + 1e-6)
+            assert allocation.verify().violation <= 1e-9
+
+
+def _least_in_fractions(problem: gp.AllocationProblem, shortfall: Fraction | None) -> Fraction:
+    """The least shortfall, or the least cost with a shortfall of at most so much; variables: time, then what each job lacks."""
+    n, k = problem.throughputs.shape
+    where = [(i, j) for i in range(n) for j in range(k) if problem.runnable[i, j]]
+    fastest = [max(Fraction(problem.throughputs[i, j]) for a, j in where if a == i) for i in range(n)]
+    needs = [min(Fraction(problem.steps_remaining[i]) / Fraction(problem.deadlines_seconds[i]), fastest[i]) for i in range(n)]
+    none = [Fraction(0)] * n
+    rows = [[Fraction(a == i) for a, _ in where] + none for i in range(n)]
+    rows += [[Fraction(problem.num_gpus[a]) * (b == j) for a, b in where] + none for j in range(k)]
+    for i in range(n):
+        short = [-Fraction(problem.throughputs[i, b]) / needs[i] * (a == i) for a, b in where]
+        rows.append(short + [Fraction(-(other == i)) for other in range(n)])
+    limits = [Fraction(1)] * n + [Fraction(gpus) for gpus in problem.capacities] + [Fraction(-1)] * n
+    lack = [Fraction(0)] * len(where) + [Fraction(1)] * n
+    if shortfall is not None:
+        rows, limits = [*rows, lack], [*limits, shortfall]
+        lack = [Fraction(problem.prices_per_hour[b]) * Fraction(problem.num_gpus[a]) for a, b in where] + none
+    found = least(lack, rows, limits)
+    assert found is not None
+    return found

@@ -53,6 +53,9 @@ class Shortfall(SumPolicy):
 
     direction: ClassVar[Literal["max", "min"]] = "min"
 
+    def enough(self, jobs: JobClasses) -> Floats:
+        return needs_of(jobs, self.min_share)
+
     def objective(self, program: Program) -> cp.Expression:
         import cvxpy as cp
 
@@ -93,6 +96,9 @@ class MinCost(SumPolicy):
     @property
     def is_plain(self) -> bool:
         return False
+
+    def enough(self, jobs: JobClasses) -> Floats:
+        return needs_of(jobs, self.min_share)
 
     def objective(self, program: Program) -> cp.Expression:
         jobs = program.jobs

@@ -48,6 +48,13 @@ class SumPolicy(Policy):
     def objective(self, program: Program) -> cp.Expression:
         """Return the number to maximise (minimise): a concave (convex) cvxpy expression of the program's throughputs."""
 
+    def enough(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
+        """Return (G,) the throughput beyond which a job of each class is worth no more, if there is one.
+
+        The time that it takes is what time is measured in, so that jobs that need next to none are not lost in rounding.
+        """
+        return None
+
     @property
     def sign(self) -> float:
         """1 where the objective is maximised, -1 where it is minimised."""
@@ -61,7 +68,7 @@ class SumPolicy(Policy):
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.program import Program, check_objective
 
-        program = Program(jobs)
+        program = Program(jobs, self.enough(jobs))
         objective = check_objective(self.objective(program), self.direction)
         charged = objective - program.penalty if jobs.rules.has_penalties else objective
         try:
@@ -100,7 +107,7 @@ class SumPolicy(Policy):
 
         certificate = decision.certificate
         assert certificate is not None  # noqa: S101
-        program, fractions = Program(jobs), decision.time_fractions
+        program, fractions = Program(jobs, self.enough(jobs)), decision.time_fractions
         objective = check_objective(self.objective(program), self.direction)
         value = program.value(objective, fractions)
         least = value - tolerance * max(abs(value), certificate.scale(fractions))
@@ -152,7 +159,7 @@ class SumPolicy(Policy):
         from gavel_py.program import Program, check_objective
 
         jobs, rows = program.jobs.regrouped(moved)
-        other = Program(jobs)
+        other = Program(jobs, self.enough(jobs))
         same = check_objective(self.objective(other), self.direction)
         theirs, ours = other.own_variables(same), program.own_variables(objective)
         if any(variable.size != 1 for variable in theirs):
@@ -181,7 +188,7 @@ class SumPolicy(Policy):
         solved = decision.certificate
         if not isinstance(solved, SumCertificate | ConcaveCertificate):
             return None
-        program = Program(jobs)
+        program = Program(jobs, self.enough(jobs))
         objective = check_objective(self.objective(program), self.direction)
         prices = solved.program.prices(solved.program.solution)
         if isinstance(solved, ConcaveCertificate):
