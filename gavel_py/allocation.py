@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.constraints import ConstraintOutcome
-from gavel_py.errors import InputError
+from gavel_py.constraints import ConstraintOutcome, outcomes_of
+from gavel_py.errors import InputError, ProofError
+from gavel_py.figures import check_same, figures_of
+from gavel_py.pair_columns import PairColumns
 from gavel_py.pairing import Pairs
 from gavel_py.proof import Evidence, Proof, StageProof
 from gavel_py.times import ClassTimes, JobTimes
@@ -100,21 +102,77 @@ class Allocation:
     def verify(self) -> Proof:
         """Prove this allocation anew, over all jobs and without the solver; return what was found.
 
-        Checked are the rules of a valid allocation, the objective at these time fractions, and the bound; and that pairs have just
-        the time that they are promised.
+        Checked are the rules of a valid allocation, the objective at these time fractions, and the bound; that pairs have just the
+        time that they are promised; and that all figures stated here are those that were found, to 1e-9 of their size: throughputs,
+        utilization, value, bound and gap, of each stage too, prices, and what became of the constraints.
 
         Raises `ProofError` if it does not hold, `InputError` for an allocation that was read from a file.
         """
         if self.evidence is None:
             raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
+        if self.time_fractions.shape != self.evidence.asked.throughputs.shape:
+            raise ProofError(f"the time fractions have the shape {self.time_fractions.shape}, which is not that of the problem")
         times = self.evidence.times or JobTimes(self.evidence.problem, self.by_column.time_fractions)
         proof = self.evidence.proof(times)
         if isinstance(times, ClassTimes) and self.pairs is not None:
             alone = times.jobs.spread(times.fractions[:, : len(self.accelerator_types)])
-            apart = np.abs(alone + self.pairs.by_job(*alone.shape) - self.time_fractions).max(initial=0.0)
-            proof = replace(proof, violation=max(proof.violation, float(apart)))
+            apart = np.nan_to_num(np.abs(alone + self.pairs.by_job(*alone.shape) - self.time_fractions), nan=np.inf)
+            proof = replace(proof, violation=max(proof.violation, float(apart.max(initial=0.0))))
         proof.check()
+        self._check_figures(self.evidence, times, proof)
         return proof
+
+    def _check_figures(self, evidence: Evidence, times: JobTimes | ClassTimes, proof: Proof) -> None:
+        """Raise `ProofError` unless the figures stated are those of these times and of their proof."""
+        figures, fastest = figures_of(evidence.asked, times, evidence.kinds), evidence.asked.throughputs.max(axis=1, initial=0.0)
+        check_same("time fractions", self.time_fractions, figures.time_fractions, 1.0)
+        check_same("spread fractions", self.spread_fractions, figures.spread_fractions, 1.0)
+        check_same("throughputs", self.throughputs, figures.throughputs, fastest)
+        check_same("normalized throughputs", self.normalized_throughputs, figures.normalized_throughputs, 1.0)
+        check_same("utilization", self.utilization, figures.utilization, 1.0)
+        check_same("the objective", self.objective_value, proof.value, proof.scale)
+        check_same("the bound", self.objective_bound, proof.bound, proof.scale)
+        check_same("the gap", self.gap, proof.gap, 1.0)
+        check_same("shadow prices", self.shadow_prices, evidence.shadow_prices)
+        self._check_excluded(evidence)
+        self._check_pairs(evidence)
+        self._check_stages(proof)
+        self._check_constraints(evidence, times)
+
+    def _check_excluded(self, evidence: Evidence) -> None:
+        if self.excluded != evidence.asked.excluded:
+            raise ProofError("the excluded jobs stated are not those of the problem")
+
+    def _check_pairs(self, evidence: Evidence) -> None:
+        """That pairs have just the time that they are promised is part of the proof."""
+        if (self.pairs is None) != (evidence.asked.pairs is None):
+            raise ProofError(f"pairs: the problem has {'none' if self.pairs else 'some'}")
+        if self.pairs is None:
+            return
+        if isinstance(evidence.kinds, PairColumns):
+            known, pairs = evidence.kinds.pairs, self.pairs
+            gains = known.gains[known.kinds[pairs.first], known.kinds[pairs.second], pairs.types]
+            check_same("the gains of pairs", pairs.gains, gains)
+        elif len(self.pairs):
+            raise ProofError("pairs: no two jobs gain by sharing, and some are stated")
+
+    def _check_stages(self, proof: Proof) -> None:
+        if [stage.name for stage in self.stages] != [stage.name for stage in proof.stages]:
+            raise ProofError("the stages stated are not those of the policy")
+        for stated, found in zip(self.stages, proof.stages, strict=True):
+            for name, scale in (("value", found.scale), ("bound", found.scale), ("gap", 1.0), ("accepted_gap", 0.0)):
+                check_same(f"stage {found.name}, {name}", getattr(stated, name), getattr(found, name), scale)
+
+    def _check_constraints(self, evidence: Evidence, times: JobTimes | ClassTimes) -> None:
+        outcomes = outcomes_of(self.job_ids, evidence.rules, times, evidence.limit_prices)
+        known = [(each.constraint, each.jobs.keys()) for each in outcomes]
+        if [(each.constraint, each.jobs.keys()) for each in self.constraints] != known:
+            raise ProofError("the constraints stated, or the jobs that miss them, are not those of the policy")
+        for stated, found in zip(self.constraints, outcomes, strict=True):
+            for name, scale in (("penalty", 0.0), ("missed_by", 1.0), ("price", 0.0)):
+                check_same(f"{found.constraint}, {name}", getattr(stated, name), getattr(found, name), scale)
+            for job, part in found.jobs.items():
+                check_same(f"{found.constraint}, missed by job {job!r}", stated.jobs[job], part, 1.0)
 
     @property
     def by_column(self) -> Allocation:
@@ -143,7 +201,7 @@ class Allocation:
             "options": dict(self.options),
             "status": str(self.status),
             "objective": {"value": self.objective_value, "bound": self.objective_bound, "gap": self.gap},
-            "stages": [asdict(stage) for stage in self.stages],
+            "stages": [_stage(stage) for stage in self.stages],
             "notes": list(self.notes),
             "constraints": [each.to_dict() for each in self.constraints],
             "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
@@ -214,6 +272,11 @@ class Allocation:
 
     def _by_type(self, values: Floats) -> dict[str, float]:
         return dict(zip(self.accelerator_types, values.tolist(), strict=True))
+
+
+def _stage(stage: StageProof) -> dict[str, Any]:
+    """A stage as plain data; the scale is for comparisons within a process."""
+    return {name: value for name, value in asdict(stage).items() if name != "scale"}
 
 
 def _spread(jobs: Sequence[dict[str, Any]], types: Sequence[str]) -> Floats | None:

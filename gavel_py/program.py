@@ -241,7 +241,7 @@ class Program(AllocationProgram):
     def value(self, objective: cp.Expression, fractions: Floats) -> float:
         """Return the objective at this (G, K) allocation, recomputed."""
         with self._valuing.held:
-            self._parts.value = fractions[self.rows, self.columns] / self._matrices.sizes
+            self._parts.value = np.maximum(fractions[self.rows, self.columns], 0.0) / self._matrices.sizes
             return float(objective.value)
 
     def bound(self) -> float:

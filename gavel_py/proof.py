@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -103,13 +103,17 @@ class Stages:
 
 @dataclass(frozen=True)
 class StageProof:
-    """What is proven of one stage: its objective, the bound on it given what earlier stages have reached, and their gap."""
+    """What is proven of one stage: its objective, the bound on it given what earlier stages have reached, and their gap.
+
+    scale: the size of the objective's terms.
+    """
 
     name: str
     value: float
     bound: float
     gap: float
     accepted_gap: float = GAP_TOLERANCE
+    scale: float = field(default=0.0, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,8 @@ class Proof:
     value: the objective, from the time fractions; bound: no valid allocation is better; gap: their difference in parts of the
     larger of them (or of the objective's terms, where these cancel out); accepted_gap: the largest gap that was accepted, above
     1e-6 only where jobs were merged; violation: by how much the worst rule of a valid allocation is broken.
-    Value, bound and gap are None for ordered policies, which have no objective. stages: the parts of an answer found in stages.
+    Value, bound and gap are None for ordered policies, which have no objective. stages: the parts of an answer found in stages;
+    scale: the size of the objective's terms.
     """
 
     violation: float
@@ -128,6 +133,7 @@ class Proof:
     gap: float | None = None
     accepted_gap: float = GAP_TOLERANCE
     stages: tuple[StageProof, ...] = ()
+    scale: float = field(default=0.0, repr=False, compare=False)
 
     def check(self) -> None:
         """Raise `ProofError` unless the allocation is valid to 1e-9 and the gap is accepted."""
@@ -151,7 +157,8 @@ class Evidence:
     """What an allocation is proven with: the problem, and the policy's certificate (None for ordered policies).
 
     kinds: what the columns of an answer mean, where some types have several of them; times: the time of the classes in these, where
-    jobs share GPUs, which the time on types does not tell.
+    jobs share GPUs, which the time on types does not tell; shadow_prices, limit_prices: of GPUs and of `rules.hard_rows`, as they
+    were found with the optimum; empty_value: the objective where there is nothing to decide.
     """
 
     problem: AllocationProblem
@@ -160,6 +167,9 @@ class Evidence:
     rules: Rules = NO_RULES
     kinds: TwoKinds | PairColumns | None = None
     times: ClassTimes | None = None
+    shadow_prices: Floats | None = None
+    limit_prices: Floats | None = None
+    empty_value: float | None = None
 
     @property
     def asked(self) -> AllocationProblem:
@@ -179,9 +189,9 @@ class Evidence:
     def proof(self, times: JobTimes | ClassTimes) -> Proof:
         """Return the proof of these times; raises `ProofError` if equal jobs do not have equal fractions."""
         broken = self.broken(times)
-        if self.certificate is None:
-            return Proof(broken)
-        if isinstance(times, ClassTimes):
+        if not broken <= VIOLATION_TOLERANCE:
+            return Proof(broken)  # no allocation, so there is no objective of it
+        if self.certificate is None or isinstance(times, ClassTimes):
             return self.proof_by_class(times.fractions, broken)
         jobs = self.certificate.jobs
         by_class = times.fractions[jobs.rows]
@@ -194,19 +204,23 @@ class Evidence:
     def proof_by_class(self, fractions: Floats, broken: float) -> Proof:
         """Return the proof of (G, K) fractions of the certificate's classes, whose violation over all jobs is known."""
         if self.certificate is None:
-            return Proof(broken)
-        value, bound = self.certificate.value(fractions), self.certificate.bound()
-        found = gap(value, bound, self.certificate.scale(fractions))
+            value = self.empty_value
+            return Proof(broken, value, value, None if value is None else 0.0)
+        value, bound, scale = _found(self.certificate, fractions)
         main = self.certificate
         stages = tuple(_stage_proof(stage, fractions) for stage in main.stages) if isinstance(main, Stages) else ()
         accepted = self.accepted_gap + (main.stages[main.main].tolerance if isinstance(main, Stages) else 0.0)
-        return Proof(broken, value, bound, found, accepted, stages)
+        return Proof(broken, value, bound, gap(value, bound, scale), accepted, stages, scale)
 
 
 def _stage_proof(stage: Stage, fractions: Floats) -> StageProof:
-    value, bound = stage.certificate.value(fractions), stage.certificate.bound()
-    found = gap(value, bound, stage.certificate.scale(fractions))
-    return StageProof(stage.name, value, bound, found, GAP_TOLERANCE + stage.tolerance)
+    value, bound, scale = _found(stage.certificate, fractions)
+    return StageProof(stage.name, value, bound, gap(value, bound, scale), GAP_TOLERANCE + stage.tolerance, scale)
+
+
+def _found(certificate: Certificate, fractions: Floats) -> tuple[float, float, float]:
+    """The value, the bound, and the size of the terms."""
+    return certificate.value(fractions), certificate.bound(), certificate.scale(fractions)
 
 
 def violation(problem: AllocationProblem, time_fractions: Floats) -> float:

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation, AllocationStatus, Route
 from gavel_py.constraints import outcomes_of
+from gavel_py.figures import figures_of
 from gavel_py.limit_prices import limit_prices
 from gavel_py.pair_columns import PairColumns
 from gavel_py.pairing import Pairs, deal
@@ -18,11 +18,9 @@ from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Evidence, Proof
 from gavel_py.rules import Rules
 from gavel_py.times import ClassTimes, JobTimes
-from gavel_py.two_kinds import TwoKinds, spread_part
+from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Answer", "nothing", "stated"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,20 +39,10 @@ def nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: f
     value = policy.empty_objective
     prices = None if value is None else np.zeros(len(problem.capacities))
     fractions = np.zeros(problem.throughputs.shape)
-    proof = Proof(0.0, value, value, None if value is None else 0.0)
-    decision, evidence = Decision(fractions, None, prices), Evidence(problem, None, rules=rules)
-    answer = Answer(decision, JobTimes(problem, fractions), 0, evidence, proof)
+    decision, evidence = Decision(fractions, None, prices), Evidence(problem, None, rules=rules, empty_value=value)
+    times = JobTimes(problem, fractions)
+    answer = Answer(decision, times, 0, evidence, evidence.proof(times))
     return stated(problem, policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
-
-
-@dataclass(frozen=True, eq=False)
-class _Told:
-    """Times as time on types: (N, K) all of it and the part that is spread; used: (K,) GPUs; pairs: who shares."""
-
-    fractions: Floats
-    spread: Floats | None
-    used: Floats
-    pairs: Pairs | None
 
 
 def stated(
@@ -67,31 +55,33 @@ def stated(
     columns: TwoKinds | PairColumns | None = None,
 ) -> Allocation:
     """Put the answer into words of the problem: all jobs, all types, real throughputs; columns: those that the answer is in."""
-    rules, throughputs = answer.evidence.rules, answer.times.job_throughputs
+    rules, prices = answer.evidence.rules, answer.decision.shadow_prices
     worths = limit_prices(answer.decision.certificate, rules)
     outcomes = outcomes_of(problem.job_ids, rules, answer.times, worths)
-    told = _told(problem, answer.times, columns, answer.decision.pairs)
-    prices, evidence = answer.decision.shadow_prices, answer.evidence
+    pairs = _pairs(answer, problem, columns)
     if columns is not None:
-        problem, evidence = columns.base, replace(evidence, kinds=columns)
+        problem = columns.base
         prices = None if prices is None else columns.folded_prices(prices, worths)
-    if isinstance(answer.times, ClassTimes):
-        evidence = replace(evidence, times=answer.times)
-    capacities, share = problem.capacities, problem.equal_share
-    if problem.excluded:
-        share = np.where(problem.runnable.any(axis=1), share, 0.0)
+    figures = figures_of(problem, answer.times, columns)
+    evidence = replace(
+        answer.evidence,
+        kinds=columns,
+        times=answer.times if isinstance(answer.times, ClassTimes) else None,
+        shadow_prices=None if prices is None else prices.copy(),
+        limit_prices=worths,
+    )
     return Allocation(
         policy=policy.name,
         options=policy.changed_options,
         status=status or policy.status,
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,
-        time_fractions=told.fractions,
-        spread_fractions=told.spread,
-        pairs=told.pairs,
-        throughputs=throughputs,
-        normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
-        utilization=np.divide(told.used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
+        time_fractions=figures.time_fractions,
+        spread_fractions=figures.spread_fractions,
+        pairs=pairs,
+        throughputs=figures.throughputs,
+        normalized_throughputs=figures.normalized_throughputs,
+        utilization=figures.utilization,
         objective_value=answer.proof.value,
         objective_bound=answer.proof.bound,
         shadow_prices=prices,
@@ -106,17 +96,9 @@ def stated(
     )
 
 
-def _told(
-    problem: AllocationProblem, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None, paired: Pairs | None
-) -> _Told:
-    """paired: who shares, where the policy has said it itself."""
-    if isinstance(columns, PairColumns) and isinstance(times, ClassTimes):
-        fractions, used = times.jobs.spread(columns.folded(times.fractions)), columns.gpus(times.fractions, times.num_gpus)
-        alone = None if problem.speeds is None else times.jobs.spread(times.fractions[:, : len(problem.capacities)])
-        spread = None if alone is None else spread_part(problem, alone)
-        return _Told(fractions, spread, used, deal(columns, times) if paired is None else paired)
-    found, gpus = times.fractions, problem.num_gpus
-    pairs = None if problem.pairs is None else Pairs.nobody()
-    if isinstance(columns, TwoKinds):
-        return _Told(columns.folded(found), columns.spread(found), columns.gpus(found, gpus), pairs)
-    return _Told(found, spread_part(problem, found), gpus @ found, pairs)
+def _pairs(answer: Answer, problem: AllocationProblem, columns: TwoKinds | PairColumns | None) -> Pairs | None:
+    """Who shares GPUs; None where nobody is to."""
+    if isinstance(columns, PairColumns) and isinstance(answer.times, ClassTimes):
+        stated = answer.decision.pairs
+        return deal(columns, answer.times) if stated is None else stated
+    return None if problem.pairs is None else Pairs.nobody()

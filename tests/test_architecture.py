@@ -39,7 +39,7 @@ FLOORS = [
     {"conic"},
     {"node_rows", "whole_gangs"},
     {"fraction_rows"},
-    {"constraints", "feasibility", "starvation", "filling", "charged_level"},
+    {"constraints", "feasibility", "starvation", "filling", "charged_level", "figures"},
     {"allocation"},
     {"policies"},
     {"limit_prices"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py import chambers, factor_program, solver
-from gavel_py.proof import CheapestMix
+from gavel_py.pairing import Pairs
+from gavel_py.proof import CheapestMix, StageProof
 from tests.instances import TIGHT, crowds
 
 
@@ -108,3 +111,180 @@ def test_prices_of_zero_do_not_make_a_bound_when_one_job_bounds_all() -> None:
     assert allocation.objective_bound == pytest.approx(0.02)
     assert allocation.shadow_prices is not None
     assert allocation.shadow_prices.tolist() == [0]
+
+
+SOLVED: dict[str, Callable[[], gp.Allocation]] = {}
+"""Allocations of all kinds by name, each with one call that solves it."""
+
+
+def past() -> gp.AllocationProblem:
+    """Four jobs with tenants, deadlines and a past, of which one runs nowhere."""
+    return gp.AllocationProblem.from_arrays(
+        [[4, 1], [2, 1], [1, 1], [0, 0]],
+        [1, 1],
+        steps_remaining=[240, 60, 60, 30],
+        total_steps=[240, 60, 60, 30],
+        deadlines_seconds=[100, 40, np.nan, -5],
+        prices_per_hour=[3, 1],
+        tenants=["a", "a", "b", "b"],
+        weights=[1, 2, 1, 1],
+        elapsed_seconds=[10] * 4,
+        previous_fractions=[[0, 1], [1, 0], [0, 0], [0, 0]],
+    )
+
+
+def noisy() -> gp.AllocationProblem:
+    return gp.AllocationProblem.from_arrays([[4.02, 1], [3.99, 1.01], [2, 1]], [2, 1])
+
+
+def shared(gains: float = 1.5) -> gp.AllocationProblem:
+    together = [[[0.0], [gains]], [[2 * gains], [0.0]]]
+    return gp.AllocationProblem.from_arrays(
+        [[2.0], [4.0], [2.0]], [1], pair_kinds=[0, 1, 0], pair_throughputs=together, steps_remaining=[1, 2, 3]
+    )
+
+
+def of_profile(gangs: list[int], *, sharing: bool) -> gp.AllocationProblem:
+    """Jobs of published speeds on nodes of 4 GPUs, where gangs are faster together or apart."""
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    kinds = [name for name in profile.job_types if profile.has(name, 8, "v100") and profile.has(name, 8, "k80")]
+    jobs = [
+        gp.Job(f"j{i}", job_type=kinds[i % 5], num_gpus=size, total_steps=1000, deadline_seconds=1e5)
+        for i, size in enumerate(gangs)
+    ]
+    nodes = [gp.Node(name=f"{t}{i}", accelerator=t, num_gpus=4) for t in ("v100", "k80") for i in range(2)]
+    return replace(
+        gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes), profile, sharing=sharing), prices_per_hour=np.array([3.0, 1.0])
+    )
+
+
+def two_placements() -> gp.AllocationProblem:
+    """Each of two nodes has room for one of three gangs; the third is spread over what they have left, at half the speed."""
+    kind: dict[str, Any] = {"job_type": "bert", "num_gpus": 2, "accelerator": "v100"}
+    rows = [gp.Measurement(**kind, placement="consolidated", steps_per_second=1.0)]
+    rows += [gp.Measurement(**kind, placement="spread", steps_per_second=0.5)]
+    nodes = gp.Cluster([gp.Node(name=name, accelerator="v100", num_gpus=3) for name in ("n0", "n1")])
+    jobs = [gp.Job(name, job_type="bert", num_gpus=2) for name in "abc"]
+    return gp.AllocationProblem.from_jobs(jobs, nodes, gp.ThroughputProfile("measured", rows))
+
+
+def named(name: str, problem: Callable[[], gp.AllocationProblem], policy: str | gp.Policy, **options: Any) -> None:
+    SOLVED[name] = lambda: gp.solve(problem(), policy, **options)
+
+
+HARD = [gp.CostBudget(3.5), gp.Quota("b", 0.1), gp.Forbid("1", "type-1")]
+SOFT = [gp.CostBudget(2), gp.Deadline().soft(0.3), gp.SwitchCost(0.1), gp.MaxGpus(1.5).soft(0.2)]
+OBJECTIVES = [name for name in gp.policy_names() if gp.resolve_policy(name).empty_objective is not None]
+CHARGED = [name for name in OBJECTIVES if name not in ("water_filling", "hierarchical")]
+for each in gp.policy_names():
+    named(each, past, each)
+    named(f"empty {each}", lambda: gp.AllocationProblem.from_arrays([[0.0]], [1]), each)
+    if each not in ("allox", "gandiva"):
+        named(f"two placements {each}", two_placements, each) if each in (
+            "max_min_fairness",
+            "max_total_throughput",
+            "fifo",
+        ) else None
+for each in OBJECTIVES:
+    named(f"constrained {each}", past, each, constraints=HARD)
+    named(f"published speeds {each}", lambda: of_profile([1, 2, 4, 8, 1, 2, 2, 4, 1, 8], sharing=False), each)
+for each in CHARGED:
+    named(f"charged {each}", past, each, constraints=SOFT)
+for each in ("max_min_fairness", "max_total_throughput", "min_makespan", "gandiva"):
+    named(f"shared {each}", shared, each)
+    named(f"shared in vain {each}", lambda: shared(0.1), each)
+    named(f"shared speeds {each}", lambda: of_profile([1, 1, 1, 2, 1, 1, 1, 2], sharing=True), each)
+for each in ("max_min_fairness", "max_total_throughput", "fifo"):
+    named(f"two placements {each}", two_placements, each)
+for each in ("max_min_fairness", "max_total_throughput", "nash_welfare"):
+    named(f"merged {each}", noisy, each, merge_tolerance=0.05)
+named("in turn", past, gp.Then(gp.policy_class("max_min_fairness")(), gp.policy_class("max_total_throughput")()))
+
+
+def figures_with(part: Any, change: Callable[[float], float]) -> Iterator[tuple[str, Any]]:
+    """Copies of a part of an allocation in each of which one number is changed, with the name of the number."""
+    if isinstance(part, float):
+        yield "", change(part)
+    elif isinstance(part, np.ndarray) and part.dtype == float:
+        for place in np.ndindex(part.shape):
+            copy = part.copy()
+            copy[place] = change(copy[place])
+            yield str(list(place)), copy
+    elif isinstance(part, tuple):
+        for place, value in enumerate(part):
+            for name, changed in figures_with(value, change):
+                yield f"[{place}]{name}", (*part[:place], changed, *part[place + 1 :])
+    else:
+        yield from named_figures_with(part, change)
+
+
+def named_figures_with(part: Any, change: Callable[[float], float]) -> Iterator[tuple[str, Any]]:
+    """The same for what has parts with names."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            for name, changed in figures_with(value, change):
+                yield f"[{key}]{name}", part | {key: changed}
+    elif isinstance(part, StageProof | gp.ConstraintOutcome | Pairs | gp.Allocation):
+        for field in fields(part):
+            if field.name not in ("options", "seconds", "route", "evidence", "scale"):
+                for name, changed in figures_with(getattr(part, field.name), change):
+                    yield f".{field.name}{name}", replace(part, **{field.name: changed})
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_every_figure_that_is_stated_is_proven(name: str) -> None:
+    allocation = SOLVED[name]()
+    allocation.verify()
+    numbers = 0
+    for part in (1e-7, -1e-7, 1.0, np.nan):
+        for place, changed in figures_with(allocation, lambda value, part=part: value + part * max(1.0, abs(value))):  # type: ignore[misc]
+            numbers += 1
+            try:
+                changed.verify()
+            except gp.ProofError:
+                continue
+            pytest.fail(f"{place} is changed by {part} and proven")
+    assert numbers >= 4 * (allocation.time_fractions.size + 2 * len(allocation.throughputs))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective_value": 5.0, "objective_bound": 5.0},
+        {"objective_value": None},
+        {"objective_bound": 0.7},
+        {"gap": None},
+        {"shadow_prices": None},
+        {"stages": (StageProof("another", 1.0, 1.0, 0.0),)},
+        {"constraints": (gp.ConstraintOutcome("another"),)},
+        {"pairs": Pairs.nobody()},
+        {"spread_fractions": np.zeros((3, 2))},
+        {"excluded": {"0": "so"}},
+        {"time_fractions": np.zeros((3, 1))},
+        {"throughputs": np.zeros(2)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_figures_that_are_made_up_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(gp.ProofError):
+        replace(gp.solve(three_jobs(), "max_min_fairness"), **changes).verify()
+
+
+def test_the_error_says_which_figure_is_wrong() -> None:
+    allocation = gp.solve(three_jobs(), "max_min_fairness")
+    with pytest.raises(gp.ProofError, match=r"^the objective: is 0\.8, and 5 is stated$"):
+        replace(allocation, objective_value=5.0, objective_bound=5.0).verify()
+    with pytest.raises(gp.ProofError, match=r"^the bound: is 0\.8, and 0\.7 is stated$"):
+        replace(allocation, objective_bound=0.7).verify()
+    with pytest.raises(gp.ProofError, match=r"^throughputs\[1\]: is 1\.2, and 3 is stated$"):
+        replace(allocation, throughputs=np.array([2.0, 3.0, 0.8])).verify()
+    ordered = gp.solve(three_jobs(), "fifo")
+    with pytest.raises(gp.ProofError, match=r"^the objective: there is none, and 1\.0 is stated$"):
+        replace(ordered, objective_value=1.0).verify()
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "min_cost", "fifo"])
+@settings(max_examples=25, deadline=None)
+@given(gangs=st.lists(st.sampled_from([1, 1, 2, 4, 8]), min_size=1, max_size=12), sharing=st.booleans())
+def test_what_is_solved_with_placements_and_pairs_is_verified(policy: str, gangs: list[int], sharing: bool) -> None:
+    gp.solve(of_profile(gangs, sharing=sharing and policy != "fifo"), policy).verify()
