@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 class AllocationStatus(StrEnum):
-    """How an allocation came about; there is none that is not finished."""
+    """How an allocation came about. Of those with an objective, all but `TIME_LIMIT` are proven optimal."""
 
     OPTIMAL = "optimal"
     """A linear or concave program, solved to a proven optimum."""
@@ -36,6 +36,8 @@ class AllocationStatus(StrEnum):
     """A formula stated it, to compare with; there is no objective."""
     EMPTY = "empty"
     """There is no job to allocate to."""
+    TIME_LIMIT = "time_limit"
+    """The time limit of the solve was reached. The allocation is valid, and its gap says how far from optimal it may be."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ class Route:
     programs: int = 0
     iterations: int = 0
     failed: tuple[str, ...] = ()
+
+    def after(self, before: Route) -> Route:
+        """Return this route with the programs and iterations of those before it."""
+        return replace(self, programs=before.programs + self.programs, iterations=before.iterations + self.iterations)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,9 @@ from numpy.typing import NDArray
 from gavel_py.job_classes import JobClasses
 from gavel_py.numbering import content_keys, hash_of, position_keys
 from gavel_py.program_matrices import CAPACITY, FACTOR, LIMITS, OWN, PARTS, TIME, ProgramMatrices
+from gavel_py.proof import Prices
 from gavel_py.solver import LinearProgram, LinearSolver, Solution
+from gavel_py.time_limit import TimeLimitReached
 
 __all__ = ["AllocationProgram"]
 
@@ -58,13 +62,27 @@ class AllocationProgram:
     def solve(self, solver: LinearSolver, name: str) -> Solution:
         """Solve the compiled program, from the basis that the solver keeps under `name`."""
         program = self.program
-        self._solution = solver.solve(program, name, *self.keys)
+        with self._stopping():
+            self._solution = solver.solve(program, name, *self.keys)
         return self._solution
 
     def solve_with(self, limits: Floats, solver: LinearSolver, name: str) -> None:
         """Solve the program that the solver has just solved once more, with these right-hand sides from now on."""
-        self._solution = solver.again(limits, keep=name)
+        with self._stopping():
+            self._solution = solver.again(limits, keep=name)
         self.compiled = self._solution.program
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Let `TimeLimitReached` tell the time fractions and prices at which HiGHS has stopped."""
+        try:
+            yield
+        except TimeLimitReached as reached:
+            found = reached.solution
+            if found is None:
+                raise
+            prices = Prices(self.prices(found), self.limit_duals(found))
+            raise TimeLimitReached(found, (self.fractions_of(found),), (prices,)) from None
 
     def solve_again(self, solver: LinearSolver, name: str, worth: Floats, factor: float, start: str | None) -> Solution:
         """Solve for max Σ a_gj x_gj in the same program with at most such a factor.

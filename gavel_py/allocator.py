@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-from gavel_py.allocation import Allocation, Route
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation import Allocation, AllocationStatus, Route
 from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
+from gavel_py.incumbent import cut_down, incumbent
 from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.locking import Synchronized, synchronized
 from gavel_py.merging import merged
@@ -22,16 +26,24 @@ from gavel_py.pair_columns import PairColumns, pair_columns
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.packing import PackingPolicy
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import GAP_TOLERANCE, Evidence
+from gavel_py.proof import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.rules import Rules
 from gavel_py.solver import Algorithm, LinearSolver
 from gavel_py.stating import Answer, nothing, stated
+from gavel_py.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Solver", "solve"]
 
 logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+TIME_LIMIT = AllocationStatus.TIME_LIMIT
+
+CLOSING_SECONDS = 1.2e-6
+"""About how long it takes per job and type to bound and check the best allocation that is known."""
 
 MOST_GANG_ROUNDS = 30
 """So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
@@ -46,22 +58,32 @@ def solve(
     *,
     merge_tolerance: float = 0.0,
     sharing: bool | None = None,
+    time_limit_seconds: float | None = None,
     **options: Any,
 ) -> Allocation:
     """Return the allocation that the policy decides on, proven valid and, for policies with an objective, optimal.
 
-    problem: from `AllocationProblem.from_arrays`, `from_types` or `from_jobs`; policy: a name or a `Policy` object; options: the
-    policy's own, and `constraints`, a list that any policy takes. Jobs that can run nowhere are left out with a reason
-    (`Allocation.excluded`) and the others are solved.
-    merge_tolerance: jobs whose throughputs differ by no more than this part may be treated as equal; the loss is bounded,
-    and `objective_bound` and `gap` tell it. 0, the default, is exact.
-    sharing: whether jobs share GPUs; by default where the problem knows of pairs.
-    The same problem gives the same answer whatever the order of its jobs.
+    The same problem gives the same answer whatever the order of its jobs, unless the time limit ends the solve.
 
-    Raises `UnknownNameError` and `InputError` for a policy, option or problem that is wrong, `SolverError` when the
-    program could not be solved, `ProofError` when its answer could not be proven.
+    Args:
+        problem: From `AllocationProblem.from_arrays`, `from_types` or `from_jobs`. Jobs that can run nowhere are left out with a
+            reason (`Allocation.excluded`) and the others are solved.
+        policy: A name or a `Policy` object.
+        merge_tolerance: Jobs whose throughputs differ by no more than this part may be treated as equal; the loss is bounded and
+            part of `objective_bound` and `gap`. 0 is exact.
+        sharing: Whether jobs share GPUs; by default where the problem knows of pairs.
+        time_limit_seconds: Seconds after which the best valid allocation known is returned, counted from this call. Its status is
+            `TIME_LIMIT`; its bound holds, and its gap says how far from optimal it may be. None: no limit.
+        options: The policy's own, and `constraints`, a list that any policy takes.
+
+    Raises:
+        UnknownNameError, InputError: A policy, option or problem is wrong.
+        SolverError: The program could not be solved; or the time limit passed before an allocation that keeps the constraints was
+            found.
+        ProofError: The answer could not be proven.
     """
-    return Solver(policy, merge_tolerance=merge_tolerance, sharing=sharing, **options).solve(problem)
+    solver = Solver(policy, merge_tolerance=merge_tolerance, sharing=sharing, time_limit_seconds=time_limit_seconds, **options)
+    return solver.solve(problem)
 
 
 class Solver(Synchronized):
@@ -88,6 +110,7 @@ class Solver(Synchronized):
         *,
         merge_tolerance: float = 0.0,
         sharing: bool | None = None,
+        time_limit_seconds: float | None = None,
         **options: Any,
     ) -> None:
         self.policy: Policy = resolve_policy(policy, **options)
@@ -96,6 +119,7 @@ class Solver(Synchronized):
             raise InputError(Fault("solve", "merge_tolerance", text))
         self.merge_tolerance: float = float(merge_tolerance)
         self.sharing: bool | None = sharing
+        self.time_limit_seconds: float | None = checked_limit("solve", time_limit_seconds)
         self._kept: LinearSolver = LinearSolver()
         self._is_solving: bool = False
 
@@ -109,14 +133,19 @@ class Solver(Synchronized):
         """Start the next solve from what `to_dict` described, as the solver that wrote it would."""
         self._kept = LinearSolver.from_dict(document)
 
-    @synchronized
     def solve(self, problem: AllocationProblem) -> Allocation:
         """Return the proven allocation of a problem, like the function `solve`."""
+        if not isinstance(problem, AllocationProblem):
+            raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
+        return self._solve_by(problem, self._limit(problem))  # the time counts from here, also while another thread solves
+
+    @synchronized
+    def _solve_by(self, problem: AllocationProblem, limit: TimeLimit) -> Allocation:
         if self._is_solving:  # the policy calls back, and the program that it is working on must stay as it is
-            return copy.copy(self).solve(problem)
+            return copy.copy(self)._solve_by(problem, limit)
         self._is_solving = True
         try:
-            allocation = self._solve(problem)
+            allocation = self._solve(problem, limit)
         finally:
             self._is_solving = False
         _log(allocation)
@@ -129,9 +158,7 @@ class Solver(Synchronized):
     def _recover(self) -> None:
         self._kept, self._is_solving = LinearSolver(), False
 
-    def _solve(self, problem: AllocationProblem) -> Allocation:
-        if not isinstance(problem, AllocationProblem):
-            raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
+    def _solve(self, problem: AllocationProblem, limit: TimeLimit) -> Allocation:
         started = time.perf_counter()
         if self.sharing and problem.pairs is None:
             raise InputError(Fault("solve", "sharing", "the problem knows no pairs of jobs that could share GPUs"))
@@ -141,39 +168,78 @@ class Solver(Synchronized):
         rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)
+        self._kept.limit = limit
         columns: TwoKinds | PairColumns | None = None
         if problem.pairs is not None:
             _check_sharing(self.policy)
             columns = pair_columns(problem, rules, problem.pairs)
             rules = rules if columns is None else columns.rules
-        answer, route = self._answer(problem, rules, columns)
+        try:
+            answer, route = self._answer(problem, rules, columns)
+        except _Stopped as stopped:
+            answer = incumbent(problem, self.policy, stopped.jobs, rules, stopped.fractions, stopped.prices)
+            return stated(problem, self.policy, self._noted(answer), stopped.route, started, TIME_LIMIT, columns)
         for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
             rows, wider = missing_rows(problem, rules, answer.times, columns)
             if not rows:
                 break
             logger.debug("%s: the answer breaks %d rows, which are added", self.policy.label, len(rows))
-            if isinstance(wider, TwoKinds) and wider is not columns:
-                columns, problem, rules = wider, wider.problem, wider.rules
-            rules = rules.also(Rules(rows=tuple(rows)))
-            answer, again = self._answer(problem, rules, columns)
-            route = replace(again, programs=route.programs + again.programs, iterations=route.iterations + again.iterations)
+            more = wider if isinstance(wider, TwoKinds) and wider is not columns else None
+            asked, kept = (problem, rules) if more is None else (more.problem, more.rules)
+            kept = kept.also(Rules(rows=tuple(rows)))
+            try:
+                answer, again = self._answer(asked, kept, wider)
+            except _Stopped as stopped:
+                # The bound without these rows holds with them. Rows about further columns cannot be kept without these.
+                answer = cut_down(problem, answer, rows if more is None else [])
+                route = stopped.route.after(route)
+                return stated(problem, self.policy, self._noted(answer), route, started, TIME_LIMIT, columns)
+            problem, rules, columns, route = asked, kept, wider, again.after(route)
         return stated(problem, self.policy, answer, route, started, columns=columns)
 
+    def _limit(self, problem: AllocationProblem) -> TimeLimit:
+        """When the search is to stop, so that there is time left to say what is known by then."""
+        seconds = self.time_limit_seconds
+        return NO_LIMIT if seconds is None else TimeLimit(seconds - min(seconds / 2, CLOSING_SECONDS * problem.throughputs.size))
+
     def _answer(self, problem: AllocationProblem, rules: Rules, columns: TwoKinds | PairColumns | None) -> tuple[Answer, Route]:
-        """Return the first proven answer under these rules, and how it was found."""
+        """Return the first proven answer under these rules, and how it was found. Raises `_Stopped` when the time limit ends it."""
         failed: list[str] = []
         for attempt in self._attempts(problem, rules, columns if isinstance(columns, PairColumns) else None):
+            jobs, kept = attempt.jobs(), None
             before = attempt.solver.programs, attempt.solver.iterations
             try:
-                answer = _proven(problem, self.policy, attempt, rules)
+                if rules:
+                    kept = self.policy.check_rules(jobs, attempt.solver)
+                self._kept.limit.check()
+                answer = _proven(problem, self.policy, self.policy.view(jobs), attempt, rules)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
                 logger.debug("%s: no proven answer, the next route is tried: %s", self.policy.label, failed[-1])
                 last = error
                 continue
+            except TimeLimitReached as reached:
+                found = reached.fractions if kept is None else (*reached.fractions, kept)
+                if attempt.tolerance:
+                    exact = classes_of(problem, self.policy.name, self.policy.reads)
+                    found, jobs = tuple(jobs.spread(each)[exact.rows] for each in found), exact
+                route = _route(len(jobs), None, attempt, before, failed)
+                raise _Stopped(self.policy.view(jobs), found, reached.prices, route) from None
             if answer is not None:
-                return answer, _route(answer, attempt, before, failed)
+                return answer, _route(answer.classes, answer.decision.algorithm, attempt, before, failed)
         raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
+
+    def _noted(self, answer: Answer) -> Answer:
+        """The answer with a note that the time limit has ended the solve."""
+        gap = answer.proof.gap
+        if gap is None:
+            text = "how far this allocation is from optimal is not known"
+        elif gap <= GAP_TOLERANCE:
+            text = "the objective is optimal, but not what comes after it, such as the most throughput with the same objective"
+        else:
+            text = f"value and proven bound differ by {gap:.2%} of the larger of them"
+        note = f"the time limit of {self.time_limit_seconds:g} s was reached; {text}"
+        return replace(answer, decision=replace(answer.decision, notes=(note, *answer.decision.notes)))
 
     def _attempts(self, problem: AllocationProblem, rules: Rules, columns: PairColumns | None) -> Iterator[Attempt]:
         """The ways to an answer, the quickest first, each safer than the one before; columns: of jobs that share GPUs."""
@@ -192,9 +258,10 @@ class Solver(Synchronized):
             near = merged(problem, self.merge_tolerance)
             yield Attempt("merged", lambda: classes_of(near, name, reads), self._kept, self.merge_tolerance)
         yield Attempt("classes", classes, self._kept)
-        yield Attempt("classes", classes, LinearSolver(Algorithm.INTERIOR_POINT))
+        limit = self._kept.limit
+        yield Attempt("classes", classes, LinearSolver(Algorithm.INTERIOR_POINT, limit))
         if problem.num_jobs <= MOST_SEPARATE_JOBS:
-            yield Attempt("none", separate, LinearSolver())
+            yield Attempt("none", separate, LinearSolver(limit=limit))
 
 
 @dataclass(frozen=True)
@@ -207,12 +274,26 @@ class Attempt:
     tolerance: float = 0.0
 
 
-def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules: Rules) -> Answer | None:
-    """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails."""
-    jobs = attempt.jobs()
-    if rules:
-        policy.check_rules(jobs, attempt.solver)
-    jobs = policy.view(jobs)
+class _Stopped(Exception):  # noqa: N818
+    """The time limit has ended an attempt.
+
+    Args:
+        jobs: The classes as the policy sees them.
+        fractions: Candidates for an allocation, each (G, K).
+        prices: Dual prices.
+        route: How far it came.
+    """
+
+    def __init__(self, jobs: JobClasses, fractions: tuple[Floats, ...], prices: tuple[Prices, ...], route: Route) -> None:
+        super().__init__()
+        self.jobs, self.fractions, self.prices, self.route = jobs, fractions, prices, route
+
+
+def _proven(problem: AllocationProblem, policy: Policy, jobs: JobClasses, attempt: Attempt, rules: Rules) -> Answer | None:
+    """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.
+
+    jobs: the classes as the policy sees them.
+    """
     if isinstance(jobs.columns, PairColumns) and isinstance(policy, PackingPolicy):
         decision = policy.decide_shared(jobs.columns)
     else:
@@ -228,7 +309,9 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules:
         proof = evidence.proof_by_class(by_class, evidence.broken(times))
     else:
         exact = policy.view(classes_of(problem, policy.name, policy.reads))
-        certificate = policy.certificate(exact, decision)
+        if decision.certificate is None or isinstance(decision.certificate, Stages):
+            return None
+        certificate = policy.best_of(exact, [jobs.spread(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
         if certificate is None:
             return None
         # Throughputs that are off by tolerance/2 change optimum and answer by about as much each.
@@ -238,10 +321,11 @@ def _proven(problem: AllocationProblem, policy: Policy, attempt: Attempt, rules:
     return Answer(decision, times, len(jobs), evidence, proof)
 
 
-def _route(answer: Answer, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:
+def _route(classes: int, algorithm: str | None, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:
+    """How an attempt went. algorithm: what found the answer, where it is not the attempt's solver."""
     programs, iterations = attempt.solver.programs - before[0], attempt.solver.iterations - before[1]
-    algorithm = answer.decision.algorithm or (str(attempt.solver.algorithm) if programs else None)
-    return Route(attempt.reduction, answer.classes, algorithm, programs, iterations, tuple(failed))
+    used = algorithm or (str(attempt.solver.latest) if programs else None)
+    return Route(attempt.reduction, classes, used, programs, iterations, tuple(failed))
 
 
 def _log(allocation: Allocation) -> None:

@@ -13,9 +13,10 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.levels import Levels
 from gavel_py.program import Program
 from gavel_py.proof import Prices, within_capacity
-from gavel_py.solver import LinearSolver
+from gavel_py.solver import COMPILE_SECONDS, LinearSolver
+from gavel_py.time_limit import TimeLimitReached
 
-__all__ = ["ChargedCertificate", "find_charged_level"]
+__all__ = ["ChargedCertificate", "PricedChargedLevel", "find_charged_level"]
 
 Floats = NDArray[np.float64]
 
@@ -75,6 +76,42 @@ class ChargedCertificate:
         return Prices(self.program.prices(solution), self.program.limit_duals(solution))
 
 
+@dataclass(frozen=True)
+class PricedChargedLevel:
+    """Bounds a level less penalties at any prices: by the best level, since penalties only make it worse.
+
+    program: not solved; it knows the penalties.
+    """
+
+    levels: Levels
+    program: Program
+    prices: Prices
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.program.jobs
+
+    def value(self, fractions: Floats) -> float:
+        """Return the level that (G, K) time fractions reach, made worse by what is lost."""
+        throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
+        return self.levels.reached(throughputs) + self.levels.worse * self.program.value(self.program.penalty, fractions)
+
+    def bound(self) -> float:
+        """Return a bound on it that no valid allocation can beat."""
+        return self.levels.affordable(self.levels.alone, self.prices)
+
+    def scale(self, fractions: Floats) -> float:
+        """Return by how much the level would get worse with half the throughputs, and what is lost."""
+        throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
+        spread = abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
+        return spread + abs(self.program.value(self.program.penalty, fractions))
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices."""
+        return self.prices
+
+
 def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, ChargedCertificate]:
     """Return (G, K) the time fractions with the best level less penalties, and their certificate.
 
@@ -86,7 +123,11 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
     for _ in range(MOST_CUTS):
         needs = levels.needs(level)
         cuts.append((level, needs, np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)))
-        program, gain = _program(levels, cuts, solver)
+        try:
+            solver.limit.check(COMPILE_SECONDS * len(cuts) * levels.jobs.throughputs.size)
+            program, gain = _program(levels, cuts, solver)
+        except TimeLimitReached as reached:
+            raise TimeLimitReached(None, (*reached.fractions, best), reached.prices) from None
         certificate = ChargedCertificate(levels, program, level)
         fractions = within_capacity(levels.jobs, program.fractions_of(program.solution))
         if levels.worse * certificate.value(fractions) < least:

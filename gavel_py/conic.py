@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.program import Program
-from gavel_py.proof import gap, within_capacity
-from gavel_py.solver import ConicProgram, LinearSolver
+from gavel_py.proof import Prices, gap, within_capacity
+from gavel_py.solver import COMPILE_SECONDS, CONES_SECONDS, ConicProgram, LinearSolver
 from gavel_py.tangents import ConcaveCertificate, tangent
+from gavel_py.time_limit import TimeLimitReached
 
 __all__ = ["ALGORITHM", "maximize_concave"]
 
@@ -46,18 +47,23 @@ def maximize_concave(
 
     enough: a gap with which no better answer is looked for.
 
-    Raises `SolverError` where no answer is found.
+    Raises `SolverError` where no answer is found, `TimeLimitReached` with the best one found by then.
     """
+    solver.limit.check(CONES_SECONDS * len(program.rows))
     search, cones = _Search(program, objective, solver, sign), program.cones(objective)
     with np.errstate(all="ignore"):
-        for step in STEPS:
-            search.try_cones(cones, step)
-            while search.gap > enough and search.try_newton():
-                pass
-            logger.debug("cones with steps of %g, then Newton's method: gap %.1e", step, search.gap)
-            if search.gap <= enough:
-                break
-        return search.result()
+        try:
+            for step in STEPS:
+                search.try_cones(cones, step)
+                while search.gap > enough and search.try_newton():
+                    pass
+                logger.debug("cones with steps of %g, then Newton's method: gap %.1e", step, search.gap)
+                if search.gap <= enough:
+                    break
+            return search.result()
+        except TimeLimitReached as reached:
+            fractions, prices = search.known
+            raise TimeLimitReached(None, reached.fractions + fractions, reached.prices + prices) from None
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,12 @@ class _Search:
         """The gap of the best answer."""
         return np.inf if self._best is None else self._best.gap
 
+    @property
+    def known(self) -> tuple[tuple[Floats, ...], tuple[Prices, ...]]:
+        """The best answer and its prices, as far as there are any."""
+        fractions = () if self._best is None else (self._best.fractions,)
+        return fractions, () if self._proven is None else (self._proven[1].scarcity,)
+
     def try_cones(self, cones: ConicProgram, step: float) -> None:
         """Solve with steps of this length."""
         try:
@@ -98,6 +110,7 @@ class _Search:
             return False
         self._value(before)
         try:
+            self._solver.limit.check(CONES_SECONDS * len(self._program.rows))
             model = self._program.cones(tangent(self._objective, bent=True))
             self._consider(self._between(before, self._solved(model, STEPS[0])))
         except SolverError:
@@ -112,7 +125,7 @@ class _Search:
 
     def _solved(self, cones: ConicProgram, step: float) -> _Answer:
         """The answer of the conic solver without dust."""
-        self._solver.iterations += cones.solve(step)
+        self._solver.iterations += cones.solve(step, self._solver.limit)
         self._solver.programs += 1
         fractions = self._program.answered
         speeds = fractions * self._program.jobs.throughputs
@@ -145,6 +158,7 @@ class _Search:
         self._proven = None
         self._value(answer)
         above = tangent(self._objective)
+        self._solver.limit.check(COMPILE_SECONDS * len(self._program.rows))
         self._program.compile(cp.Maximize(above), self._program.rules)
         if self._own:
             self._program.check_bounded()

@@ -14,6 +14,7 @@ from gavel_py.errors import SolverError
 from gavel_py.levels import Levels
 from gavel_py.proof import Prices
 from gavel_py.solver import LinearSolver, Solution
+from gavel_py.time_limit import TimeLimitReached
 
 __all__ = ["FactorProgram"]
 
@@ -52,13 +53,19 @@ class FactorProgram:
     def solve(self, slots: Slots, solver: LinearSolver, name: str = "level") -> None:
         """Find the least factor for these slots; name: that of the basis."""
         self.slots = slots
-        if self._is_solved:
-            limits = self._program.program.limits.copy()
-            limits[self._program.own_rows] = -self._shares(slots)
-            limits[self._program.time_rows] = self._time_limits(slots)
-            self._program.solve_with(limits, solver, name)
-        else:
-            self._program.solve(solver, name)
+        try:
+            if self._is_solved:
+                limits = self._program.program.limits.copy()
+                limits[self._program.own_rows] = -self._shares(slots)
+                limits[self._program.time_rows] = self._time_limits(slots)
+                self._program.solve_with(limits, solver, name)
+            else:
+                self._program.solve(solver, name)
+        except TimeLimitReached as reached:
+            if reached.solution is None:
+                raise
+            fractions = self._times(reached.solution)[slots.of]
+            raise TimeLimitReached(reached.solution, (fractions,), (self._prices(reached.solution),)) from None
         self._is_solved = True
 
     def _time_limits(self, slots: Slots) -> Floats:
@@ -75,7 +82,10 @@ class FactorProgram:
     @property
     def prices(self) -> Prices:
         """What is scarce; capacities and limits are worth 1 in all unless nothing is needed."""
-        solution, capacities = self._program.solution, self.chambers.jobs.capacities
+        return self._prices(self._program.solution)
+
+    def _prices(self, solution: Solution) -> Prices:
+        capacities = self.chambers.jobs.capacities
         prices = Prices(self._program.prices(solution), self._program.limit_duals(solution))
         worth = float(prices.gpus @ capacities + prices.limits @ self.chambers.jobs.limits_grow)
         return prices.scaled(1 / worth) if worth > 0 else Prices(np.full(len(capacities), 1 / capacities.sum()), prices.limits)

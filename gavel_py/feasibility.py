@@ -19,6 +19,7 @@ from gavel_py.solver import LinearSolver
 
 __all__ = ["check_rules"]
 
+Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Item = TypeVar("Item")
@@ -26,23 +27,28 @@ Item = TypeVar("Item")
 ROUNDING = 1e-9
 
 
-def check_rules(jobs: JobClasses, solver: LinearSolver) -> None:
-    """Raise `ConflictError` if no valid allocation keeps all rules of these jobs, naming some that cannot hold together.
+def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
+    """Return (G, K) time fractions of a valid allocation that keeps all rules of these jobs.
+
+    Raises `ConflictError` if there is none, naming some rules that cannot hold together.
 
     Any one of those named could be left out, and the others of the list would hold. What is asked of a job must be possible for
     the job alone.
     """
-    if not _can_hold(jobs, solver):
+    found = _kept_by(jobs, solver)
+    if found is None:
         raise ConflictError(_smallest_conflict(jobs), alone=False)
+    return found
 
 
-def _can_hold(jobs: JobClasses, solver: LinearSolver) -> bool:
-    """Whether GPUs and limits need not be multiplied for all rules to hold."""
+def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
+    """An allocation that keeps all rules, None where GPUs and limits would have to be multiplied for that."""
     chambers = Chambers(jobs)
-    slots = chambers.slots(np.minimum(jobs.floors, jobs.fastest))
+    needs = np.minimum(jobs.floors, jobs.fastest)
+    slots = chambers.slots(needs)
     program = FactorProgram(chambers, slots)
     program.solve(slots, solver)
-    return program.factor <= 1 + ROUNDING
+    return chambers.expand(slots, program.times, needs) if program.factor <= 1 + ROUNDING else None
 
 
 def _smallest_conflict(jobs: JobClasses) -> list[str]:
@@ -53,7 +59,7 @@ def _smallest_conflict(jobs: JobClasses) -> list[str]:
     rules, needed = items.rules_of(conflict)
     names = [items.name(item) for item in sorted(conflict)]  # limits, of which there are few, stand before throughputs
     bans = sorted(_bans(jobs, needed), key=lambda ban: ban.name in names)  # those of rules that are named already are left out last
-    bans = _without_needless(bans, lambda fewer: _can_hold(_banned(jobs, rules, fewer), LinearSolver()))
+    bans = _without_needless(bans, lambda fewer: _kept_by(_banned(jobs, rules, fewer), LinearSolver()) is not None)
     limits = sum(item < items.num_limits for item in conflict)
     return list(dict.fromkeys([*names[:limits], *(ban.name for ban in bans), *names[limits:]]))
 

@@ -13,8 +13,9 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.level_search import BestLevel, find_best_level
 from gavel_py.levels import Levels
 from gavel_py.solver import LinearSolver
+from gavel_py.time_limit import TimeLimitReached
 
-__all__ = ["Filled", "Rise", "Shares", "fill"]
+__all__ = ["Filled", "Rise", "Shares", "fill", "first_stop_of"]
 
 Floats = NDArray[np.float64]
 
@@ -64,8 +65,7 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
     """
     units = jobs.equal_share / jobs.num_gpus  # steps/s per unit of service
     reached, tops, base = np.zeros(len(jobs)), jobs.fastest, 0.0
-    alone = _FirstStop(name, shares.rise(tops / units), reached, units, tops, base)
-    first_stop = Levels(alone, jobs, given=0.0)
+    first_stop = first_stop_of(jobs, shares, name)
     levels: list[Levels] = []
     found: list[BestLevel] = []
     while True:
@@ -73,7 +73,12 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
         if not rise.most > 0:
             return Filled(tuple(levels), tuple(found), first_stop)
         step = Levels(_Step(name, rise, reached, units, tops, base), jobs, given=base)
-        best = find_best_level(step, solver, efficiency=False, shadow_prices=not found)
+        try:
+            best = find_best_level(step, solver, efficiency=False, shadow_prices=not found)
+        except TimeLimitReached:
+            if not found:
+                raise
+            raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
         levels.append(step)
         found.append(best)
         # What rules promise a job beyond its level (`Levels.needs`) is no level: it waits there until the others have caught up.
@@ -81,6 +86,13 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
         tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
         if best.level < step.alone and np.array_equal(tops, before) and (reached < tops * (1 - STOPPED)).any():
             raise SolverError(f"at level {best.level:.9g} nobody can rise, and prices do not tell who is to stay there")
+
+
+def first_stop_of(jobs: JobClasses, shares: Shares, name: str) -> Levels:
+    """Return the first level as a demand that ends where one job stops (`Filled.first_stop`)."""
+    units = jobs.equal_share / jobs.num_gpus
+    alone = _FirstStop(name, shares.rise(jobs.fastest / units), np.zeros(len(jobs)), units, jobs.fastest, 0.0)
+    return Levels(alone, jobs, given=0.0)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,11 @@ class Levels:
         for throughputs in (jobs.fastest, jobs.fastest / 2) if given is None else ():
             self._check_inverse(throughputs)
 
+    def equal_prices(self) -> Prices:
+        """Return the same price for every GPU, all of them together worth 1; limits are free."""
+        capacities = self.jobs.capacities
+        return Prices(np.full(len(capacities), 1 / capacities.sum()), np.zeros(len(self.chambers.one.limits[1])))
+
     def reached(self, throughputs: Floats) -> float:
         """Return the worst level of any job with these (G,) throughputs per job."""
         levels = self._level(throughputs)

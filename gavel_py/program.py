@@ -13,13 +13,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gavel_py.allocation_program import AllocationProgram
-from gavel_py.errors import InputError, UnboundedError
+from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.job_classes import JobClasses
 from gavel_py.locking import Lock
 from gavel_py.penalties import penalty_of
 from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME
 from gavel_py.proof import priced_bound
-from gavel_py.solver import ConicProgram, LinearSolver, Slices, Solution, compiled, solved_once
+from gavel_py.solver import COMPILE_SECONDS, ConicProgram, LinearSolver, Slices, Solution, compiled, solved_once
 
 __all__ = ["Program", "check_objective"]
 
@@ -131,6 +131,7 @@ class Program(AllocationProgram):
 
     def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
         """Solve for the best valid allocation that keeps the rules and return it, (G, K)."""
+        solver.limit.check(COMPILE_SECONDS * len(self.rows))
         self.compile_best(objective)
         solution = self.solve(solver, "sum")
         for variable in self.own_variables(objective):
@@ -272,22 +273,39 @@ class Program(AllocationProgram):
         slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
         return self.matrix_of(slopes[self.program.columns[PARTS]] / self._matrices.sizes / self.jobs.counts[self.rows])
 
-    def linear_bound(self, objective: cp.Expression, prices: Floats) -> float:
-        """Return an upper bound on an objective that is linear in the time fractions, at any prices >= 0."""
-        constant, gains = self.linear_parts(objective)
-        return constant + priced_bound(self.jobs, gains, prices)
-
     def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
         """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
-        constant, slopes = self._slopes(objective)
-        return constant, self.matrix_of(slopes / self._matrices.sizes / self.jobs.counts[self.rows])
+        return self.tangent_plane(objective, np.zeros(self.jobs.throughputs.shape))
 
-    def _slopes(self, objective: cp.Expression) -> tuple[float, Floats]:
-        """A linear objective as a constant, and what each part is worth."""
-        with self._valuing.held:
-            self._parts.value = np.zeros(len(self.rows))
-            slope = objective.grad.get(self._parts, self._parts.value)  # a plain number where there is one variable only
-            return float(objective.value), np.ravel(slope.toarray() if sp.issparse(slope) else slope)
+    def tangent_plane(self, objective: cp.Expression, fractions: Floats) -> tuple[float, Floats]:
+        """Return a and (G, K) gains such that a + Σ_g n_g Σ_j gain_gj x_gj is nowhere below a concave objective, and touches it at
+        these (G, K) time fractions; at a kink, one of several such planes. Variables of its own are those of the optimum there.
+
+        Raises `SolverError` where the objective has no slope, `InputError` where it has curves and variables of its own.
+        """
+        sizes = self._matrices.sizes
+        at = fractions[self.rows, self.columns] / sizes
+        constant, slopes = self._slopes_of_own(objective, at) if self.own_variables(objective) else self._slopes(objective, at)
+        return constant, self.matrix_of(slopes / sizes / self.jobs.counts[self.rows])
+
+    def _slopes(self, objective: cp.Expression, parts: Floats | None = None) -> tuple[float, Floats]:
+        """The tangent plane of an objective as a constant, and what each part is worth; `parts`: where, if that matters."""
+        with self._valuing.held, np.errstate(all="ignore"):
+            self._parts.value = np.zeros(len(self.rows)) if parts is None else parts
+            slope = objective.grad.get(self._parts, np.zeros(len(self.rows)))
+            if slope is None:
+                raise SolverError("the objective has no slope at these time fractions")
+            slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)  # a plain number where there is one variable only
+            return float(objective.value) - float(slopes @ self._parts.value), slopes
+
+    def _slopes_of_own(self, objective: cp.Expression, parts: Floats) -> tuple[float, Floats]:
+        """`_slopes` of an objective with variables of its own, which then have their best values for these parts."""
+        fixed = self._parts == parts
+        solution = solved_once(compiled(cp.Problem(cp.Maximize(objective), [fixed])))
+        for variable in self.own_variables(objective):
+            variable.value = solution.values[solution.program.columns[variable.id]].reshape(variable.shape, order="F")
+        slopes = solution.duals[solution.program.rows[fixed.id]]
+        return -solution.value - float(slopes @ parts), slopes
 
     def seen_as(self, jobs: JobClasses) -> Program:
         """Return the same program for a policy that sees other throughputs of the same classes."""

@@ -208,14 +208,13 @@ class Evidence:
             return Proof(broken, value, value, None if value is None else 0.0)
         value, bound, scale = _found(self.certificate, fractions)
         main = self.certificate
-        stages = tuple(_stage_proof(stage, fractions) for stage in main.stages) if isinstance(main, Stages) else ()
+        stages = tuple(self._stage_proof(stage, fractions) for stage in main.stages) if isinstance(main, Stages) else ()
         accepted = self.accepted_gap + (main.stages[main.main].tolerance if isinstance(main, Stages) else 0.0)
         return Proof(broken, value, bound, gap(value, bound, scale), accepted, stages, scale)
 
-
-def _stage_proof(stage: Stage, fractions: Floats) -> StageProof:
-    value, bound, scale = _found(stage.certificate, fractions)
-    return StageProof(stage.name, value, bound, gap(value, bound, scale), GAP_TOLERANCE + stage.tolerance, scale)
+    def _stage_proof(self, stage: Stage, fractions: Floats) -> StageProof:
+        value, bound, scale = _found(stage.certificate, fractions)
+        return StageProof(stage.name, value, bound, gap(value, bound, scale), self.accepted_gap + stage.tolerance, scale)
 
 
 def _found(certificate: Certificate, fractions: Floats) -> tuple[float, float, float]:
@@ -249,15 +248,20 @@ def gap(value: float, bound: float, scale: float = 0.0) -> float:
     return abs(bound - value) / max(abs(value), abs(bound), scale, 1e-300)
 
 
-def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats) -> float:
+def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats, least: Floats | None = None) -> float:
     """Return an upper bound on max Σ_g n_g Σ_j G_gj x_gj over all valid allocations, for any prices p >= 0.
 
     Weak duality: GPUs cost p_j, every job buys its best time, and the GPUs are paid for:
     Σ_j p_j c_j + Σ_g n_g max(0, max_j (G_gj - s_g p_j)), the inner maximum over the types where a job can run.
     gains: (G, K) per job; prices: (K,) per GPU. The second term matters even when all prices are 0 (one job bounds all).
+    least: (G,) throughputs that jobs must have in the allocations that are counted, so that a job's best time is that with these.
     """
-    surplus = np.where(jobs.runnable, gains - jobs.num_gpus[:, None] * prices, 0.0)
-    return float(prices @ jobs.capacities + jobs.counts @ surplus.max(axis=1, initial=0.0))
+    surplus = gains - jobs.num_gpus[:, None] * prices
+    if least is None or not least.any():
+        best = np.where(jobs.runnable, surplus, 0.0).max(axis=1, initial=0.0)
+    else:
+        best = -CheapestMix(jobs.throughputs, jobs.runnable, -surplus).costs(np.ones(len(jobs), dtype=np.int64), least)
+    return float(prices @ jobs.capacities + jobs.counts @ best)
 
 
 def within_capacity(jobs: JobClasses, fractions: Floats) -> Floats:

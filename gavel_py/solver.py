@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from gavel_py.bases import KeptBasis
 from gavel_py.errors import InputError, SolverError, UnboundedError
+from gavel_py.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -68,6 +68,14 @@ FEW_ROWS = 2_000
 """Programs of this size are done in milliseconds, in which a thread to watch for Ctrl-C would cost more than it is worth."""
 
 LOGGED = "%d rows, %d columns, %d non-zeros: %s, %s after %d iterations, %.3f s"
+
+MANY_ROWS = 20_000
+"""Programs of this size are solved by interior point and crossover where the simplex method would start from a corner that is not
+dual feasible: its first iterations then take most of the time, and can not be stopped."""
+
+COMPILE_SECONDS, CONES_SECONDS = 3e-6, 1e-5
+"""About how long cvxpy takes per variable to compile a linear program, and a conic one with what Clarabel prepares. Neither can be
+stopped, so with a time limit they only start if there is as much time left."""
 
 INSIDE = 1e-7
 """A value farther than this from its bound is off it for sure."""
@@ -175,14 +183,15 @@ class ConicProgram:
         self._costs = costs / size
         self._squares = None if squares is None else squares / size
 
-    def solve(self, step: float) -> int:
+    def solve(self, step: float, limit: TimeLimit = NO_LIMIT) -> int:
         """Solve, leave the answer in cvxpy's variables, and return the number of iterations.
 
         step: the part of the way to the border of the cones that an iteration goes at most; the shorter, the more precise.
 
-        Raises `SolverError` when Clarabel ends without any answer, `UnboundedError` where it says that there is no best one.
+        Raises `SolverError` when Clarabel ends without any answer, `UnboundedError` where it says that there is no best one,
+        `TimeLimitReached` when the limit ends it.
         """
-        found = self._run(step)
+        found = self._run(step, limit)
         solution = self._chain.invert(found, self._inverse)
         if not solution.primal_vars:
             error = UnboundedError if str(found.status) == "DualInfeasible" else SolverError
@@ -191,22 +200,17 @@ class ConicProgram:
             variable.save_value(solution.primal_vars[variable.id])
         return int(found.iterations)
 
-    def _run(self, step: float) -> Any:
-        """Run Clarabel, which Ctrl-C stops at its next iteration."""
+    def _run(self, step: float, limit: TimeLimit) -> Any:
+        """Run Clarabel, which Ctrl-C and the time limit stop at its next iteration."""
         solver, stop = self._solver(step), threading.Event()
         if hasattr(solver, "set_termination_callback"):  # Clarabel before 0.11 ends when it ends
             solver.set_termination_callback(lambda _: stop.is_set())
-        with ThreadPoolExecutor(max_workers=1) as worker:
-            running = worker.submit(solver.solve)
-            try:
-                return running.result()
-            except KeyboardInterrupt:
-                stop.set()
+        try:
+            return run_stoppable(solver.solve, stop.set, limit)
+        except BaseException as error:  # a panic of Clarabel's is no Exception
+            if type(error).__name__ != "PanicException":
                 raise
-            except BaseException as error:  # a panic of Clarabel's is no Exception
-                if type(error).__name__ != "PanicException":
-                    raise
-                raise SolverError(f"Clarabel gave up: {error}") from None
+            raise SolverError(f"Clarabel gave up: {error}") from None
 
     def _solver(self, step: float) -> Any:
         import clarabel
@@ -227,13 +231,16 @@ class LinearSolver:
 
     A basis is kept by the keys of its columns and rows, so that it also serves a program in which some have come or gone:
     those that are new start outside. programs: how many were solved; iterations: simplex or interior-point, in all;
-    prices: (K,) of the GPUs, for whoever solves the next problem to start from.
+    prices: (K,) of the GPUs, for whoever solves the next problem to start from; limit: when to stop; latest: the algorithm of the
+    latest program.
     """
 
     algorithm: Algorithm = Algorithm.SIMPLEX
+    limit: TimeLimit = NO_LIMIT
     programs: int = 0
     iterations: int = 0
     prices: Floats | None = None
+    latest: Algorithm = Algorithm.SIMPLEX
     _highs: Any = None
     _bases: dict[str, KeptBasis] = field(default_factory=dict)
     _scale: float = 1.0
@@ -245,22 +252,33 @@ class LinearSolver:
         feasible: the name of another basis to start from; it must be feasible in this program, and the primal simplex method,
         which then is the better one, goes on from it.
 
-        Raises `SolverError` when HiGHS ends with any status but optimal.
+        Raises `SolverError` when HiGHS ends with any status but optimal, `TimeLimitReached` when the limit ends it: the basis
+        reached by then is kept too, and the next solve goes on from it.
         """
+        self.limit.check()
         highs = self._ready()
         self._load(program)
         start = feasible or name
-        if start in self._bases and self.algorithm is Algorithm.SIMPLEX:
+        algorithm = self.algorithm
+        if start in self._bases and algorithm is Algorithm.SIMPLEX:
             highs.setBasis(self._bases[start].on(columns, rows))
         else:
             highs.clearSolver()  # the basis of another program with this matrix is no good start
+            if len(program.limits) > MANY_ROWS and (program.costs < 0).any():
+                algorithm = Algorithm.INTERIOR_POINT
+        self._set_algorithm(algorithm)
         highs.setOptionValue("simplex_strategy", PRIMAL if start == feasible else DUAL)
-        solution = self._run()
+        try:
+            solution = self._run()
+        except TimeLimitReached:
+            if self._highs is not None and highs.getBasis().valid:
+                self._bases[name] = KeptBasis(highs.getBasis(), columns, rows)
+            raise
         self._bases[name] = KeptBasis(highs.getBasis(), columns, rows)
         return solution
 
     def solve_first(self, program: LinearProgram) -> Solution:
-        """Solve a program from no basis, and keep none. Raises `SolverError` as `solve`."""
+        """Solve a program from no basis, and keep none. Raises as `solve`."""
         self._ready()
         self._load(program)
         return self._run()
@@ -269,9 +287,11 @@ class LinearSolver:
         """Solve the last program with other limits, starting where it ended; keep: keep the new basis under this name."""
         if self._loaded is None:
             raise RuntimeError("again() needs a program that solve() has solved")
+        self.limit.check()
         program = replace(self._loaded, limits=limits)
         self._change_rows(program, np.flatnonzero(limits != self._loaded.limits).astype(np.int32))
         self._loaded = program
+        self._set_algorithm(self.algorithm)
         self._highs.setOptionValue("simplex_strategy", DUAL)
         solution = self._run()
         if keep is not None:
@@ -315,9 +335,15 @@ class LinearSolver:
             import highspy
 
             self._highs = highspy.Highs()
-            for name, value in (OPTIONS | ALGORITHMS[self.algorithm]).items():
+            for name, value in OPTIONS.items():
                 self._highs.setOptionValue(name, value)
+            self._set_algorithm(self.algorithm)
         return self._highs
+
+    def _set_algorithm(self, algorithm: Algorithm) -> None:
+        self.latest = algorithm
+        for name, value in ALGORITHMS[algorithm].items():
+            self._highs.setOptionValue(name, value)
 
     def _run(self) -> Solution:
         program = self._loaded
@@ -328,6 +354,8 @@ class LinearSolver:
             if presolve is not None:  # once more, without the old basis
                 self._highs.clearSolver()
                 self._highs.setOptionValue("presolve", presolve)
+            # HiGHS counts all of its runs.
+            self._highs.setOptionValue("time_limit", self._highs.getRunTime() + self.limit.remaining)
             if len(program.limits) <= FEW_ROWS:
                 self._run_here()
             else:
@@ -336,16 +364,19 @@ class LinearSolver:
             self.iterations += max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
             status = self._highs.getModelStatus().name.removeprefix("k").lower()
             size, iterations, seconds = program.matrix.shape, self.iterations - before, time.perf_counter() - started
-            logger.debug(LOGGED, *size, program.matrix.nnz, self.algorithm, status, iterations, seconds)
-            if status == "optimal":
+            logger.debug(LOGGED, *size, program.matrix.nnz, self.latest, status, iterations, seconds)
+            if status in ("optimal", "timelimit"):
                 break
         self._highs.setOptionValue("presolve", OPTIONS["presolve"])
-        if status != "optimal":
+        if status not in ("optimal", "timelimit"):
             raise SolverError(f"HiGHS ended with status {status!r}, not optimal; there is no allocation")
         answer = self._highs.getSolution()
         duals = -np.array(answer.row_dual) * self._scale
         duals[program.equalities :] = np.maximum(0.0, duals[program.equalities :])
-        return Solution(program, np.array(answer.col_value), duals)
+        found = Solution(program, np.array(answer.col_value), duals)
+        if status == "timelimit":
+            raise TimeLimitReached(found if answer.value_valid and answer.dual_valid else None)
+        return found
 
     def _run_here(self) -> None:
         """Run HiGHS on this thread."""
@@ -358,18 +389,15 @@ class LinearSolver:
             highs.setOptionValue("threads", OPTIONS["threads"])
 
     def _run_interruptibly(self) -> None:
-        """Run HiGHS so that Ctrl-C stops it at once instead of after the solve."""
+        """Run HiGHS so that Ctrl-C and the time limit end the wait for it at once."""
         highs = self._highs
         highs.HandleUserInterrupt = True
-        with ThreadPoolExecutor(max_workers=1) as worker:
-            running = worker.submit(highs.run)
-            try:
-                running.result()
-            except KeyboardInterrupt:
-                highs.cancelSolve()
-                self._highs = self._loaded = None  # what has been told to stop stays stopped: the next solve begins anew
-                self._bases.clear()
-                raise
+        try:
+            run_stoppable(highs.run, highs.cancelSolve, self.limit)
+        except (KeyboardInterrupt, TimeLimitReached):
+            self._highs = self._loaded = None  # it may still be running, so the next solve begins anew
+            self._bases.clear()
+            raise
 
 
 def solved_once(program: LinearProgram) -> Solution:

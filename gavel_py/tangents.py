@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,12 @@ import scipy.sparse as sp
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
-from gavel_py.errors import SolverError
+from gavel_py.errors import InputError, SolverError
 from gavel_py.job_classes import JobClasses
 from gavel_py.program import Program
-from gavel_py.proof import Prices
+from gavel_py.proof import Prices, priced_bound
 
-__all__ = ["ConcaveCertificate", "carried_over", "tangent"]
+__all__ = ["ConcaveCertificate", "PricedCertificate", "best_priced", "tangent"]
 
 Floats = NDArray[np.float64]
 
@@ -30,15 +31,13 @@ TENTH = 0.1
 class ConcaveCertificate:
     """Proves a concave objective f by its tangent f' at the answer X: f <= f' everywhere, and a linear program bounds f'.
 
-    sign: -1 where the policy's objective is the negative of f;
-    prices: (K,) for a linear tangent that is proven with the prices of another program (`Program.linear_bound`).
+    sign: -1 where the policy's objective is the negative of f.
     """
 
     program: Program
     objective: cp.Expression
     tangent: cp.Expression
     sign: float = 1.0
-    prices: Floats | None = None
 
     @property
     def jobs(self) -> JobClasses:
@@ -51,36 +50,114 @@ class ConcaveCertificate:
 
     def bound(self) -> float:
         """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
-        most = self.program.bound() if self.prices is None else self.program.linear_bound(self.tangent, self.prices)
-        return self.sign * most
+        return self.sign * self.program.bound()
 
     def scale(self, fractions: Floats) -> float:
         """Return the larger of the tangent's largest coefficient and ten times what a tenth less time for all jobs would cost.
 
         For Σ w log v, whose value may be 0, the latter is about Σ w.
         """
-        cost = abs(self.value(fractions) - self.value((1 - TENTH) * fractions)) / TENTH
-        largest = self.program.scale if self.prices is None else 0.0
-        return max(cost if np.isfinite(cost) else 0.0, largest)
+        return max(_cost_of_less(self, fractions), self.program.scale)
 
     @property
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits."""
-        if self.prices is not None:
-            return Prices(self.prices, np.zeros(0))
         solution = self.program.solution
         return Prices(self.program.prices(solution), self.program.limit_duals(solution))
 
 
-def carried_over(
-    program: Program, objective: cp.Expression, fractions: Floats, sign: float, prices: Floats
-) -> ConcaveCertificate | None:
-    """Return what proves fractions that were found for slightly different throughputs, if a linear tangent and old prices do."""
-    if program.own_variables(objective):
-        return None
-    program.value(objective, fractions)
-    above = tangent(objective)
-    return ConcaveCertificate(program, objective, above, sign, prices) if above.is_affine() else None
+@dataclass(frozen=True)
+class PricedCertificate:
+    """Bounds a concave objective f at any prices p >= 0 of GPUs, optimal or not.
+
+    f is nowhere above its tangent plane a + Σ_g n_g Σ_j G_gj x_gj at some time fractions, which is at most
+    a + `priced_bound` of G and p.
+
+    Args:
+        objective: f, and what it loses by soft constraints.
+        constant, gains: the tangent plane of f, without these losses: a and (G, K).
+        prices: (K,).
+        least: (G,) the throughputs that jobs must have by the rules.
+        sign: -1 where the policy's objective is the negative of f.
+    """
+
+    program: Program
+    objective: cp.Expression
+    constant: float
+    gains: Floats
+    prices: Floats
+    least: Floats
+    sign: float = 1.0
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.program.jobs
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+        with np.errstate(all="ignore"):
+            return self.sign * self.program.value(self.objective, fractions)
+
+    def bound(self) -> float:
+        """Return a bound on the objective that no valid allocation can beat."""
+        return self.sign * (self.constant + priced_bound(self.jobs, self.gains, self.prices, self.least))
+
+    def scale(self, fractions: Floats) -> float:
+        """Return ten times what a tenth less time for all jobs would cost where the objective is curved, else 0."""
+        return 0.0 if self.objective.is_pwl() else _cost_of_less(self, fractions)
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices; limits have none."""
+        return Prices(self.prices, np.zeros(len(self.jobs.limits[1])))
+
+
+def best_priced(
+    program: Program, objective: cp.Expression, sign: float, candidates: Sequence[Floats], prices: Sequence[Floats]
+) -> tuple[Floats, PricedCertificate | None]:
+    """Return the one of some (G, K) time fractions with the most of a concave objective, and the least bound at some prices.
+
+    The best of the prices that are the same for all GPUs is tried too. There is no certificate where the objective has no slope, or
+    both curves and variables of its own.
+    """
+    charged = objective - program.penalty if program.jobs.rules.has_penalties else objective
+    own = program.own_variables(charged)
+    values = [_value_at(program, charged, fractions, own=bool(own)) for fractions in candidates]
+    fractions, jobs = candidates[int(np.argmax(values))], program.jobs
+    try:
+        constant, gains = program.tangent_plane(objective, fractions)
+    except (SolverError, InputError):
+        return fractions, None
+    least, count = np.minimum(jobs.floors, jobs.fastest), len(jobs.capacities)
+    several = [*prices, np.full(count, _best_equal_price(jobs, gains)), np.zeros(count)]
+    best = min(several, key=lambda each: priced_bound(jobs, gains, each, least))
+    return fractions, PricedCertificate(program, charged, constant, gains, best, least, sign)
+
+
+def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, own: bool) -> float:
+    """The objective at these fractions, with the best values of its own variables; -inf where that is no number."""
+    if own:
+        try:
+            program.tangent_plane(objective, fractions)  # which finds these values
+        except (SolverError, InputError):
+            return -np.inf
+    with np.errstate(all="ignore"):
+        value = program.value(objective, fractions)
+    return value if np.isfinite(value) else -np.inf
+
+
+def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
+    """The p that bounds best where every GPU costs p: that of the last job which can be served in the order of gain per GPU."""
+    most = np.where(jobs.runnable, gains, 0.0).max(axis=1, initial=0.0) / jobs.num_gpus
+    order = np.argsort(-most, kind="stable")
+    sold = np.cumsum((jobs.counts * jobs.num_gpus)[order])
+    last = int(np.searchsorted(sold, jobs.capacities.sum()))
+    return float(most[order[last]]) if last < len(order) else 0.0
+
+
+def _cost_of_less(certificate: ConcaveCertificate | PricedCertificate, fractions: Floats) -> float:
+    cost = abs(certificate.value(fractions) - certificate.value((1 - TENTH) * fractions)) / TENTH
+    return cost if np.isfinite(cost) else 0.0
 
 
 def tangent(expression: cp.Expression, *, bent: bool = False) -> cp.Expression:

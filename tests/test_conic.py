@@ -19,6 +19,7 @@ import gavel_py as gp
 from gavel_py import conic, constraints, solver
 from gavel_py.job_classes import classes_of
 from gavel_py.tangents import tangent
+from gavel_py.time_limit import TimeLimit
 from tests.instances import Floats, best_level, best_value, crowds, problems
 
 Objective = Callable[[gp.Program], cp.Expression]
@@ -207,8 +208,8 @@ def spoilt(part: float, calls: list[float], only_first: bool) -> Any:
     """A conic solver whose answer is `part` of the right one."""
     right = solver.ConicProgram.solve
 
-    def solve(self: solver.ConicProgram, step: float) -> int:
-        iterations = right(self, step)
+    def solve(self: solver.ConicProgram, step: float, limit: TimeLimit) -> int:
+        iterations = right(self, step, limit)
         calls.append(step)
         if len(calls) == 1 or not only_first:
             for variable in self._variables:
@@ -240,9 +241,9 @@ def test_of_several_answers_the_best_is_taken(monkeypatch: pytest.MonkeyPatch) -
     problem = gp.AllocationProblem.from_arrays([[2.0, 1.0], [1.0, 3.0], [1.0, 1.0]], [1, 1])
     right, calls = solver.ConicProgram.solve, []
 
-    def all_wrong_but_one(self: solver.ConicProgram, step: float) -> int:
+    def all_wrong_but_one(self: solver.ConicProgram, step: float, limit: TimeLimit) -> int:
         calls.append(step)
-        iterations = right(self, step)
+        iterations = right(self, step, limit)
         for variable in self._variables:
             variable.save_value((1.0 if len(calls) == 2 else 0.999) * variable.value)
         return iterations

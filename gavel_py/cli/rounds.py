@@ -69,12 +69,15 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
 
 
 class Played(NamedTuple):
-    """Rounds that are to be played: how many, how long, and whether jobs share GPUs in them, with what gain at least."""
+    """Rounds that are to be played: how many, how long, whether jobs share GPUs in them, with what gain at least, and how long each
+    solve may take.
+    """
 
     number: int
     round_seconds: float
     sharing: bool = False
     min_gain: float = 1.0
+    time_limit_seconds: float | None = None
 
 
 def play(inputs: Inputs, policy: gp.Policy, rounds: Played) -> tuple[gp.RoundScheduler, list[gp.Round]]:
@@ -87,6 +90,7 @@ def play(inputs: Inputs, policy: gp.Policy, rounds: Played) -> tuple[gp.RoundSch
         whole_gangs=inputs.whole_gangs,
         sharing=rounds.sharing,
         min_gain=rounds.min_gain,
+        time_limit_seconds=rounds.time_limit_seconds,
     )
     for job in inputs.jobs:
         scheduler.submit(job)

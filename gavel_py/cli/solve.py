@@ -40,6 +40,12 @@ MOST_STAGES = 10
     help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
 )
 @click.option(
+    "--time-limit-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Return the best allocation known after this time, and how far from optimal it may be [no limit].",
+)
+@click.option(
     "--what-if",
     multiple=True,
     metavar="CHANGE",
@@ -48,7 +54,13 @@ MOST_STAGES = 10
 @sharing_option
 @min_gain_option
 def command(
-    request: Request, num_rounds: int, merge_tolerance: float, what_if: tuple[str, ...], sharing: bool, min_gain: float | None
+    request: Request,
+    num_rounds: int,
+    merge_tolerance: float,
+    time_limit_seconds: float | None,
+    what_if: tuple[str, ...],
+    sharing: bool,
+    min_gain: float | None,
 ) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
@@ -76,8 +88,9 @@ def command(
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = [(change, change.applied(problem)) for change in changes]
-        rounds = Played(num_rounds, request.round_seconds, sharing, least)
-        results = [_result(inputs, problem, policy, rounds, seconds, merge_tolerance, others) for policy in policies]
+        rounds = Played(num_rounds, request.round_seconds, sharing, least, time_limit_seconds)
+        solvers = [gp.Solver(policy, merge_tolerance=merge_tolerance, time_limit_seconds=time_limit_seconds) for policy in policies]
+        results = [_result(inputs, problem, solver, rounds, seconds, others) for solver in solvers]
     if request.form == "json":
         documents = [result.document for result in results]
         emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
@@ -102,14 +115,12 @@ class Result:
 def _result(
     inputs: Inputs,
     problem: gp.AllocationProblem,
-    policy: gp.Policy,
+    solver: gp.Solver,
     rounds_to_play: Played,
     seconds: dict[str, float],
-    merge_tolerance: float,
     others: list[tuple[Change, gp.AllocationProblem]],
 ) -> Result:
-    solver = gp.Solver(policy, merge_tolerance=merge_tolerance)
-    allocation = solver.solve(problem)
+    policy, allocation = solver.policy, solver.solve(problem)
     document = allocation.to_dict()
     document["seconds"] |= seconds
     if not rounds_to_play.number:

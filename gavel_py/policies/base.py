@@ -18,7 +18,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.pairing import Pairs
 from gavel_py.problem import AllocationProblem
-from gavel_py.proof import Certificate
+from gavel_py.proof import Certificate, Prices
 from gavel_py.rules import Broken, Rules
 
 if TYPE_CHECKING:
@@ -86,9 +86,28 @@ class Policy(ABC):
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         """Return the decision for classes of jobs that can all run somewhere."""
 
-    def certificate(self, jobs: JobClasses, decision: Decision) -> Certificate | None:  # noqa: ARG002
-        """Return what proves a decision made for slightly different throughputs for these jobs; None if nothing does."""
+    def guess(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
+        """Return (G, K) a good allocation that takes no solver, which may exceed what rules allow; None if none is known.
+
+        It is one of the candidates where a time limit ends the solve (`best_of`).
+        """
         return None
+
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:  # noqa: ARG002
+        """Return the best of some allocations with the best bound that follows from some prices.
+
+        This is for allocations and prices that come from elsewhere than an optimum of these jobs: from a solve that its time limit
+        ended, or from slightly different throughputs. Any prices give a bound, by weak duality.
+
+        Args:
+            jobs: The classes as this policy sees them.
+            candidates: Valid allocations, each (G, K).
+            prices: Prices of GPUs and limits; there may be none.
+
+        Returns:
+            A decision without a certificate where the policy has no objective, or none that can be bounded.
+        """
+        return Decision(candidates[-1])
 
     @property
     def name(self) -> str:
@@ -125,8 +144,12 @@ class Policy(ABC):
         """Raise `InputError` if a job that can run lacks what this policy needs to know of it."""
         self.view(separate_jobs(problem, self.name, self.reads))
 
-    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> None:
-        """Raise `InputError` if constraints cannot all hold, or not under this policy."""
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> Floats | None:
+        """Return (G, K) time fractions that keep all constraints, or None if it is easy to keep them.
+
+        Raises:
+            InputError: Constraints cannot all hold, or not under this policy.
+        """
         if self.agnostic and jobs.rules.floors:
             text = "sees no throughputs with agnostic, so it can promise none: leave out constraints on throughputs and deadlines"
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
@@ -137,7 +160,8 @@ class Policy(ABC):
         elif jobs.rules.can_conflict:
             from gavel_py.feasibility import check_rules
 
-            check_rules(jobs, solver)
+            return check_rules(jobs, solver)
+        return None
 
     def check_kept(self, broken: Sequence[Broken]) -> None:
         """Raise `InputError` if a policy that searches for nothing has come to an answer that breaks rules."""

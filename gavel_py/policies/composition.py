@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,14 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.sums import SumPolicy
-from gavel_py.proof import Certificate, Stage, Stages
+from gavel_py.proof import Certificate, Prices, Stage, Stages
 from gavel_py.rules import NO_RULES, Rules
+from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
     import cvxpy as cp
+    import numpy as np
+    from numpy.typing import NDArray
 
     from gavel_py.problem import AllocationProblem
     from gavel_py.program import Program
@@ -151,11 +155,12 @@ class Then(Policy):
         for part in (self.first, self.second):
             part.check(problem)
 
-    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> None:
-        super().check_rules(jobs, solver)
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> NDArray[np.float64] | None:
+        found = super().check_rules(jobs, solver)
         for part in (self.first, self.second):
             if part.agnostic:
                 part.check_rules(jobs, solver)
+        return found
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         _check_kinks("what comes before", self.first, jobs.rules)
@@ -166,7 +171,11 @@ class Then(Policy):
         _check_kinks(f"the objective of {self.first.name}", self.second, rules)
         if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
             raise InputError(_fault("takes two policies that are both agnostic, or none that is"))
-        second = self.second.decide(self.second.view(jobs).with_rules(rules), solver)
+        try:
+            second = self.second.decide(self.second.view(jobs).with_rules(rules), solver)
+        except TimeLimitReached:
+            assert first.certificate is not None  # noqa: S101
+            raise TimeLimitReached(None, (first.time_fractions,), (first.certificate.scarcity,)) from None
         assert first.certificate is not None  # noqa: S101
         assert second.certificate is not None  # noqa: S101
         stages = (*_stages(self.first, first, self.tolerance), *_stages(self.second, second, 0.0))
@@ -174,6 +183,12 @@ class Then(Policy):
         algorithm, notes = second.algorithm or first.algorithm, first.notes + second.notes
         certificate = _InTurn(stages, main, second.certificate, kept)
         return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
+
+    def guess(self, jobs: JobClasses) -> NDArray[np.float64] | None:
+        return self.first.guess(self.first.view(without_penalties(jobs)))
+
+    def best_of(self, jobs: JobClasses, candidates: Sequence[NDArray[np.float64]], prices: Sequence[Prices]) -> Decision:
+        return self.first.best_of(self.first.view(without_penalties(jobs)), candidates, prices)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         in_turn = decision.certificate

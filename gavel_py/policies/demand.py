@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -17,10 +18,12 @@ from gavel_py.rules import Rules
 
 if TYPE_CHECKING:
     from gavel_py.levels import Levels
-    from gavel_py.proof import Prices
+    from gavel_py.proof import Certificate, Prices
     from gavel_py.solver import LinearSolver
 
 __all__ = ["DemandPolicy"]
+
+MOST_GUESSES = 20
 
 Floats = NDArray[np.float64]
 
@@ -94,10 +97,56 @@ class DemandPolicy(Policy):
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
         return kept_levels(self.name, jobs, certificate, decision.time_fractions, tolerance)
 
-    def certificate(self, jobs: JobClasses, decision: Decision) -> LevelCertificate:
+    def guess(self, jobs: JobClasses) -> Floats | None:
         from gavel_py.levels import Levels
 
-        return LevelCertificate(Levels(self, jobs), decision.certificate.prices)  # type: ignore[union-attr]
+        return proportional_guess(Levels(self, jobs))
+
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        from gavel_py.levels import Levels
+
+        levels = Levels(self, jobs)
+        if not jobs.rules.has_penalties:
+            return best_level_of(levels, candidates, prices)
+        from gavel_py.charged_level import PricedChargedLevel
+        from gavel_py.program import Program
+
+        program = Program(jobs)
+        return _best(levels, candidates, [PricedChargedLevel(levels, program, p) for p in (*prices, levels.equal_prices())])
+
+
+def proportional_guess(levels: Levels) -> Floats:
+    """Return (G, K) time fractions with which each job has what it needs at some level, with GPUs of all types in proportion.
+
+    x_gj = t_g c_j / Σ c_k, the sum over the types where the job can run, t_g = min(1, need_g / the throughput in all of its time).
+    """
+    jobs, level = levels.jobs, levels.affordable(levels.alone, levels.equal_prices())
+    mix = np.where(jobs.runnable, jobs.capacities, 0.0)
+    mix /= np.maximum(mix.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    speed, gpus = np.einsum("ij,ij->i", jobs.throughputs, mix), jobs.counts * jobs.num_gpus
+    for _ in range(MOST_GUESSES):
+        needs = levels.needs(level)
+        times = np.minimum(1.0, np.divide(needs, speed, out=np.zeros_like(needs), where=speed > 0))
+        load = float(np.divide((gpus * times) @ mix, jobs.capacities, out=np.zeros(mix.shape[1]), where=jobs.capacities > 0).max())
+        if load <= 1:
+            break
+        level = level * load**levels.worse if level > 0 else level + levels.worse * levels.spread * load
+    fractions: Floats = times[:, None] * mix / max(load, 1.0)
+    return fractions
+
+
+def best_level_of(levels: Levels, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+    """Return the one of some (G, K) time fractions that reaches the best level, and the least bound at some prices.
+
+    To the prices comes the one that is the same for all GPUs.
+    """
+    return _best(levels, candidates, [LevelCertificate(levels, each) for each in (*prices, levels.equal_prices())])
+
+
+def _best(levels: Levels, candidates: Sequence[Floats], certificates: Sequence[Certificate]) -> Decision:
+    values = [levels.worse * certificates[0].value(fractions) for fractions in candidates]
+    bounds = [levels.worse * certificate.bound() for certificate in certificates]
+    return Decision(candidates[int(np.argmin(values))], certificates[int(np.argmax(bounds))])
 
 
 def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, fractions: Floats, tolerance: float) -> Rules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy
-from gavel_py.policies.demand import LevelCertificate, kept_levels
-from gavel_py.proof import Stage, Stages
+from gavel_py.policies.demand import LevelCertificate, best_level_of, kept_levels, proportional_guess
+from gavel_py.proof import Prices, Stage, Stages
 from gavel_py.rules import Rules
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ class FillingPolicy(Policy):
         scarce = least.value(fractions) >= first.level * (1 - SAME)
         gains = first.shadow_prices if scarce else np.zeros(len(jobs.capacities))
         return Decision(_without_dust(jobs, fractions, certificates), Stages(tuple(stages)), gains)
+
+    def guess(self, jobs: JobClasses) -> Floats | None:
+        from gavel_py.filling import first_stop_of
+
+        return proportional_guess(first_stop_of(jobs, self.shares(jobs), self.name))
+
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        from gavel_py.filling import first_stop_of
+
+        return best_level_of(first_stop_of(jobs, self.shares(jobs), self.name), candidates, prices)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]

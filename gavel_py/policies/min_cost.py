@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -13,8 +14,9 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.sums import SumPolicy
-from gavel_py.proof import Stage, Stages
+from gavel_py.proof import Prices, Stage, Stages
 from gavel_py.rules import Rules
+from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -112,12 +114,26 @@ class MinCost(SumPolicy):
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)
         kept = self._nobody_shorter(jobs, first)
-        second = super().decide(jobs.with_rules(jobs.rules.also(kept)), solver)
+        try:
+            second = super().decide(jobs.with_rules(jobs.rules.also(kept)), solver)
+        except TimeLimitReached as reached:
+            raise TimeLimitReached(None, (first.time_fractions, *reached.fractions), reached.prices) from None
         assert first.certificate is not None  # noqa: S101
         assert second.certificate is not None  # noqa: S101
         stages = (Stage("least shortfall", first.certificate, TOLERANCE), Stage("least cost", second.certificate))
         notes = self._late(jobs, second.time_fractions)
         return Decision(second.time_fractions, Stages(stages, main=1), second.shadow_prices, notes=notes)
+
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        first = Shortfall(min_share=self.min_share).best_of(without_penalties(jobs), candidates, prices)
+        assert first.certificate is not None  # noqa: S101
+        needs, found = needs_of(jobs, self.min_share), _throughputs(jobs, first.time_fractions)
+        if not _short(found, needs).any():  # then no optimum leaves a job short, which bounds the cost from below
+            jobs = jobs.with_rules(jobs.rules.also(Rules(floors=(jobs.floor(self.name, np.minimum(found, needs)),))))
+        second = super().best_of(jobs, [first.time_fractions], prices)
+        assert second.certificate is not None  # noqa: S101
+        stages = (Stage("least shortfall", first.certificate, TOLERANCE), Stage("least cost", second.certificate))
+        return replace(second, certificate=Stages(stages, main=1), notes=self._late(jobs, second.time_fractions))
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         first = decision.certificate.stages[0].certificate  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.proof import Certificate, Prices
+from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -26,6 +28,9 @@ Floats = NDArray[np.float64]
 
 ACCURACY, WORST = 1e-5, 1e-3
 """By how much the part that a job keeps is to be off at most, and may be."""
+
+
+NO_DISCOUNT = "the discount of strategy_proof is not part of this allocation, so jobs may gain by stating wrong throughputs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +61,19 @@ class NashWelfare(SumPolicy):
         # What the discount takes from a job must not come back to it.
         return not self.strategy_proof
 
-    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> None:
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> Floats | None:
         self._check_plain(not jobs.rules, "with constraints, since it takes time from every job")
-        super().check_rules(jobs, solver)
+        return super().check_rules(jobs, solver)
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         self._check_plain(not jobs.rules, "after another policy, since it takes time from every job")
         decision = super().decide(jobs, solver)
         if not self.strategy_proof or decision.certificate is None:
             return decision
-        kept = np.array([self._kept_part(jobs, decision.time_fractions, g, solver) for g in range(len(jobs))])
+        try:
+            kept = np.array([self._kept_part(jobs, decision.time_fractions, g, solver) for g in range(len(jobs))])
+        except TimeLimitReached:
+            raise TimeLimitReached(None, (decision.time_fractions,), (decision.certificate.scarcity,)) from None
         return replace(
             decision,
             time_fractions=decision.time_fractions * kept[:, None],
@@ -109,8 +117,9 @@ class NashWelfare(SumPolicy):
         throughputs: Floats = np.einsum("ij,ij->i", jobs.throughputs, fractions)
         return throughputs
 
-    def certificate(self, jobs: JobClasses, decision: Decision) -> Certificate | None:
-        return None if self.strategy_proof else super().certificate(jobs, decision)
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        decision = super().best_of(jobs, candidates, prices)
+        return replace(decision, certificate=None, notes=(NO_DISCOUNT,)) if self.strategy_proof else decision
 
 
 @dataclass(frozen=True)

@@ -181,20 +181,39 @@ class SumPolicy(Policy):
                 return False
         return True
 
-    def certificate(self, jobs: JobClasses, decision: Decision) -> Certificate | None:
+    def guess(self, jobs: JobClasses) -> Floats | None:
         from gavel_py.program import Program, check_objective
-        from gavel_py.tangents import ConcaveCertificate, carried_over
 
-        solved = decision.certificate
-        if not isinstance(solved, SumCertificate | ConcaveCertificate):
-            return None
         program = Program(jobs, self.enough(jobs))
         objective = check_objective(self.objective(program), self.direction)
-        prices = solved.program.prices(solved.program.solution)
-        if isinstance(solved, ConcaveCertificate):
-            fractions = solved.jobs.spread(decision.time_fractions)[jobs.rows]
-            return carried_over(program, objective, fractions, self.sign, prices)
-        return SumCertificate(program, objective, self.sign, prices) if objective.is_affine() else None
+        if self.sign < 0 or not objective.is_affine() or program.own_variables(objective):
+            return None
+        return _by_gain(jobs, program.linear_parts(objective)[1])
+
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        from gavel_py.program import Program, check_objective
+        from gavel_py.tangents import best_priced
+
+        program = Program(jobs)
+        objective = check_objective(self.objective(program), self.direction)
+        return Decision(*best_priced(program, objective, self.sign, candidates, [each.gpus for each in prices]))
+
+
+def _by_gain(jobs: JobClasses, gains: Floats) -> Floats:
+    """(G, K) time for jobs in the order of their gain per GPU, each on its best type that is left."""
+    left, waiting, fractions = jobs.capacities.astype(float), jobs.counts.astype(float), np.zeros(gains.shape)
+    for _ in range(len(left)):
+        worth = np.where(jobs.runnable & (left > 0) & (gains > 0), gains / jobs.num_gpus[:, None], 0.0)
+        best, most = worth.argmax(axis=1), worth.max(axis=1)
+        for j in range(len(left)):
+            some = np.flatnonzero((best == j) & (most > 0) & (waiting > 0))
+            some = some[np.argsort(-most[some], kind="stable")]
+            wanted = waiting[some] * jobs.num_gpus[some]
+            given = np.clip(left[j] - (np.cumsum(wanted) - wanted), 0.0, wanted)
+            fractions[some, j] += given / (jobs.num_gpus * jobs.counts)[some]
+            waiting[some] -= given / jobs.num_gpus[some]
+            left[j] = max(0.0, left[j] - given.sum())
+    return fractions
 
 
 def _samples(jobs: JobClasses) -> Iterator[Floats]:
@@ -217,14 +236,12 @@ def _samples(jobs: JobClasses) -> Iterator[Floats]:
 class SumCertificate:
     """Proves a sum: what is maximised as an expression, and the bound that the program's dual values give (`Program.bound`).
 
-    sign: -1 where the policy's objective is the negative of it;
-    prices: (K,) for a linear sum that is proven with the prices of another program (`Program.linear_bound`).
+    sign: -1 where the policy's objective is the negative of it.
     """
 
     program: Program
     objective: cp.Expression
     sign: float = 1.0
-    prices: NDArray[np.float64] | None = None
 
     @property
     def jobs(self) -> JobClasses:
@@ -236,12 +253,11 @@ class SumCertificate:
 
     def bound(self) -> float:
         """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
-        most = self.program.bound() if self.prices is None else self.program.linear_bound(self.objective, self.prices)
-        return self.sign * most
+        return self.sign * self.program.bound()
 
     def scale(self, fractions: NDArray[np.float64]) -> float:  # noqa: ARG002
-        """Return the largest coefficient of the objective; 0 where jobs were merged, which cannot be bounded in parts of it."""
-        return self.program.scale if self.prices is None else 0.0
+        """Return the largest coefficient of the objective."""
+        return self.program.scale
 
     @property
     def scarcity(self) -> Prices:

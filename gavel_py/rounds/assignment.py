@@ -57,7 +57,8 @@ class Round:
     preempted: ran in the previous round, are not finished, and do not run now;
     excluded: {job_id: reason} of the jobs that the allocation in force leaves out;
     end_seconds: when the leases of this round end, those that are not renewed;
-    failed: {job_id: reason} of the jobs that left since the previous round because they failed too often.
+    failed: {job_id: reason} of the jobs that left since the previous round because they failed too often;
+    notes: what should be known of the allocation in force, such as that a time limit has ended its solve.
     """
 
     index: int
@@ -69,6 +70,7 @@ class Round:
     excluded: dict[str, str]
     end_seconds: float
     failed: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the round as plain data."""
@@ -82,11 +84,12 @@ class Round:
             "excluded": dict(self.excluded),
             "end_seconds": self.end_seconds,
             "failed": dict(self.failed),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Round:
         """Return the round that `to_dict` described."""
         assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
-        lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
+        lists = {name: tuple(document.get(name, ())) for name in ("kept", "started", "preempted", "notes")}
         return cls(**{**document, **lists, "assignments": assignments})

@@ -47,6 +47,7 @@ def in_words(
         excluded=state.excluded,
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
+        notes=state.notes,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -59,6 +59,7 @@ class Chooser:
     min_gain: float
     by_events: bool
     solve_seconds: float
+    time_limit_seconds: float | None
 
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
@@ -77,14 +78,30 @@ class Chooser:
     def _in_force(self, state: SchedulerState, start: float) -> InForce:
         """The allocation that the round follows: that in force, the same for the jobs that are there now, or a new one."""
         before = None if state.changed else state.in_force
-        if before is not None and (before.carried is None or self._is_early(before, start)):
+        if before is not None and (before.is_answer or self._is_early(before, start)):
             logger.debug("the allocation in force is kept: nothing has changed since")
             return before
         question = self._question(state, start)
         found = self._carried(question, state, start)
         if found is not None:
             logger.debug("the allocation of %g s is carried over to the %d jobs of now", found.asked_seconds, len(found.jobs))
-        return self._solved(question, state, state.nodes) if found is None else found
+        return self._solved_in_time(question, state) if found is None else found
+
+    def _solved_in_time(self, question: Question, state: SchedulerState) -> InForce:
+        """A new allocation, or that in force where the time limit has ended the solve and it still holds."""
+        found, before = self._solved(question, state, state.nodes), state.in_force
+        if not found.is_stopped:
+            return found
+        if before is not None and not state.at_once:
+            if before.is_stopped:  # about the same jobs, it is kept unless the new one is better
+                same = before.carried is None and not state.changed
+                kept = before if same and (found.allocation.gap or 0) >= (before.allocation.gap or 0) else None
+            else:
+                kept = carried_over(before, question, state.nodes, self.profile, self.solver.policy.constraints, state.rows)
+            if kept is not None:
+                asked = f"the allocation that was solved at {kept.asked_seconds:g} s stays in force"
+                return replace(kept, note=f"the time limit of {self.time_limit_seconds:g} s was reached: {asked}")
+        return replace(found, note=found.allocation.notes[0])
 
     def _carried(self, question: Question, state: SchedulerState, start: float) -> InForce | None:
         """What is in force, for the jobs that are there now; None where the policy must be asked."""

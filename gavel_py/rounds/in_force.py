@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import Allocation
+from gavel_py.allocation import Allocation, AllocationStatus
 from gavel_py.allocator import Solver
 from gavel_py.hosts import hosts_of
 from gavel_py.job_arrays import Profile, largest_gangs
@@ -80,7 +80,7 @@ class InForce:
     """nodes: their states when it was solved (`NodeStates.to_dict`); problem: what was solved, constraints included; allocation:
     the answer; lasting: (N, K) bool, where a job may run on the nodes that are up, and where it could if all were: there it stays
     owed; carried: None as long as question and problem are those of the allocation. Else they are about the jobs that were there
-    later, and this says what it gives them.
+    later, and this says what it gives them; note: what the rounds that follow it should say.
     """
 
     question: Question
@@ -89,6 +89,17 @@ class InForce:
     allocation: Allocation
     lasting: NDArray[np.bool_]
     carried: Carried | None = None
+    note: str = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the time limit has ended the solve."""
+        return self.allocation.status is AllocationStatus.TIME_LIMIT
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the policy has been asked about just these jobs, and has had the time to answer."""
+        return self.carried is None and not self.is_stopped
 
     @property
     def jobs(self) -> tuple[Job, ...]:

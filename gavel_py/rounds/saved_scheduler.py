@@ -33,10 +33,11 @@ OPTIONS = (
     "min_gain",
     "by_events",
     "solve_seconds",
+    "time_limit_seconds",
 )
 """The numbers that a scheduler is made with."""
 
-UNSAID = {"solve_seconds": 0.0}
+UNSAID = {"solve_seconds": 0.0, "time_limit_seconds": None}
 """Those that a file tells only where they are others: earlier versions did not know them."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -88,13 +89,13 @@ def saved_from(
     """Return the scheduler that `document_of` described; path: where it stood, for messages. Raises `InputError`."""
     try:
         _check_accelerators(path, document["scheduler"], profile)
-        solver = Solver(_policy(path, document["policy"], policy))
+        options = UNSAID | document["options"]
+        solver = Solver(_policy(path, document["policy"], policy), time_limit_seconds=options["time_limit_seconds"])
         solver.resume(document["solver"])
         used = _mechanism(path, document["mechanism"], mechanism)
         state = state_from(document["scheduler"], profile)
         _check_speeds(path, document["speeds"], state, profile)
         _check_places(path, state, profile)
-        options = UNSAID | document["options"]
         return Saved(solver, profile, used, {name: options[name] for name in OPTIONS}, state)
     except GavelError:
         raise

@@ -111,6 +111,7 @@ def _in_force_document(in_force: InForce) -> dict[str, Any]:
         "lasting": as_data(in_force.lasting),
         "allocation": in_force.allocation.to_dict(),
         **({} if in_force.carried is None else {"carried": _carried_document(in_force.carried)}),
+        **({"note": in_force.note} if in_force.note else {}),
     }
 
 
@@ -128,7 +129,7 @@ def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Prof
     )
     allocation = Allocation.from_dict(document["allocation"])
     lasting, carried = np.asarray(from_data(document["lasting"])), _carried_from(document.get("carried"), allocation)
-    found = InForce(question, then.to_dict(), problem, allocation, lasting, carried)
+    found = InForce(question, then.to_dict(), problem, allocation, lasting, carried, document.get("note", ""))
     if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == found.fractions.shape:
         raise ValueError("the arrays of the allocation in force do not fit each other")
     return found

@@ -43,7 +43,8 @@ class RoundScheduler(JobEvents, NodeEvents):
     min_gain: see `AllocationProblem.from_jobs`; by_events: rounds begin when something happens, and no time is counted in them, for
     policies that give jobs all of their time or none; solve_seconds: where nothing but jobs has changed, the policy is asked again
     at the earliest so long after it was asked last, as in the published simulator of Gavel (OSDI 2020); jobs that come meanwhile
-    get what is left over.
+    get what is left over; time_limit_seconds: a solve that takes longer is ended, the allocation in force stays in force, and the
+    next round tries again (`Round.notes`).
     When a job or node came, went or changed, or a job reported progress, the allocation is solved anew for the next round, or once
     `solve_seconds` have passed; else it is kept. A job's account (`delivery`) is kept after it has left, until it is told to
     `forget` it.

@@ -26,6 +26,7 @@ from gavel_py.rounds.node_states import NodeState, NodeStates
 from gavel_py.rounds.saved_scheduler import OPTIONS
 from gavel_py.rounds.scheduler_state import SchedulerState
 from gavel_py.rounds.without_rounds import why_rounds
+from gavel_py.time_limit import checked_limit
 
 __all__ = ["SchedulerCore", "fault", "is_finite"]
 
@@ -48,6 +49,7 @@ class SchedulerCore(Synchronized):
         min_gain: float = 1.0,
         by_events: bool = False,
         solve_seconds: float = 0.0,
+        time_limit_seconds: float | None = None,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
@@ -57,7 +59,9 @@ class SchedulerCore(Synchronized):
                 raise InputError(fault(name, f"must be a finite number of at least 0, found {value!r}"))
         self.cluster = known_part(cluster, profile)
         self._profile = profile
-        self._solver = Solver(policy)  # it keeps the basis of the last program, so that few changes take little time
+        self.time_limit_seconds = checked_limit("round scheduler", time_limit_seconds)
+        # It keeps the basis of the last program, so that few changes take little time.
+        self._solver = Solver(policy, time_limit_seconds=time_limit_seconds)
         self.round_seconds = float(round_seconds)
         self.restart_seconds = float(restart_seconds)
         self.min_run_seconds = float(min_run_seconds)
@@ -80,7 +84,7 @@ class SchedulerCore(Synchronized):
     @policy.setter
     @synchronized
     def policy(self, policy: str | Policy) -> None:
-        solver = Solver(policy)
+        solver = Solver(policy, time_limit_seconds=self.time_limit_seconds)
         self._check_by_events(solver.policy)
         self._solver = solver
         self._state.turn()

@@ -107,6 +107,11 @@ class SchedulerState:
             return dict(self.told.excluded)
         return {} if self.told is None else self.told.excluded
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the rounds of the allocation in force should say of it."""
+        return (self.told.note,) if isinstance(self.told, InForce) and self.told.note else ()
+
     @cached_property
     def spans(self) -> Spans:
         """On how many nodes of the whole cluster gangs must be."""

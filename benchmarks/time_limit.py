@@ -1,0 +1,93 @@
+"""How late a solve ends whose time limit passes, where all jobs differ, and how far from optimal its answer may be.
+
+    python benchmarks/time_limit.py            print the table (about 10 minutes)
+    python benchmarks/time_limit.py --write    and put it into docs/performance.md
+    python benchmarks/time_limit.py --quick    a tenth of the jobs, to see that all of it works
+
+Each solve runs in a process of its own that has solved a small problem before, so that imports are not part of it. A policy that is
+done before its limit has the status optimal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from statistics import median
+
+import numpy as np
+import tables
+
+import gavel_py as gp
+
+JOBS, TYPES, RUNS = 100_000, 4, 3
+LIMITS = (0.001, 1.0, 5.0, 20.0)
+POLICIES = (
+    "max_min_fairness",
+    "min_makespan",
+    "finish_time_fairness",
+    "water_filling",
+    "max_total_throughput",
+    "max_progress_rate",
+    "nash_welfare",
+)
+NAME = "time limit"
+
+
+def problem(jobs: int) -> gp.AllocationProblem:
+    """Jobs that all differ, with GPUs for about a sixteenth of what they ask for."""
+    chance = np.random.default_rng(0)
+    speeds = chance.uniform(0.2, 1, (jobs, 1)) * np.sort(chance.uniform(1, 8, (jobs, TYPES)), axis=1)
+    return gp.AllocationProblem.from_arrays(
+        speeds,
+        [jobs / 16] * TYPES,
+        num_gpus=chance.choice([1, 2, 4, 8], jobs),
+        steps_remaining=chance.uniform(1e3, 1e6, jobs),
+        weights=chance.uniform(0.5, 2, jobs),
+    )
+
+
+def timed(jobs: int, policy: str, limit: float) -> tuple[float, str, float]:
+    """Seconds of one solve, its status and its gap."""
+    gp.solve(problem(50), policy)
+    asked = problem(jobs)
+    started = time.perf_counter()
+    found = gp.solve(asked, policy, time_limit_seconds=limit)
+    seconds = time.perf_counter() - started
+    found.verify()
+    assert found.gap is not None
+    return seconds, str(found.status), found.gap
+
+
+def rows(jobs: int) -> Iterator[list[object]]:
+    for policy in POLICIES:
+        for limit in LIMITS:
+            with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+                runs = [pool.apply(timed, (jobs, policy, limit)) for _ in range(RUNS)]
+            seconds = [run[0] for run in runs]
+            worst = max(seconds) - limit
+            allowed = 3.0 - limit if limit < 1 else max(0.5, 0.2 * limit)
+            status = " or ".join(sorted({run[1] for run in runs}))
+            gaps = median(run[2] for run in runs)
+            yield [f"`{policy}`", f"{limit:g}", f"{median(seconds):.2f}", f"{worst:+.2f}", f"{allowed:.2g}", status, f"{gaps:.2g}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    jobs = JOBS // 10 if options.quick else JOBS
+    header = ["policy", "limit, s", "took, s", "latest of 3, s", "allowed, s", "status", "gap"]
+    text = tables.markdown(header, rows(jobs))
+    text += (
+        f"\nMedians of {RUNS} runs, {jobs:,} jobs x {TYPES} types; {tables.machine()}; `python benchmarks/time_limit.py --write`.\n"
+    )
+    print(text)
+    if options.write:
+        tables.write(NAME, text)
+
+
+if __name__ == "__main__":
+    main()

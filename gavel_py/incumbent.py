@@ -1,0 +1,121 @@
+"""The best valid allocation that is known when the time limit of a solve has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import SolverError
+from gavel_py.job_classes import JobClasses
+from gavel_py.policies import Decision, Policy
+from gavel_py.problem import AllocationProblem
+from gavel_py.proof import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
+from gavel_py.rules import Row, Rules
+from gavel_py.stating import Answer
+from gavel_py.times import ClassTimes, JobTimes
+
+__all__ = ["cut_down", "incumbent"]
+
+Floats = NDArray[np.float64]
+
+ANY_GAP = 2.0
+"""No difference is more than twice the larger of two numbers."""
+
+
+def incumbent(
+    problem: AllocationProblem, policy: Policy, jobs: JobClasses, rules: Rules, found: Sequence[Floats], prices: Sequence[Prices]
+) -> Answer:
+    """Return the best valid allocation that is known, with a bound by weak duality.
+
+    Candidates are what the solve has found, scaled down to the GPUs, a guess of the policy's, and the isolated share (`isolated`),
+    which is always known.
+
+    Args:
+        problem: What is solved.
+        policy: Whose objective counts.
+        jobs: The classes as the policy sees them.
+        rules: What the allocation must keep.
+        found: (G, K) time fractions, valid or not.
+        prices: Dual prices of GPUs and limits.
+
+    Raises:
+        SolverError: The constraints ask for more than a share, and no allocation that keeps them has been found yet.
+    """
+    guess = policy.guess(jobs)
+    several = (*found, *([] if guess is None else [guess]), _isolated(problem, jobs))
+    candidates = [_valid(jobs, rules, fractions) for fractions in several]
+    evidence = Evidence(problem, None, ANY_GAP, rules)
+    kept = [each for each in candidates if evidence.broken(_times(problem, jobs, each)) <= VIOLATION_TOLERANCE]
+    if not kept:
+        text = "the time limit was reached before an allocation that keeps all constraints was found"
+        raise SolverError(f"{text}; give it more time, or make constraints soft")
+    decision = policy.best_of(jobs, kept, prices)
+    return _proven(problem, jobs, replace(evidence, certificate=decision.certificate), decision)
+
+
+def cut_down(problem: AllocationProblem, answer: Answer, rows: Sequence[Row]) -> Answer:
+    """Return an answer with less time for the jobs in rows that it breaks, and with the bound that it had without them.
+
+    It stays as it is where less time would break what it keeps so far; what is promised beyond these rows then shows as a gap in
+    the rounds.
+    """
+    evidence = replace(answer.evidence, accepted_gap=ANY_GAP)
+    certificate = evidence.certificate
+    assert certificate is not None  # noqa: S101
+    jobs = certificate.jobs
+    whole = answer.times.fractions if isinstance(answer.times, ClassTimes) else answer.times.fractions[jobs.rows]
+    less = _within_rows(replace(jobs, rules=Rules(rows=tuple(rows))), whole)
+    if evidence.rules.mend is not None:
+        less = evidence.rules.mend(jobs, less)
+    if evidence.broken(_times(problem, jobs, less)) > VIOLATION_TOLERANCE:
+        less = whole
+    return _proven(problem, jobs, evidence, replace(answer.decision, time_fractions=less))
+
+
+def _proven(problem: AllocationProblem, jobs: JobClasses, evidence: Evidence, decision: Decision) -> Answer:
+    """A decision on these classes with its proof, whatever the gap."""
+    times = _times(problem, jobs, decision.time_fractions)
+    broken = evidence.broken(times)
+    proof = evidence.proof_by_class(decision.time_fractions, broken)
+    if proof.value is not None and not np.isfinite(proof.value):  # such as the makespan where rules leave a job nothing
+        evidence = replace(evidence, certificate=None)
+        proof = evidence.proof_by_class(decision.time_fractions, broken)
+    proof.check()
+    return Answer(replace(decision, shadow_prices=None), times, len(jobs), evidence, proof)
+
+
+def _within_rows(jobs: JobClasses, fractions: Floats) -> Floats:
+    """Return (G, K) time fractions of which each row of the rules takes no more than it may, by taking time from all in it."""
+    costs, most = jobs.limits
+    if not len(most):
+        return fractions
+    flat, counts = fractions.ravel().copy(), np.repeat(jobs.counts, fractions.shape[1])
+    for row in range(len(most)):
+        part = slice(costs.indptr[row], costs.indptr[row + 1])
+        places, each = costs.indices[part], costs.data[part]
+        used = each * counts[places] * flat[places]
+        over, taken = float(used.sum() - most[row]), float(used[used > 0].sum())
+        if over > 0 and taken > 0:
+            flat[places[used > 0]] *= max(0.0, 1 - over / taken)
+    return flat.reshape(fractions.shape)
+
+
+def _valid(jobs: JobClasses, rules: Rules, fractions: Floats) -> Floats:
+    """The fractions without what exceeds the time of jobs, the GPUs and the rows of the rules; NaN counts as nothing."""
+    fractions = _within_rows(jobs, within_capacity(jobs, np.nan_to_num(fractions, nan=0.0)))
+    return fractions if rules.mend is None else rules.mend(jobs, fractions)
+
+
+def _isolated(problem: AllocationProblem, jobs: JobClasses) -> Floats:
+    """(G, K') x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj), on the first column of each type."""
+    share = problem.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
+    times = np.zeros(jobs.throughputs.shape)
+    times[:, : len(problem.capacities)] = share / np.maximum(1.0, share.sum(axis=1, keepdims=True))
+    return times
+
+
+def _times(problem: AllocationProblem, jobs: JobClasses, fractions: Floats) -> JobTimes | ClassTimes:
+    return JobTimes(problem, jobs.spread(fractions)) if jobs.columns is None else ClassTimes(jobs, fractions)
