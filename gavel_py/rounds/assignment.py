@@ -91,5 +91,5 @@ class Round:
     def from_dict(cls, document: Mapping[str, Any]) -> Round:
         """Return the round that `to_dict` described."""
         assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
-        lists = {name: tuple(document.get(name, ())) for name in ("kept", "started", "preempted", "notes")}
-        return cls(**{**document, **lists, "assignments": assignments})
+        lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
+        return cls(**{**document, **lists, "assignments": assignments, "notes": tuple(document.get("notes", ()))})
