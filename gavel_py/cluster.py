@@ -111,6 +111,17 @@ class Cluster:
         """(K,) memory, GB, of all nodes of each type, infinite if one does not say how much it has."""
         return self._summed([node.memory_gb for node in self.nodes])
 
+    @cached_property
+    def node_rooms(self) -> tuple[tuple[tuple[int, float, float], ...], ...]:
+        """For each type the GPUs, CPUs and GB of memory of each of its nodes, infinite where a node does not say."""
+        return tuple(
+            tuple(
+                (node.num_gpus, np.inf if node.cpus is None else node.cpus, np.inf if node.memory_gb is None else node.memory_gb)
+                for node in self.nodes_of(name)
+            )
+            for name in self.accelerator_names
+        )
+
     def _summed(self, values: Iterable[float | None]) -> np.ndarray:
         sums = dict.fromkeys(self.accelerator_names, 0.0)
         for node, value in zip(self.nodes, values, strict=True):

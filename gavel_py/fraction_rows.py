@@ -7,7 +7,8 @@ gangs, whatever is where. Such functions are
     cut_λ(s) = 0 below λ, 1 above 1 - λ, and s between, for 0 < λ <= 1/2:  nothing else fits beside a large job but small ones;
     part_k(s) = s where (k+1) s is whole, or else ⌊(k+1) s⌋ / k:  of jobs above 1/(k+1), k fit,
 
-and what they make of each other (Martello and Toth, 1990; Fekete and Schepers, 2001).
+and what they make of each other (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds with the parts of the GPU's
+memory that jobs take in place of their fractions.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.gpu_memory import GpuMemory
+from gavel_py.mixes import LEAST_EXCESS, ONE_EACH
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Load
-from gavel_py.whole_gangs import LEAST_EXCESS, ONE_EACH
 
 __all__ = ["fraction_rows"]
 
@@ -28,30 +30,67 @@ Floats = NDArray[np.float64]
 MOST_PARTS = 20
 """The largest k. What jobs of a twentieth lose by rounding is at most as much again."""
 
+MEMORY_PARTS = 64
+"""Into which the memory of a GPU is divided: what jobs take of it may have any value, and there is a function for many of them."""
+
 ROUNDING = 1e-9
 
 
 def fraction_rows(
     problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
 ) -> list[Load]:
-    """Return the row for each type that (N, K) `fractions` break most, of those that every packing keeps; none if they break none.
+    """Return the rows for each type that (N, K) `fractions` break most, of those that every packing keeps; none if they break none.
 
     columns: as in `gang_rows`. None for a problem that was not built from a cluster.
     """
-    if problem.hosts is None or (problem.num_gpus >= 1).all():
+    hosts = problem.hosts
+    if hosts is None or (problem.num_gpus >= 1).all():
         return []
-    sizes, of = np.unique(problem.num_gpus, return_inverse=True)
-    table = _counted(sizes)
+    parts = _Functions(problem.num_gpus)
     rows = []
-    for j, gpus in enumerate(problem.capacities.tolist()):
-        parts = columns.get(j, {j: 1.0})
-        times = sum((fractions[:, column] * part for column, part in parts.items()), np.zeros(len(of)))
-        asked = table @ np.bincount(of, times, len(sizes))
-        most = int(asked.argmax())
-        if asked[most] > gpus + LEAST_EXCESS * max(1.0, gpus):
-            loads = {column: table[most][of] * part for column, part in parts.items()}
-            rows.append(Load(f"what fractions of {problem.accelerator_types[j]} can use", loads, len(problem.capacities), gpus))
+    for j, gpus in enumerate(problem.capacities[: len(hosts.cpus)].tolist()):
+        widths = columns.get(j, {j: 1.0})
+        times = sum((fractions[:, column] * width for column, width in widths.items()), np.zeros(problem.num_jobs))
+        memory = _memory_parts(problem.num_gpus, hosts.gpu_memory, j)
+        for what, functions in (("fractions", parts), ("the memory of fractions", None if memory is None else _Functions(memory))):
+            counted = None if functions is None else functions.most_broken(times, gpus)
+            if counted is not None:
+                loads = {column: counted * width for column, width in widths.items()}
+                name = f"what {what} of {problem.accelerator_types[j]} can use"
+                rows.append(Load(name, loads, len(problem.capacities), gpus))
     return rows
+
+
+def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats | None:
+    """(N,) the part of a GPU's memory that each job with a part of a GPU takes, rounded down, and the GPUs of whole gangs.
+
+    None where nothing is known of it.
+    """
+    if memory is None or np.isnan(memory.there[j]):
+        return None
+    taken = np.nan_to_num(memory.needed[:, j]) / memory.there[j]
+    taken = np.floor(np.minimum(taken, 1.0) * MEMORY_PARTS + ROUNDING) / MEMORY_PARTS
+    small = num_gpus < 1
+    return np.where(small, taken, num_gpus) if taken[small].any() else None
+
+
+class _Functions:
+    """What jobs with (N,) parts of a GPU, or whole GPUs, count for by each function."""
+
+    def __init__(self, sizes: Floats) -> None:
+        known, self._of = np.unique(sizes, return_inverse=True)
+        self._table = np.zeros((1, len(known)))
+        if known[-1] > 0:
+            self._table = np.pad(_counted(known[known > 0]), ((0, 0), (int((known <= 0).sum()), 0)))
+
+    def most_broken(self, times: Floats, gpus: float) -> Floats | None:
+        """Return (N,) what each job counts for by the function by which these times exceed the GPUs most, None if by none."""
+        asked = self._table @ np.bincount(self._of, times, self._table.shape[1])
+        most = int(asked.argmax())
+        if asked[most] <= gpus + LEAST_EXCESS * max(1.0, gpus):
+            return None
+        counted: Floats = self._table[most][self._of]
+        return counted
 
 
 def _counted(sizes: Floats) -> Floats:

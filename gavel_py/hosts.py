@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.cluster import Cluster
+from gavel_py.gpu_memory import GpuMemory
 from gavel_py.jobs import Job
 from gavel_py.placement_speeds import PlacementSpeeds
 
@@ -25,7 +26,8 @@ class Hosts:
     gpus: by locality, for each type the GPUs of each node ("node") or rack ("rack"; a node without one is one of its own);
     cpus, memory_gb: (K,) of all nodes of a type, infinite if one does not say;
     localities: (N,) of the jobs; cpus_per_gpu, memory_gb_per_gpu: (N,);
-    speeds: of gangs on few nodes and on more, None where nobody knows of a difference.
+    speeds: of gangs on few nodes and on more, None where nobody knows of a difference; gpu_memory: of jobs and GPUs;
+    rooms: for each type the GPUs, CPUs and GB of each node.
     """
 
     gpus: dict[Literal["node", "rack"], tuple[tuple[int, ...], ...]]
@@ -35,15 +37,26 @@ class Hosts:
     cpus_per_gpu: Floats
     memory_gb_per_gpu: Floats
     speeds: PlacementSpeeds | None = None
+    gpu_memory: GpuMemory | None = None
+    rooms: tuple[tuple[tuple[int, float, float], ...], ...] = ()
 
     def select(self, rows: NDArray[np.int64]) -> Hosts:
         """Return the same nodes for these jobs only."""
         cpus, memory = self.cpus_per_gpu[rows], self.memory_gb_per_gpu[rows]
-        speeds = None if self.speeds is None else self.speeds.select(rows)
-        return replace(self, localities=self.localities[rows], cpus_per_gpu=cpus, memory_gb_per_gpu=memory, speeds=speeds)
+        known = self.gpu_memory
+        return replace(
+            self,
+            localities=self.localities[rows],
+            cpus_per_gpu=cpus,
+            memory_gb_per_gpu=memory,
+            speeds=None if self.speeds is None else self.speeds.select(rows),
+            gpu_memory=None if known is None else replace(known, needed=known.needed[rows]),
+        )
 
 
-def hosts_of(jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | None = None) -> Hosts:
+def hosts_of(
+    jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | None = None, gpu_memory: GpuMemory | None = None
+) -> Hosts:
     """Return what there is to know of the nodes of a cluster for these jobs; speeds: those of both kinds of placement."""
     return Hosts(
         gpus=cluster.node_sizes,  # type: ignore[arg-type]
@@ -53,4 +66,6 @@ def hosts_of(jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | No
         cpus_per_gpu=np.array([job.cpus_per_gpu for job in jobs], dtype=float),
         memory_gb_per_gpu=np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
         speeds=speeds,
+        gpu_memory=gpu_memory,
+        rooms=cluster.node_rooms,
     )

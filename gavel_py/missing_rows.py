@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
 from gavel_py.fraction_rows import fraction_rows
+from gavel_py.mixes import ONE_EACH
+from gavel_py.packing_rows import packing_rows
 from gavel_py.pair_columns import PairColumns, lonely_rows
 from gavel_py.problem import AllocationProblem
-from gavel_py.rules import Row, Rules
+from gavel_py.rules import Load, Row, Rules
 from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds, two_kinds
 from gavel_py.whole_gangs import gang_rows, kind_rows
 
 __all__ = ["missing_rows"]
+
+Floats = NDArray[np.float64]
 
 
 def missing_rows(
@@ -26,7 +35,7 @@ def missing_rows(
         return _rows_of_pairs(columns, times), columns
     fractions = times.fractions
     of_type = columns.columns_of if columns else {}
-    rows: list[Row] = [*gang_rows(problem, fractions, of_type), *fraction_rows(problem, fractions, of_type)]
+    rows: list[Row] = [*_rows_of_types(problem, fractions, of_type)]
     if rows:
         return rows, columns
     rows = [*kind_rows(problem, fractions, columns.second if columns else {})]
@@ -42,4 +51,12 @@ def _rows_of_pairs(columns: PairColumns, times: ClassTimes) -> list[Row]:
     if lonely or columns.base.hosts is None:
         return lonely
     parts = times.jobs.spread(columns.folded(times.fractions * columns.parts))
-    return [columns.over_all(row) for row in (*gang_rows(columns.base, parts), *fraction_rows(columns.base, parts))]
+    return [columns.over_all(row) for row in _rows_of_types(columns.base, parts)]
+
+
+def _rows_of_types(
+    problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
+) -> list[Load]:
+    """Rows about what whole gangs and fractions can use of types."""
+    asked = problem, fractions, columns
+    return [*gang_rows(*asked), *fraction_rows(*asked), *packing_rows(*asked)]

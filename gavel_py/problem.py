@@ -285,7 +285,7 @@ class AllocationProblem:
             memory=arrays.memory,
             rules=JOB_COLUMNS | UNKNOWN_WORK,
             by_job=arrays.columns(job_set, now_seconds) | past,
-            hosts=hosts_of(job_set, cluster, speeds) if whole_gangs else None,
+            hosts=hosts_of(job_set, cluster, speeds, arrays.memory) if whole_gangs else None,
             pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
         )
 

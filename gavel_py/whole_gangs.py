@@ -15,19 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.hosts import Hosts
+from gavel_py.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Load
-from gavel_py.solver import LinearProgram, solved_once
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
 
 __all__ = ["gang_rows", "kind_rows"]
 
@@ -35,7 +32,6 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
 SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
@@ -45,12 +41,6 @@ MOST_PATTERNS = 1000
 
 SMALL = 16
 """A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
-
-SAME_TIME = 1e-9
-"""Time fractions that differ by no more are equal."""
-
-LEAST_EXCESS = 1e-7
-"""Time fractions that exceed what can be delivered by a smaller part are taken for deliverable."""
 
 
 def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
@@ -151,7 +141,7 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, asked: _Entries, j: int) -
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # as many places all of the time as are needed in the mean
     patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
-    found = _by_places(groups, means, bounds) if patterns is None else _by_patterns(groups, asked.times, patterns)
+    found = _by_places(groups, means, bounds) if patterns is None else row_of_patterns(groups, asked.times, patterns)
     if found is None:
         return None
     by_group, most = found
@@ -162,7 +152,7 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, asked: _Entries, j: int) -
     return Load(name, asked.loads(coefficients, problem.num_jobs), len(problem.capacities), most)
 
 
-def _by_places(groups: Sequence[_Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
+def _by_places(groups: Sequence[Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
     """The bound that is broken most, as coefficients of the jobs of each group and what they sum up to at most."""
     parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
     takes, places = bounds[int(np.argmax(parts))]
@@ -171,56 +161,7 @@ def _by_places(groups: Sequence[_Group], means: Floats, bounds: Sequence[tuple[F
     return [np.full(len(group.entries), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
 
 
-def _by_patterns(groups: Sequence[_Group], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
-    """A row that all mixes of patterns keep and these times do not, in the same form."""
-    asked = [group.asked(times) for group in groups]
-    rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
-    # Most mixes need no other patterns than those near the mean; of the last group, each has as many as fit.
-    near = (np.abs(patterns[:, :-1] - [each[-1] for each in asked[:-1]]) < 1).all(axis=1)
-    if near.any() and _best_mix(rooms[:, near], np.concatenate(asked))[0] >= 1 - LEAST_EXCESS:
-        return None
-    deliverable, prices = _best_mix(rooms, np.concatenate(asked))
-    if deliverable >= 1 - LEAST_EXCESS:
-        return None
-    ends = np.cumsum([len(group.numbers) for group in groups])
-    own = np.split(prices, ends[:-1])
-    return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], float((prices @ rooms).max())
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """The entries of one gang size and locality, those with the most time first; most: of them at once.
-
-    numbers: the k for which those k with the most time are looked at; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave in
-    k, and what is asked is linear in it while times are equal, so the ends of equal times are enough.
-    """
-
-    size: int
-    locality: str
-    entries: Indices
-    most: int
-    numbers: list[int]
-
-    def rooms(self, counts: Indices) -> Floats:
-        """(k, P) the places that k of them can hold at once in each pattern."""
-        return np.array([np.minimum(k, counts) for k in self.numbers], dtype=float)
-
-    def asked(self, times: Floats) -> Floats:
-        """(k,) the time of those k with the most."""
-        sums: Floats = np.cumsum(times[self.entries])[np.array(self.numbers) - 1]
-        return sums
-
-    def coefficients(self, times: Floats, prices: Floats) -> Floats:
-        """What a job's time counts for: the prices of all k in which it is among the k, their mean for jobs with the same time."""
-        alone = np.zeros(len(self.entries))
-        for k, price in zip(self.numbers, prices, strict=True):
-            alone[:k] += price
-        same = np.unique(np.round(times[self.entries], 9), return_inverse=True)[1]
-        means: Floats = np.bincount(same, alone) / np.bincount(same)
-        return means[same]
-
-
-def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[_Group]:
+def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[Group]:
     """The entries that may be given time by size and locality; single-GPU jobs come last and fill what others leave.
 
     Jobs of more than half a GPU have one each. What smaller ones need is left out here: they may be where others are.
@@ -234,14 +175,8 @@ def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[_Gro
             entries = able[(sizes == size) & (localities == locality)]
             if times[entries].any():
                 entries = entries[np.argsort(-times[entries], kind="stable")]
-                groups.append(_group(size, locality, entries, times[entries], min(len(entries), gpus // size)))
+                groups.append(group_of(size, locality, entries, times[entries], min(len(entries), gpus // size)))
     return groups
-
-
-def _group(size: int, locality: str, entries: Indices, times: Floats, most: int) -> _Group:
-    """These entries, which have falling times."""
-    ends = np.flatnonzero(times[: most - 1] - times[1:most] > SAME_TIME) + 1
-    return _Group(size, locality, entries, most, [*ends.tolist(), len(entries)])
 
 
 def _whole_sizes(num_gpus: Floats) -> Indices:
@@ -249,7 +184,7 @@ def _whole_sizes(num_gpus: Floats) -> Indices:
     return np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
 
 
-def _bounds(groups: Sequence[_Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
+def _bounds(groups: Sequence[Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
     """What one gang of each group takes of the places of d GPUs, anywhere, on nodes and in racks; and how many there are."""
     sizes = np.array([group.size for group in groups])
     regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
@@ -262,7 +197,7 @@ def _bounds(groups: Sequence[_Group], hosts: Hosts, j: int, gpus: int) -> list[t
     return bounds
 
 
-def _patterns(groups: Sequence[_Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
+def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
     """(P, groups) all numbers of gangs that fit, but of the last group as many as fit; None if there are too many."""
     patterns = np.zeros((1, 0), dtype=np.int64)
     takes, left = np.array([each for each, _ in bounds]), np.array([[places for _, places in bounds]], dtype=float)
@@ -278,34 +213,3 @@ def _patterns(groups: Sequence[_Group], bounds: Sequence[tuple[Floats, int]]) ->
         patterns = np.column_stack([patterns[parents], counts])
         left = left[parents] - counts[:, None] * takes[:, g]
     return np.column_stack([patterns, room])
-
-
-def _best_mix(rooms: Floats, asked: Floats) -> tuple[float, Floats]:
-    """Return the most α <= 1 with Σ_p λ_p rooms_rp >= α asked_r and Σ_p λ_p <= 1, and the prices y >= 0 of the rows.
-
-    By duality Σ_r y_r asked_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p where α < 1.
-    """
-    rows, patterns = rooms.shape
-    matrix = np.empty((rows + 1, patterns + 1))
-    matrix[:rows, :patterns], matrix[rows, :patterns] = -rooms, 1.0
-    matrix[:rows, patterns], matrix[rows, patterns] = asked, 0.0
-    program = LinearProgram(
-        costs=np.append(np.zeros(patterns), -1.0),
-        offset=0.0,
-        matrix=_by_columns(matrix),
-        limits=np.append(np.zeros(rows), 1.0),
-        equalities=0,
-        lower=np.zeros(patterns + 1),
-        upper=np.append(np.full(patterns, np.inf), 1.0),
-    )
-    answer = solved_once(program)
-    return -answer.value, answer.duals[:-1]
-
-
-def _by_columns(matrix: Floats) -> sp.csc_array:
-    """The same matrix as sparse, its zeros kept: hardly any are there."""
-    import scipy.sparse as sp
-
-    rows, columns = matrix.shape
-    starts = np.arange(0, matrix.size + 1, rows)
-    return sp.csc_array((matrix.T.ravel(), np.tile(np.arange(rows), columns), starts), shape=matrix.shape)

@@ -52,7 +52,10 @@ class Question:
             return whole
         problem = whole.with_capacities(here.capacities, largest_gangs=largest_gangs(self.jobs, here))
         why = {i: reason if i in whole.excluded else f"{nodes.reason}: {reason}" for i, reason in problem.excluded.items()}
-        return replace(problem, excluded=why, hosts=None if whole.hosts is None else hosts_of(self.jobs, here, whole.hosts.speeds))
+        known = whole.hosts
+        return replace(
+            problem, excluded=why, hosts=None if known is None else hosts_of(self.jobs, here, known.speeds, known.gpu_memory)
+        )
 
     def whole(self, nodes: NodeStates, profile: Profile, rows: JobRows | None = None) -> AllocationProblem:
         """Return the problem as it would be if all nodes were up."""

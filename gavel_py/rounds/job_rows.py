@@ -145,7 +145,17 @@ class JobRows:
         if question.whole_gangs:
             speeds = None if np.isnan(spread).all() else PlacementSpeeds(consolidated, spread)
             places = np.array(LOCALITIES)[locality.astype(np.int64)]
-            hosts = Hosts(cluster.node_sizes, cluster.cpus, cluster.memory_gb, places, cpus, memory, speeds)  # type: ignore[arg-type]
+            hosts = Hosts(
+                cluster.node_sizes,  # type: ignore[arg-type]
+                cluster.cpus,
+                cluster.memory_gb,
+                places,
+                cpus,
+                memory,
+                speeds,
+                GpuMemory(taken, cluster.gpu_memory_gb),
+                cluster.node_rooms,
+            )
         return AllocationProblem(
             job_ids=ids,
             accelerator_types=types,
