@@ -23,8 +23,9 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 
    {partition} must not be preempted by Slurm itself (PreemptMode=OFF for it).
 3. scontrol reconfigure
-4. The account that runs `gavel slurm run` must be operator (sacctmgr modify user NAME set adminlevel=operator), or SlurmUser
-   where accounts are not kept in slurmdbd.
+4. The account that runs `gavel slurm run` must be one that --user names here, and operator:
+   sacctmgr -i add user NAME account=root adminlevel=operator, or for one that has an account already
+   sacctmgr -i modify user where name=NAME set adminlevel=operator. Without slurmdbd, it must be SlurmUser.
 5. gavel slurm status --partition {partition}
 """
 

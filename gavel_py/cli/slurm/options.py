@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -61,7 +63,7 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--constraints", "constraint_files", multiple=True, type=FILE, metavar="FILE", help="What the policy must keep."),
     _seconds("--round", "round_seconds", 360.0, "Length of a round."),
     click.option("--profile", metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20]."),
-    click.option("--store", type=FILE, metavar="FILE", help="Where profiles are kept, and measured speeds go."),
+    click.option("--store", type=FILE, metavar="FILE", help="Where measured speeds go [profiles.sqlite in --state]."),
     click.option("--measured", default="slurm", show_default=True, metavar="NAME", help="The profile that gets measured speeds."),
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="A GPU type in Slurm, and in the profile."),
     click.option("--price", "prices", multiple=True, metavar="TYPE=PRICE", help="Of one GPU-hour."),
@@ -70,7 +72,7 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--default-type", metavar="TYPE", help="What jobs are taken for of which nothing is known."),
     click.option("--default-steps", type=SECONDS, metavar="N", help="Steps of jobs that tell none."),
     click.option("--progress", type=DIRECTORY, metavar="DIR", help="Where each job writes its steps, to a file named as its id."),
-    click.option("--state", type=DIRECTORY, metavar="DIR", help="Where state, log and lock are kept."),
+    click.option("--state", type=DIRECTORY, metavar="DIR", help="Where state, log, lock and measured speeds are kept."),
     _seconds("--restart-seconds", "restart_seconds", 0.0, "What a start costs a job.", least=NOT_NEGATIVE),
     _seconds("--min-run-seconds", "min_run_seconds", 0.0, "No preemption before.", least=NOT_NEGATIVE),
     _seconds("--solve-seconds", "solve_seconds", 0.0, "No other allocation before, if only jobs change.", least=NOT_NEGATIVE),
@@ -98,6 +100,25 @@ def state_directory(request: Request) -> Path:
     return request.state or user_state_path("gavel-py") / "slurm" / request.partition
 
 
+def store_of(request: Request) -> gp.ThroughputStore:
+    """Return the store of measured speeds: --store, $GAVEL_PY_STORE, or else a file beside the state.
+
+    A daemon's account often has no home directory, where the store of a person is.
+    """
+    named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
+    return gp.ThroughputStore(request.store if named else state_directory(request) / "profiles.sqlite")
+
+
+def _profile(request: Request, own: gp.ThroughputStore) -> gp.ThroughputProfile:
+    """Return the profile that --profile names: one that the driver has measured itself, or as for all commands."""
+    if request.profile is not None:
+        with contextlib.suppress(gp.InputError):
+            return own.load(request.profile)
+    profile = profile_of(_common(request))
+    assert isinstance(profile, gp.ThroughputProfile)  # noqa: S101
+    return profile
+
+
 def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDriver:
     """Return the driver that the options ask for; all that is slow to load is loaded."""
     policy = _policy(request)
@@ -115,8 +136,8 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         start_seconds=request.start_seconds,
         on_exit=request.on_exit,
     )
-    profile = profile_of(_common(request))
-    assert isinstance(profile, gp.ThroughputProfile)  # noqa: S101
+    store = store_of(request)
+    profile = _profile(request, store)
     import_solver([policy])
     return gp.SlurmDriver(
         settings,
@@ -124,7 +145,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         policy,
         directory=state_directory(request),
         progress=request.progress,
-        store=gp.ThroughputStore(request.store),
+        store=store,
         measured=request.measured,
         commands=gp.SlurmCommands(request.timeout_seconds),
         clock=clock,

@@ -48,7 +48,7 @@ def plan_document(decided: gp.SlurmDecided) -> dict[str, Any]:
         "hold": list(moves.hold),
         "start": {job_id: dict(target) for job_id, target in moves.start.items()},
         "cannot": dict(moves.cannot),
-        "release": list(decided.picture.let_go),
+        "release": list(moves.give_back),
         "waiting": decided.waiting,
         "jobs": _jobs(decided.picture),
         "notes": list(decided.picture.notes),
@@ -63,9 +63,11 @@ def plan_text(decided: gp.SlurmDecided) -> str:
         what = "start" if where else "keep" if job_id in moves.keep else "stop" if job_id in moves.stop else "wait"
         if where and job_id in moves.stop:
             what = "move"
-        place = _place(where or (state.tracked[job_id].held if what == "keep" else {}))
+        if job_id in state.unplanned:
+            what = "leave"
+        place = _place(where or (state.tracked[job_id].held if what in {"keep", "leave"} else {}))
         rows.append([job_id, state.tracked[job_id].job_type, what, place, decided.waiting.get(job_id, "")])
-    others = [f"{job_id}: {why}" for job_id, why in decided.picture.left_alone.items()]
+    others = [f"{job_id}: {why}" for job_id, why in decided.picture.left_alone.items() if job_id not in state.tracked]
     head = f"Round {decided.begun.index}: {_counts(decided)}"
     table = table_text(head, ["job", "type", "what", "where", "why it waits"], rows, 5) if rows else f"{head}\n"
     told = ["\nNot planned:\n" + "\n".join(f"  {line}" for line in others) + "\n"] if others else []
@@ -78,7 +80,7 @@ def applied_text(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> str:
     lines += [f"  {job_id} runs on {_place(held)}, which was not decided" for job_id, held in applied.elsewhere.items()]
     lines += [f"  {job_id} did not start: {why}" for job_id, why in applied.waiting.items()]
     lines += [f"  {job_id} did not stop in time" for job_id in applied.lingering]
-    lines += [f"  {job_id} is not planned: {why}" for job_id, why in decided.picture.refused.items()]
+    lines += [f"  {job_id} is left to Slurm: {why}" for job_id, why in decided.picture.state.unplanned.items()]
     lines += [f"  Slurm says: {text}" for text in applied.errors]
     return "\n".join(lines) + "\n"
 
@@ -110,9 +112,8 @@ def _nodes(picture: gp.SlurmPicture) -> list[dict[str, Any]]:
 def _jobs(picture: gp.SlurmPicture) -> list[dict[str, Any]]:
     found = []
     for job_id in sorted(picture.standings, key=_order):
-        tracked, standing = picture.state.tracked.get(job_id), picture.standings[job_id]
+        tracked, standing = picture.state.tracked.get(job_id), picture.standing_of(job_id)
         job = picture.snapshot.jobs[job_id]
-        why = picture.refused.get(job_id, standing.why)
         found.append(
             {
                 "job": job_id,
@@ -123,7 +124,7 @@ def _jobs(picture: gp.SlurmPicture) -> list[dict[str, Any]]:
                 "steps_done": None if tracked is None else tracked.steps_done,
                 "total_steps": None if tracked is None else tracked.total_steps,
                 "where": _place(job.held) or str(job.phase),
-                "role": f"{standing.role}: {why}" if why else str(standing.role),
+                "role": f"{standing.role}: {standing.why}" if standing.why else str(standing.role),
             }
         )
     return found

@@ -2,8 +2,8 @@
 
 records, node_reading, job_reading: what Slurm says, as plain records (pure); roles, kinds, marks, comments: what is made of a job
 (pure); cluster_picture, newcomers, node_sync, watching, following: the scheduler is kept at what Slurm says; deciding: the next
-round; moves: what that is in commands (pure); applying: carrying it out; commands: the only place that starts processes; driver:
-one after the other, with state, lock and log; replay, run_of: what became of it, for reports.
+round; moves: what that is in commands (pure); applying: carrying it out; commands: the only place that starts processes; rights:
+what the account may do; driver: one after the other, with state, lock and log; replay, run_of: what became of it, for reports.
 """
 
 from gavel_py.integrations.slurm.applying import Applied as SlurmApplied

@@ -1,4 +1,4 @@
-"""Carrying out a round, step by step: stop, wait, send elsewhere, release, wait, compare."""
+"""Carrying out a round, step by step: stop, wait, send elsewhere, release, wait, compare, give back what is left to Slurm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gavel_py.integrations.slurm.clock import Clock
 from gavel_py.integrations.slurm.commands import Commands
 from gavel_py.integrations.slurm.comments import said_in
-from gavel_py.integrations.slurm.moves import Moves, is_as_planned, mark_orders, orders_of, retarget_of
+from gavel_py.integrations.slurm.moves import Moves, first_of, is_as_planned, mark_orders, orders_of, retarget_of, returns_of
 from gavel_py.integrations.slurm.reading import read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.tracked import Tracked
@@ -29,8 +29,9 @@ ENDING_SECONDS = 10.0
 @dataclass
 class Applied:
     """What came of a round. started: as decided; elsewhere: {job: {node: GPUs}}, running, but not as decided; waiting: {job: why},
-    those that did not start, and are held again; left: that ended meanwhile; lingering: that did not stop in time;
-    errors: what Slurm said; jobs: the last reading; stop_seconds, start_seconds: how long it took.
+    those that did not start, and are held again; left: that ended meanwhile; lingering: that did not stop in time; given_back: that
+    Slurm may start wherever it likes; sent: that were to start at all; errors: what Slurm said; jobs: the last reading;
+    stop_seconds, start_seconds: how long it took.
     """
 
     kept: tuple[str, ...] = ()
@@ -40,6 +41,8 @@ class Applied:
     waiting: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     lingering: list[str] = field(default_factory=list)
+    given_back: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
     stop_seconds: float = 0.0
@@ -53,19 +56,31 @@ class Applier:
         self._commands, self._clock = commands, clock
         self._stop_seconds, self._start_seconds = stop_seconds, start_seconds
 
-    def apply(self, moves: Moves, tracked: Mapping[str, Tracked]) -> Applied:
-        """Do what `moves` says, and tell what came of it. Raises `SlurmError` where Slurm stops answering."""
+    def apply(self, moves: Moves, tracked: Mapping[str, Tracked], *, most_nodes: int, marks: bool = True) -> Applied:
+        """Do what `moves` says, and tell what came of it.
+
+        Args:
+            moves: what is to be done.
+            tracked: what is known of the jobs that it is about.
+            most_nodes: how many nodes the partition has.
+            marks: whether this account may write AdminComment. Slurm refuses a whole line for one field that it refuses, so marks
+                have lines of their own.
+
+        Raises:
+            SlurmError: Slurm stops answering.
+        """
         done = Applied(kept=moves.keep, stopped=moves.stop, waiting=dict(moves.cannot))
         began = self._clock.now()
         # Without "Incomplete", a job that has ended since it was read would be run again, be it that its user cancelled it.
         stops = [*orders_of("hold", moves.hold), *orders_of("requeuehold Incomplete", moves.stop)]
-        self._tell([*mark_orders(moves.marks), *stops], done)
-        jobs, sent = self._change(moves, tracked, done)
+        self._tell([*(mark_orders(moves.marks) if marks else []), *stops], done)
+        jobs, done.sent = self._change(moves, tracked, done)
         done.stop_seconds = self._clock.now() - began
-        if sent:
-            jobs = self._wait(lambda jobs: all(_has_started(jobs.get(job_id)) for job_id in sent), self._start_seconds)
+        if done.sent:
+            jobs = self._wait(lambda jobs: all(_has_started(jobs.get(job_id)) for job_id in done.sent), self._start_seconds)
         self._compare(moves, jobs, done)
         done.start_seconds = self._clock.now() - began - done.stop_seconds
+        self._give_back(moves, tracked, most_nodes, done)
         return done
 
     def _change(self, moves: Moves, tracked: Mapping[str, Tracked], done: Applied) -> tuple[Mapping[str, SlurmJob], list[str]]:
@@ -105,11 +120,11 @@ class Applier:
         # As an administrator's hold, it can be told from a hold of the job's user.
         self._tell(orders_of("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))), done)
         ready = {job_id: target for job_id, target in targets.items() if is_as_planned(jobs.get(job_id), tracked[job_id])}
-        self._tell([retarget_of(jobs[job_id], tracked[job_id], target) for job_id, target in ready.items()], done)
+        self._tell([retarget_of(jobs[job_id], target) for job_id, target in ready.items()], done)
         if ready:
             jobs = read_jobs(self._commands)
         sent = [job_id for job_id, target in ready.items() if _is_sent(jobs.get(job_id), target)]
-        self._tell(orders_of("release", sent), done)
+        self._tell([*orders_of("release", sent), *first_of(sent)], done)
         return jobs, sent
 
     def _compare(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
@@ -142,6 +157,13 @@ class Applier:
                 done.started.append(job_id)
             else:
                 done.elsewhere[job_id] = dict(job.held)
+
+    def _give_back(self, moves: Moves, tracked: Mapping[str, Tracked], most_nodes: int, done: Applied) -> None:
+        """Let Slurm have what is left to it; last of all, so that it takes no GPUs that were meant for others."""
+        found = [done.jobs[job_id] for job_id in moves.give_back if _is_waiting(done.jobs.get(job_id))]
+        jobs = [job for job in found if not said_in(job.comment).holds]
+        self._tell(returns_of(jobs, tracked, most_nodes), done)
+        done.given_back = [job.job_id for job in jobs]
 
     def _tell(self, lines: list[str], done: Applied) -> None:
         """Give scontrol these lines; it goes on after one that it refuses, and says so."""

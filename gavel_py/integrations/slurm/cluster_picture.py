@@ -11,7 +11,7 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.rounds import NodeState
 
-__all__ = ["Parts", "closed_nodes", "cluster_of", "state_of", "used_by"]
+__all__ = ["Parts", "closed_nodes", "cluster_of", "cpus_used_by", "state_of", "used_by"]
 
 DOWN = frozenset({"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID", "INVALID_REG", "POWERING_DOWN"})
 EMPTYING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED", "REBOOT_REQUESTED"})
@@ -80,4 +80,13 @@ def used_by(jobs: Iterable[SlurmJob]) -> dict[str, int]:
         if job.phase in {Phase.RUNNING, Phase.STOPPING}:
             for node, gpus in job.held.items():
                 used[node] = used.get(node, 0) + gpus
+    return used
+
+
+def cpus_used_by(jobs: Iterable[SlurmJob]) -> dict[str, float]:
+    """Return {node: CPUs} that these jobs have, which Slurm tells of each job as a whole: the same number on each of its nodes."""
+    used: dict[str, float] = {}
+    for job in jobs:
+        for node in job.used_nodes:
+            used[node] = used.get(node, 0.0) + job.cpus / len(job.used_nodes)
     return used

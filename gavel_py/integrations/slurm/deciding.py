@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.integrations.slurm.cluster_picture import Parts, closed_nodes, cluster_of, used_by
+from gavel_py.integrations.slurm.cluster_picture import Parts, closed_nodes, cluster_of, cpus_used_by, used_by
 from gavel_py.integrations.slurm.driver_state import DriverState, load_state
 from gavel_py.integrations.slurm.following import Follower
 from gavel_py.integrations.slurm.kinds import most_measured
-from gavel_py.integrations.slurm.moves import Moves, moves_of, targets_of
+from gavel_py.integrations.slurm.moves import Moves, crowded_out, moves_of, targets_of
 from gavel_py.integrations.slurm.newcomers import Where
 from gavel_py.integrations.slurm.progress import Progress
-from gavel_py.integrations.slurm.records import Snapshot
+from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
 from gavel_py.integrations.slurm.roles import Role, Standing, is_held_here
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.values import printable
 from gavel_py.integrations.slurm.watching import Log, Watcher
 from gavel_py.policies import Policy
@@ -31,26 +32,44 @@ __all__ = ["Decided", "Decider", "Picture"]
 @dataclass(frozen=True)
 class Picture:
     """A reading as this program sees it. standings: whose each job is; refused: {job: why} the scheduler cannot take it;
-    let_go: jobs that wait on a hold of ours and are none of ours; notes: what was left out of the reading.
+    let_go: {job: why} of those that wait on a hold of ours and are Slurm's; known: what is known of all jobs that are or were
+    managed; notes: what was left out of the reading.
     """
 
     snapshot: Snapshot
     state: DriverState
     standings: Mapping[str, Standing]
     refused: Mapping[str, str]
-    let_go: tuple[str, ...]
+    let_go: Mapping[str, str]
+    known: Mapping[str, Tracked]
     notes: tuple[str, ...]
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes the partition has."""
+        return sum(self.state.partition in node.partitions for node in self.snapshot.nodes.values())
+
+    @property
+    def others(self) -> list[SlurmJob]:
+        """The jobs that are not managed."""
+        return [self.snapshot.jobs[job_id] for job_id in self.standings if job_id not in self.state.tracked]
 
     @property
     def used_by_others(self) -> dict[str, int]:
         """{node: GPUs} that jobs hold which are not managed."""
-        return used_by(self.snapshot.jobs[i] for i in self.standings if i not in self.state.tracked)
+        return used_by(self.others)
+
+    def standing_of(self, job_id: str) -> Standing:
+        """Return whose a job is; one that the latest decision could place nowhere is Slurm's until another one can."""
+        if job_id in self.state.tracked and job_id in self.state.unplanned:
+            return Standing(Role.LEFT, self.state.unplanned[job_id])
+        return self.standings[job_id]
 
     @property
     def left_alone(self) -> dict[str, str]:
         """{job: why} of the jobs of the partition that are not planned."""
-        here = {i: standing for i, standing in self.standings.items() if self.snapshot.jobs[i].partition == self.state.partition}
-        return {i: standing.why for i, standing in here.items() if standing.why} | dict(self.refused)
+        here = [i for i in self.standings if self.state.partition in self.snapshot.jobs[i].partition.split(",")]
+        return {job_id: why for job_id in here if (why := self.standing_of(job_id).why)}
 
     @staticmethod
     def shown(text: str) -> str:
@@ -125,24 +144,45 @@ class Decider:
         state = self._state_for(parts)
         types = {node.name: node.accelerator for node in parts.cluster.nodes}
         self.watcher = Watcher(state, self._progress, types, self._log)
-        known = {*state.tracked, *state.aside}
+        known = state.aside | state.tracked
         where = Where(parts.slurm_names, parts.cluster, snapshot.nodes)
         follower = Follower(state, self._settings, self.watcher, where, self._log)
         follower.follow(snapshot)
-        others = [snapshot.jobs[i] for i, standing in follower.standings.items() if standing.role is Role.OTHER]
-        # They will never be managed: Slurm shall have them back.
-        let_go = tuple(job.job_id for job in others if is_held_here(job, state.partition, known, state.stopping))
-        return Picture(snapshot, state, follower.standings, follower.refused, let_go, (*parts.left_out, *snapshot.unread))
+        known |= state.aside | state.tracked
+        let_go = {
+            job_id: standing.why
+            for job_id, standing in follower.standings.items()
+            if standing.role.is_slurms and is_held_here(snapshot.jobs[job_id], state.partition, known, state.stopping)
+        }
+        notes = (*parts.left_out, *snapshot.unread)
+        return Picture(snapshot, state, follower.standings, follower.refused, let_go, known, notes)
 
     def decide(self, picture: Picture) -> Decided:
         """Begin the next round, as of the latest picture. Raises `InputError`, and whatever `solve` raises."""
-        state, snapshot = picture.state, picture.snapshot
-        before = state.scheduler.last_start_seconds
-        begun = state.scheduler.next_round(snapshot.seconds if before is None else max(before, snapshot.seconds))
+        state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
+        before = scheduler.last_start_seconds
+        now = snapshot.seconds if before is None else max(before, snapshot.seconds)
+        _keep_where_they_run(scheduler, scheduler.plan_next(now).excluded)
+        begun = scheduler.next_round(now)
         state.forget_gone()
         state.rounds += 1
-        moves = moves_of(targets_of(begun), snapshot.jobs, state.tracked, closed_nodes(snapshot.nodes))
-        return Decided(picture, begun, moves)
+        self._note_unplanned(picture, begun.excluded)
+        targets = targets_of(begun)
+        keeping = {job_id for job_id, target in targets.items() if state.tracked[job_id].held == target}
+        cpus = {job.job_id: job.cpus_per_gpu for job in scheduler.jobs}
+        crowded = crowded_out(targets, keeping, cpus, snapshot.nodes, cpus_used_by(picture.others))
+        moves = moves_of(targets, snapshot.jobs, state.tracked, closed_nodes(snapshot.nodes), begun.excluded, crowded)
+        return Decided(picture, begun, replace(moves, give_back={**picture.let_go, **moves.give_back}))
+
+    def _note_unplanned(self, picture: Picture, excluded: Mapping[str, str]) -> None:
+        """Take note of the jobs that are left to Slurm, and tell of those that were not before, or for another reason."""
+        state = picture.state
+        left = {job_id: standing.why for job_id, standing in picture.standings.items() if standing.role is Role.LEFT}
+        left |= dict(excluded)
+        for job_id, why in left.items():
+            if state.unplanned.get(job_id) != why:
+                self._log("unplanned", job=job_id, why=why)
+        state.unplanned = left
 
     def _known_parts(self, parts: Parts) -> Parts:
         """Only the types whose speeds are known can be planned."""
@@ -189,6 +229,15 @@ class Decider:
         self._log("cluster", nodes=len(parts.cluster.nodes), why="nodes have come, or have other GPUs than before")
         aside = {**state.aside, **state.tracked}
         return replace(state, scheduler=self._scheduler(parts, state.speeds), tracked={}, aside=aside, gone=[])
+
+
+def _keep_where_they_run(scheduler: RoundScheduler, excluded: Mapping[str, str]) -> None:
+    """Take the GPUs of running jobs that can be planned nowhere out of the round that has been planned: they are not stopped."""
+    running = scheduler.running
+    for job_id in excluded.keys() & running.keys():
+        scheduler.interrupted(job_id)
+        for node, index in running[job_id].gpus:
+            scheduler.gpu_lost(node, index)
 
 
 def _check_default(settings: SlurmSettings, profile: ThroughputProfile) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gavel_py.errors import ConflictError, InputError, SlurmError, SolverError
+from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.applying import Applied, Applier
 from gavel_py.integrations.slurm.clock import Clock, WallClock
 from gavel_py.integrations.slurm.commands import Commands, SlurmCommands
@@ -17,14 +17,14 @@ from gavel_py.integrations.slurm.driver_state import DriverState, save_state
 from gavel_py.integrations.slurm.lines import applied_line, round_line
 from gavel_py.integrations.slurm.lock import only_one
 from gavel_py.integrations.slurm.measuring import measurements_of
-from gavel_py.integrations.slurm.moves import is_job_id, orders_of
+from gavel_py.integrations.slurm.moves import Moves, returns_of
 from gavel_py.integrations.slurm.progress import Progress
 from gavel_py.integrations.slurm.reading import read_cluster, read_jobs
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.rights import Rights, RightsError, check_sent, rights_of
 from gavel_py.integrations.slurm.roles import Role, is_held_here, standing_of
-from gavel_py.integrations.slurm.run_log import RunLog
+from gavel_py.integrations.slurm.run_log import RunLog, warn
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
@@ -32,8 +32,6 @@ __all__ = ["SlurmDriver"]
 
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
 SLOWEST_RETRY = 60.0
-FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
-"""A job that did not start so often in a row is left out for a while, twice as long each time, in rounds."""
 
 
 class SlurmDriver:
@@ -72,6 +70,9 @@ class SlurmDriver:
         self._applier = Applier(self._commands, self._clock, settings.stop_seconds, settings.start_seconds)
         self._file: RunLog | None = None
         self._locked = ExitStack()
+        self._rights: Rights | None = None
+        self._unstored: set[tuple[str, int, str]] = set()
+        self._slurms: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
         if self._directory is None:
@@ -99,24 +100,37 @@ class SlurmDriver:
         return self._decider.decide(self.look())
 
     def round(self) -> tuple[Decided, Applied]:
-        """Play one round: read, decide, carry out, compare. Raises `SlurmError`, and what deciding raises."""
-        decided = self._decide(self.look())
-        state, moves = decided.picture.state, decided.moves
+        """Play one round: read, decide, carry out, compare.
+
+        Raises:
+            SlurmError: Slurm does not answer, or does not let this account manage jobs.
+            GavelError: What deciding raises, or the state cannot be saved; then nothing has been changed in Slurm.
+        """
+        if self._rights is None:
+            self._rights = rights_of(self._commands)
+        picture = self.look()
+        self._slurms = frozenset(job_id for job_id, standing in picture.standings.items() if standing.role.is_slurms)
+        decided = self._decide(picture)
+        state, moves = picture.state, decided.moves
         self._log("round", seconds=decided.begun.start_seconds, **round_line(decided))
         state.stopping |= set(moves.stop)
         self._save()
-        self._let_go(decided.picture)
-        applied = self._applier.apply(moves, state.tracked)
-        self._take_in(applied, moves.cannot)
+        known = {**picture.known, **state.tracked}
+        applied = self._applier.apply(moves, known, most_nodes=picture.most_nodes, marks=self._rights.may_mark)
+        self._take_in(applied, moves)
         state.stopping = set(applied.lingering)
-        self._save()
+        self._save_if_possible()
         self._log("applied", **applied_line(applied))
+        if applied.given_back:
+            self._log("let_go", jobs={job_id: moves.give_back[job_id] for job_id in applied.given_back})
+        check_sent(applied.sent, applied.started, applied.errors, self.settings.partition)
         return decided, applied
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
         """Play rounds, until the clock says that it is to end, or so many; then leave or release the jobs that wait.
 
-        tell: is called with each round and what came of it. A controller that does not answer is waited for.
+        tell: is called with each round and what came of it. A controller that does not answer is waited for. What goes wrong
+        after the first round is logged, and the next round is played when it is due; jobs go on meanwhile.
         """
         retry, played = self.settings.retry_seconds, 0
         while True:
@@ -124,19 +138,20 @@ class SlurmDriver:
                 decided, applied = self.round()
                 retry, played = self.settings.retry_seconds, played + 1
                 if tell is not None:
-                    tell(decided, applied)
+                    with suppress(OSError):  # such as a full disk under standard output: jobs must not suffer from it
+                        tell(decided, applied)
                 if rounds is not None and played >= rounds:
                     break
                 end, had_any = decided.begun.end_seconds, bool(applied.kept or applied.started)
-            except SlurmError as error:
-                self._log("no_answer", why=str(error), retry_seconds=retry)
-                end, had_any = self._clock.now() + retry, False
-                retry = min(SLOWEST_RETRY, retry * 2)
-            except (ConflictError, SolverError) as error:
+            except (InputError, RightsError, SolverError) as error:
                 if not played:
                     raise  # what never worked is to be told at once
                 self._log("undecided", why=str(error))
                 end, had_any = self._clock.now() + self._round_seconds, False
+            except SlurmError as error:
+                self._log("no_answer", why=str(error), retry_seconds=retry)
+                end, had_any = self._clock.now() + retry, False
+                retry = min(SLOWEST_RETRY, retry * 2)
             if not self._until(end, had_any):
                 break
         self.end()
@@ -161,20 +176,22 @@ class SlurmDriver:
         state, watcher = self._decider.state, self._decider.watcher
         if state is None or watcher is None:
             return False
-        jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside}, state.turnover
+        jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside, *self._slurms}, state.turnover
         watcher.watch(jobs, self._clock.now())
         if state.turnover != before:
-            self._save()
+            self._save_if_possible()
         if any(tracked.runs for tracked in state.tracked.values()):
             return False
-        return any(self._is_new(job, known) for job in jobs.values()) or (had_any and bool(state.tracked))
+        return any(self._is_new(job, known) for job in jobs.values()) or (
+            had_any and bool(state.tracked.keys() - state.unplanned.keys())
+        )
 
     def _is_new(self, job: SlurmJob, known: set[str]) -> bool:
         if job.phase is not Phase.WAITING or job.job_id in known:
             return False
         return standing_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
 
-    def _take_in(self, applied: Applied, cannot: Mapping[str, str]) -> None:
+    def _take_in(self, applied: Applied, moves: Moves) -> None:
         """Let the scheduler know what came of the round."""
         state, watcher = self._decider.state, self._decider.watcher
         assert state is not None  # noqa: S101
@@ -184,13 +201,8 @@ class SlurmDriver:
             if job_id in state.tracked:
                 state.scheduler.interrupted(job_id)
         for job_id in applied.waiting:
-            if job_id in state.tracked and job_id not in cannot:
-                _note_failed_start(state.tracked[job_id], state.rounds)
-
-    def _let_go(self, picture: Picture) -> None:
-        if picture.let_go:
-            self._tell(orders_of("release", picture.let_go))
-            self._log("let_go", jobs={job_id: picture.standings[job_id].why for job_id in picture.let_go})
+            if job_id in state.tracked and (job_id not in moves.cannot or job_id in moves.misfits):
+                state.tracked[job_id].note_failed_start(state.rounds)
 
     def _decide(self, picture: Picture) -> Decided:
         """Decide by what jobs have shown of their speed, and take it into use, and into the store.
@@ -212,29 +224,45 @@ class SlurmDriver:
             raise
         if measured:
             self._log("measured", speeds=[[m.job_type, m.num_gpus, m.accelerator, m.steps_per_second] for m in measured])
-            if self._store is not None:
-                self._store.add(self._measured, measured)
+            self._put_into_store(state)
         state.news = set()
         return decided
+
+    def _put_into_store(self, state: DriverState) -> None:
+        """Add what there is news of to the store, with what it could not take before; the state has it in any case."""
+        self._unstored |= state.news
+        if self._store is None:
+            return
+        try:
+            self._store.add(self._measured, measurements_of(state.sums, self._unstored))
+        except InputError as error:
+            self._log("not_stored", why=str(error))
+            warn(f"measured speeds are in no store: {error}")
+        else:
+            self._unstored = set()
 
     def end(self) -> None:
         """Release the jobs that wait on hold, if the settings say so; `run` does it at its end."""
         state = self._decider.state
         if self.settings.on_exit == "release" and state is not None:
             try:
-                jobs, known = read_jobs(self._commands), {*state.tracked, *state.aside}
+                jobs, known = read_jobs(self._commands), state.aside | state.tracked
                 # Also those that were not planned, since they wait for something else too, or came since the last round.
-                held = [i for i, job in jobs.items() if is_held_here(job, self.settings.partition, known, state.stopping)]
-                sent = [i for i in held if is_job_id(i) and i in known and jobs[i].required_nodes]
-                lines = [f"update JobId={i} ReqNodeList= StartTime=now" for i in sent]
-                self._tell([*lines, *orders_of("release", held)])
-                self._log("released", jobs=held)
+                held = [job for job in jobs.values() if is_held_here(job, self.settings.partition, known, state.stopping)]
+                lines = returns_of(held, known, len(state.scheduler.cluster.nodes))
+                self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+                self._log("released", jobs=[job.job_id for job in held])
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
         self._log("ended")
 
-    def _tell(self, lines: list[str]) -> None:
-        self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+    def _save_if_possible(self) -> None:
+        """Save what has come about. The next driver would find it in Slurm, too, and the next round is not begun unsaved."""
+        try:
+            self._save()
+        except InputError as error:
+            self._log("not_saved", why=str(error))
+            warn(str(error))
 
     def _save(self) -> None:
         if self._directory is not None and self._decider.state is not None:
@@ -243,11 +271,3 @@ class SlurmDriver:
     def _log(self, event: str, seconds: float | None = None, **told: Any) -> None:
         if self._file is not None:
             self._file.write(event, self._clock.now() if seconds is None else seconds, **told)
-
-
-def _note_failed_start(tracked: Tracked, rounds: int) -> None:
-    """Count it, and leave the job out for a while if that has happened often."""
-    tracked.failed_starts += 1
-    beyond = tracked.failed_starts - FAILURES_TO_PAUSE
-    if beyond >= 0:
-        tracked.not_before_round = rounds + min(LONGEST_PAUSE, 2**beyond)

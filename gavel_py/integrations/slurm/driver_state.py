@@ -31,7 +31,8 @@ class DriverState:
     something else, for when they come back; stopping: those that are being stopped, so that nobody takes their hold for another's;
     gone: jobs that the scheduler can forget after the next decision; sums: what was measured; news: of which sums there is news
     that the speeds do not have yet; rounds: how many there were; past: GPU-seconds that jobs that have left were promised, had,
-    and are still owed.
+    and are still owed; unplanned: {job: why} of those that the latest decision leaves to Slurm; several: those that wait in several
+    partitions, which cannot be seen of them any more once they run.
     """
 
     partition: str
@@ -45,6 +46,8 @@ class DriverState:
     news: set[tuple[str, int, str]] = field(default_factory=set)
     rounds: int = 0
     past: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    unplanned: dict[str, str] = field(default_factory=dict)
+    several: set[str] = field(default_factory=set)
 
     @property
     def turnover(self) -> tuple[int, int, int]:
@@ -79,6 +82,8 @@ def save_state(path: Path, state: DriverState) -> None:
         "news": sorted(map(list, state.news)),
         "rounds": state.rounds,
         "past": list(state.past),
+        "unplanned": dict(state.unplanned),
+        "several": sorted(state.several),
     }
     write_state(path, document, DRIVER)
 
@@ -108,6 +113,8 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             news={(kind, gpus, name) for kind, gpus, name in document["news"]},
             rounds=document["rounds"],
             past=list(document["past"]),
+            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these two
+            several=set(document.get("several", ())),
         )
     except (KeyError, TypeError, AttributeError) as error:
         text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"

@@ -6,13 +6,13 @@ from collections import ChainMap, Counter
 from collections.abc import Mapping
 
 from gavel_py.errors import InputError
-from gavel_py.integrations.slurm.cluster_picture import used_by
+from gavel_py.integrations.slurm.cluster_picture import cpus_used_by, used_by
 from gavel_py.integrations.slurm.driver_state import DriverState
-from gavel_py.integrations.slurm.kinds import kind_of
+from gavel_py.integrations.slurm.kinds import JobKind, kind_of
 from gavel_py.integrations.slurm.newcomers import Where, asks_of, job_for, tracked_from
 from gavel_py.integrations.slurm.node_sync import sync_lost, sync_nodes
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
-from gavel_py.integrations.slurm.roles import Role, Standing, beyond_limits, standing_of
+from gavel_py.integrations.slurm.roles import CERTAIN_NODES, SEVERAL_PARTITIONS, Role, Standing, beyond_limits, standing_of
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.watching import Log, Watcher
@@ -33,6 +33,7 @@ class Follower:
         self._state, self._settings, self._watcher, self._where, self._log = state, settings, watcher, where, log
         self.standings: dict[str, Standing] = {}
         self.refused: dict[str, str] = {}
+        self._kinds: dict[str, JobKind] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
         """Tell the scheduler all that has happened up to this reading."""
@@ -40,6 +41,7 @@ class Follower:
         self._watcher.watch(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.standings = {job_id: self._standing(job, now) for job_id, job in live.items()}
+        state.several = {job_id for job_id, standing in self.standings.items() if standing.why == SEVERAL_PARTITIONS}
         self.standings |= beyond_limits(live, [i for i, standing in self.standings.items() if standing.role is Role.MANAGED])
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
@@ -51,15 +53,25 @@ class Follower:
             self._log("node", node=name, state=str(node_state))
         self._sync_running()
         others = [job for job_id, job in live.items() if job_id not in state.tracked]
-        sync_lost(state.scheduler, snapshot.nodes, used_by(others))
+        sync_lost(state.scheduler, snapshot.nodes, used_by(others), cpus_used_by(others))
         self._report()
 
     def _standing(self, job: SlurmJob, now: float) -> Standing:
-        state = self._state
-        known = state.tracked.get(job.job_id) or state.aside.get(job.job_id)
-        if known is not None and known.not_before_round > state.rounds and job.phase is Phase.WAITING:
-            return Standing(Role.ASIDE, f"it did not start {known.failed_starts} times; it is tried again later")
-        return standing_of(job, self._settings.partition, now, ChainMap(state.tracked, state.aside), state.stopping)
+        state, partition = self._state, self._settings.partition
+        if job.job_id in state.several and job.partition == partition and job.phase is not Phase.WAITING:
+            return Standing(Role.OTHER, SEVERAL_PARTITIONS)
+        known = ChainMap(state.tracked, state.aside)
+        standing = standing_of(job, partition, now, known, state.stopping)
+        if standing.role is Role.MANAGED and job.job_id in known and known[job.job_id].is_given_up:
+            tried = f"it did not start {known[job.job_id].failed_starts} times where it was decided"
+            if job.phase is Phase.WAITING and known[job.job_id].not_before_round > state.rounds:
+                return Standing(Role.LEFT, f"{tried}; it is tried again later")
+            if job.phase is not Phase.WAITING and job.job_id in state.aside:
+                return Standing(Role.LEFT, f"{tried}, and Slurm has started it")
+        is_new = job.job_id not in known and not job.restarts and state.rounds > 0
+        if standing.role is Role.MANAGED and job.required_nodes and is_new:
+            return Standing(Role.OTHER, CERTAIN_NODES)  # its user has named them since it came, and not this program
+        return standing
 
     def _set_aside(self, job_id: str) -> None:
         state, standing = self._state, self.standings[job_id]
@@ -83,6 +95,8 @@ class Follower:
         except InputError:
             ready = [one for one in ready if self._is_taken(*one)]
         for tracked, _ in ready:
+            if tracked.job_id in self._kinds:
+                self._log_arrival(tracked)
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked
             tracked.seen_seconds = now
@@ -117,25 +131,28 @@ class Follower:
 
     def _refuse(self, job_id: str, error: InputError) -> None:
         self.refused[job_id] = str(error)
-        self._log("refused", job=job_id, why=str(error))
+        self.standings[job_id] = Standing(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
     def _new(self, job: SlurmJob, now: float, before: Tracked | None) -> Tracked:
         kind = kind_of(job, self._state.speeds.base, self._settings)
         tracked = tracked_from(job, kind, now)
         if before is not None:
             tracked.take_past_of(before)
+        self._kinds[job.job_id] = kind
+        return tracked
+
+    def _log_arrival(self, tracked: Tracked) -> None:
         self._log(
             "arrived",
-            job=job.job_id,
+            job=tracked.job_id,
             name=tracked.name,
             user=tracked.user,
             job_type=tracked.job_type,
             gpus=tracked.num_gpus,
             arrival_seconds=tracked.arrival_seconds,
             steps=tracked.total_steps,
-            notes=list(kind.notes),
+            notes=list(self._kinds[tracked.job_id].notes),
         )
-        return tracked
 
     def _sync_running(self) -> None:
         """Let the scheduler know which gangs hold which GPUs, where that is not as it thinks."""

@@ -1,6 +1,7 @@
 -- job_submit.lua: written by `gavel slurm install`, gavel-py.
 -- Jobs of the managed partition that ask for GPUs start on hold; only administrators release them (the driver is one).
--- It notes when they came, since a requeue overwrites their submit time, and what their users hold.
+-- It notes when they came, since a requeue overwrites their submit time, whether they want to be on one node, since a start
+-- overwrites that, and what their users hold. The driver's account may have no right to note anything itself.
 
 local PARTITION = "@PARTITION@"
 local IS_DEFAULT = @IS_DEFAULT@
@@ -24,6 +25,19 @@ local function wants_gpus(job)
    return false
 end
 
+-- Nothing for jobs that ask for certain nodes, which are not managed.
+local function place_of(job)
+   if job.req_nodes ~= nil and job.req_nodes ~= "" then
+      return ""
+   end
+   local by_node = string.find(job.tres_per_node or job.gres or "", "gpu", 1, true) ~= nil
+   local least = job.min_nodes
+   if job.max_nodes == 1 or (by_node and (least == nil or least == slurm.NO_VAL or least <= 1)) then
+      return ";place=node"
+   end
+   return ";place=any"
+end
+
 local function is_administrator(uid)
    return ADMINISTRATORS[uid] == true
 end
@@ -32,9 +46,18 @@ function slurm_job_submit(job, partitions, uid)
    if not is_managed(job.partition) or not wants_gpus(job) then
       return slurm.SUCCESS
    end
+   -- Of a heterogeneous job, which Slurm schedules by itself, only the first part has a script.
+   local part = job.het_job_offset
+   local is_heterogeneous = part ~= nil and part ~= slurm.NO_VAL
+   if is_heterogeneous and part > 0 then
+      return slurm.SUCCESS
+   end
    if job.script == nil or job.script == "" then
       slurm.log_user("partition " .. PARTITION .. " takes batch jobs only (sbatch): jobs are stopped and started again")
       return slurm.ERROR
+   end
+   if is_heterogeneous then
+      return slurm.SUCCESS
    end
    if job.requeue == 0 then
       slurm.log_user("partition " .. PARTITION .. " takes jobs only that may be requeued: leave out --no-requeue")
@@ -45,7 +68,7 @@ function slurm_job_submit(job, partitions, uid)
    end
    job.priority = 0
    job.requeue = 1
-   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin"
+   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin" .. place_of(job)
    return slurm.SUCCESS
 end
 

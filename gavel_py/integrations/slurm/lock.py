@@ -20,7 +20,8 @@ def only_one(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
+        hint = "the state needs a directory that this account may write to (--state)"
+        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}; {hint}")) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
+from gavel_py.even_splits import largest_even_gang
 from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.features import satisfies
 from gavel_py.integrations.slurm.kinds import JobKind, most_measured
@@ -15,7 +17,8 @@ from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.values import printable
-from gavel_py.jobs import Job
+from gavel_py.jobs import Job, Locality
+from gavel_py.rounds.needs import NOTHING, Needs
 
 __all__ = ["Where", "asks_of", "job_for", "tracked_from"]
 
@@ -29,6 +32,7 @@ class Where:
         self._slurm_names, self._cluster = slurm_names, cluster
         self.accelerators = frozenset(slurm_names)
         self._features: dict[str, set[frozenset[str]]] = {}
+        self._rooms: dict[tuple[str, int, Locality, Needs], bool] = {}
         for node in cluster.nodes:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
@@ -43,16 +47,25 @@ class Where:
             and all(satisfies(features, job.features) for features in self._features.get(accelerator, ()))
         )
 
-    def smallest_node(self, accelerators: Iterable[str]) -> int:
-        """Return the largest gang that fits one node of each of these types: such gangs are not split, as most programs expect."""
-        return min(int(self._cluster.largest_gang(name, "node")) for name in accelerators)
+    def largest_on_node(self, accelerator: str, needs: Needs = NOTHING) -> int:
+        """Return how many GPUs of one node of a type have what each of them needs."""
+        return int(self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=needs.cpus, memory_gb_per_gpu=needs.memory_gb))
+
+    def has_room(self, accelerator: str, gpus: int, locality: Locality, needs: Needs) -> bool:
+        """Say whether a gang could run on a type if nobody else did, with as many GPUs on each of its nodes."""
+        key = accelerator, gpus, locality, needs
+        if key not in self._rooms:
+            more = {"cpus_per_gpu": needs.cpus, "memory_gb_per_gpu": needs.memory_gb}
+            self._rooms[key] = largest_even_gang(self._cluster, accelerator, gpus, locality, **more) >= gpus
+        return self._rooms[key]
 
 
 def asks_of(job: SlurmJob) -> str:
     """Return what a job asks for as far as its user can change it: another text is another job to the scheduler."""
     said = said_in(job.comment)
     asked = sorted(f"{kind}={gpus}" for kind, gpus in job.requested.items())
-    return printable(f"{said.job_type}|{said.total_steps}|{job.name}|{','.join(asked)}|{job.features}")
+    by_gpu = f"|{job.cpus_per_gpu}|{job.memory_mb_per_gpu}" if job.cpus_per_gpu or job.memory_mb_per_gpu else ""
+    return printable(f"{said.job_type}|{said.total_steps}|{job.name}|{','.join(asked)}|{job.features}{by_gpu}")
 
 
 def tracked_from(job: SlurmJob, kind: JobKind, now_seconds: float) -> Tracked:
@@ -66,12 +79,17 @@ def tracked_from(job: SlurmJob, kind: JobKind, now_seconds: float) -> Tracked:
         user=printable(job.user),
         job_type=kind.job_type,
         num_gpus=job.num_gpus,
-        place=place if mark is None or mark.place is None else mark.place,
+        # Only where a start has changed the request, the mark knows better what it was.
+        place=place if mark is None or mark.place is None or not job.required_nodes else mark.place,
         arrival_seconds=now_seconds if submitted is None else submitted,
         seen_seconds=now_seconds,
         total_steps=kind.total_steps,
         asks=asks_of(job),
         is_known=kind.is_known,
+        per_node=job.per_node,
+        fewest_nodes=job.fewest_nodes,
+        most_nodes=job.most_nodes,
+        exact_nodes=math.ceil(job.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
     )
 
 
@@ -84,6 +102,10 @@ def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, setti
     if not candidates:
         raise InputError(Fault(f"job {job.job_id}", "", f"{_asked(job)}, which no nodes of partition {settings.partition} have"))
     known = _known(tracked, candidates, speeds, settings)
+    needs = _needs(job, where, known)
+    fits_one = job.num_gpus <= min(where.largest_on_node(name, needs) for name in known)
+    locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_one else "any"
+    known = _with_room(tracked, known, locality, needs, where, settings.partition)
     return Job(
         tracked.job_id,
         job_type=tracked.job_type,
@@ -94,11 +116,45 @@ def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, setti
         deadline_seconds=job.deadline_seconds,
         tenant=printable(job.account or job.user),
         allowed_accelerators=None if set(known) == where.accelerators else known,
-        locality="node" if tracked.place == "node" or tracked.num_gpus <= where.smallest_node(known) else "any",
+        locality=locality,
         even_split=True,  # Slurm cannot be told any other
-        cpus_per_gpu=job.cpus / tracked.num_gpus,
-        memory_gb_per_gpu=job.memory_mb_per_node * job.nodes / MEGABYTES_PER_GIGABYTE / tracked.num_gpus,
+        cpus_per_gpu=needs.cpus,
+        memory_gb_per_gpu=needs.memory_gb,
     )
+
+
+def _needs(job: SlurmJob, where: Where, accelerators: Iterable[str]) -> Needs:
+    """The CPUs and the memory, GB, that each GPU must find on its node, whatever they were asked for by.
+
+    What is asked for by node is counted for the fewest nodes on which the gang can be: there its GPUs are most.
+    """
+    gpus = job.num_gpus
+    nodes = min(math.ceil(gpus / max(1, where.largest_on_node(name))) for name in accelerators)
+    cpus = max(job.cpus_per_gpu, job.cpus / gpus, job.cpus_per_node * nodes / gpus)
+    memory = max(job.memory_mb_per_gpu, job.memory_mb_per_node * job.nodes / gpus, job.memory_mb_per_cpu * cpus)
+    return Needs(cpus, memory / MEGABYTES_PER_GIGABYTE)
+
+
+def _with_room(
+    tracked: Tracked, accelerators: Iterable[str], locality: Locality, needs: Needs, where: Where, partition: str
+) -> tuple[str, ...]:
+    """Those of the types that have room for a gang. Raises `InputError` where none has: nothing but Slurm can place it then."""
+    names, gpus = tuple(accelerators), tracked.num_gpus
+    roomy = tuple(name for name in names if where.has_room(name, gpus, locality, needs))
+    if not roomy:
+        told = f"{needs.cpus:g} CPUs" + (f" and {needs.memory_gb:g} GB" if needs.memory_gb else "")
+        on = "one node" if locality == "node" else "nodes with the same number on each"
+        text = f"its {gpus} GPUs need {told} each, and no {' or '.join(names)} nodes of partition {partition} have that on {on}"
+        raise InputError(Fault(f"job {tracked.job_id}", "", text))
+    exact = tracked.exact_nodes
+    if not exact:
+        return roomy
+    # Gangs come on as few nodes as have room, so on these types no other number is likely.
+    right = tuple(name for name in roomy if math.ceil(gpus / where.largest_on_node(name, needs)) == exact and gpus % exact == 0)
+    if not right:
+        text = f"it must be on {exact} nodes (--ntasks-per-node), and its {gpus} GPUs would be placed on another number"
+        raise InputError(Fault(f"job {tracked.job_id}", "", text))
+    return right
 
 
 def _asked(job: SlurmJob) -> str:

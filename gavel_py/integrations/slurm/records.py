@@ -48,10 +48,14 @@ class SlurmNode:
 class SlurmJob:
     """One job, or one task of an array.
 
-    job_id: as in commands, 37 or 37_1; words: its states as Slurm calls them; requested: {type: GPUs} of the whole job, the type ""
-    where it names none; nodes: how many it is to have; one_node: whether it asks for just one; held: {node: GPUs} where it runs;
-    times: seconds of the clock that Slurm uses, None where unknown; most_tasks: how many of its array may run at a time, 0: all;
-    obstacles: why it cannot be moved about, in words.
+    job_id: as in commands, 37 or 37_1; words: its states as Slurm calls them; requested: {type: GPUs} of the whole job, the type
+    "" where it names none; nodes: how many it is to have; fewest_nodes, most_nodes: between which it leaves the choice to Slurm,
+    0 where there is no limit; one_node: whether it asks for just one; per_node: whether it says how many GPUs each node is to
+    give; held: {node: GPUs} where it runs; used_nodes: all nodes where it runs, also those that give it no GPUs; cpus: of the
+    whole job, those that it has or that its tasks need; cpus_per_gpu, cpus_per_node, memory_mb_per_gpu, memory_mb_per_cpu,
+    memory_mb_per_node: what it asks for in these units, 0 where it does not; tasks: processes that it starts; tasks_per_node: the
+    most on one node, 0: no limit; times: seconds of the clock that Slurm uses, None where unknown; most_tasks: how many of its
+    array may run at a time, 0: all; obstacles: why it cannot be moved about, in words.
     """
 
     job_id: str
@@ -75,6 +79,16 @@ class SlurmJob:
     dependency: str
     cpus: int
     memory_mb_per_node: float
+    fewest_nodes: int
+    most_nodes: int
+    per_node: bool
+    used_nodes: tuple[str, ...]
+    cpus_per_gpu: int
+    memory_mb_per_gpu: int
+    memory_mb_per_cpu: float
+    cpus_per_node: int
+    tasks: int
+    tasks_per_node: int
     submit_seconds: float | None
     eligible_seconds: float | None
     start_seconds: float | None

@@ -1,4 +1,4 @@
-"""Whose a job is: managed here, set aside for now, or Slurm's own business."""
+"""Whose a job is: managed here, set aside for now, left to Slurm, or none of this program's business."""
 
 from __future__ import annotations
 
@@ -12,7 +12,20 @@ from gavel_py.integrations.slurm.marks import mark_in
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.ordering import natural_key
 
-__all__ = ["REQUEUED_ON_HOLD", "Role", "Standing", "beyond_limits", "is_held_here", "standing_of"]
+__all__ = [
+    "CERTAIN_NODES",
+    "REQUEUED_ON_HOLD",
+    "SEVERAL_PARTITIONS",
+    "Role",
+    "Standing",
+    "beyond_limits",
+    "is_held_here",
+    "standing_of",
+]
+
+CERTAIN_NODES = "it asks for certain nodes (--nodelist)"
+SEVERAL_PARTITIONS = "it may run in several partitions (--partition=a,b)"
+"""Once such a job runs, Slurm names only the one in which it does."""
 
 REQUEUED_ON_HOLD = "requeued in held state"
 """Slurm's words for a job that was stopped by `scontrol requeuehold`."""
@@ -25,8 +38,15 @@ class Role(StrEnum):
     """It is planned, stopped and started."""
     ASIDE = "set aside"
     """It would be managed, but waits for something else: its user, its time, another job."""
+    LEFT = "left to Slurm"
+    """It would be managed, but cannot be planned: Slurm schedules it, and GPUs that it uses are not planned."""
     OTHER = "not managed"
-    """It is left alone; GPUs that it uses are not planned."""
+    """The same, of a job that would not be managed in any case."""
+
+    @property
+    def is_slurms(self) -> bool:
+        """Whether it is never stopped or held."""
+        return self in {Role.LEFT, Role.OTHER}
 
 
 class Standing(NamedTuple):
@@ -41,7 +61,8 @@ def standing_of(
 ) -> Standing:
     """Return whose a job is. known: jobs that are managed already; stopping: those that this program has been stopping."""
     if job.partition != partition:
-        return Standing(Role.OTHER, "it is in another partition")
+        several = partition in job.partition.split(",")
+        return Standing(Role.OTHER, SEVERAL_PARTITIONS if several else "it is in another partition")
     if not job.num_gpus:
         return Standing(Role.OTHER, "it asks for no GPUs")
     obstacle = _obstacle(job, known)
@@ -77,7 +98,7 @@ def is_held_here(job: SlurmJob, partition: str, known: Container[str], stopping:
     """
     if not job.is_held or said_in(job.comment).holds:
         return False
-    marked = job.partition == partition and mark_in(job.admin_comment) is not None
+    marked = partition in job.partition.split(",") and mark_in(job.admin_comment) is not None
     return (marked or job.job_id in known) and not _is_held_by_others(job, known, stopping)
 
 
@@ -89,7 +110,7 @@ def _obstacle(job: SlurmJob, known: Container[str]) -> str:
     mark = mark_in(job.admin_comment)
     is_new = job.job_id not in known and (mark is None or mark.place is None)
     if is_new and job.required_nodes:
-        return "it asks for certain nodes (--nodelist)"
+        return CERTAIN_NODES
     return "it has a --constraint that is more than names joined by & or |" if not is_plain(job.features) else ""
 
 

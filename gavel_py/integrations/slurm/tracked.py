@@ -10,6 +10,9 @@ from gavel_py.integrations.slurm.marks import Place
 
 __all__ = ["Tracked"]
 
+FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
+"""A job that did not start so often in a row is left to Slurm for a while, twice as long each time, in rounds."""
+
 PAST = (
     "arrival_seconds",
     "place",
@@ -29,7 +32,9 @@ class Tracked:
     when its progress is counted; total_steps: None where nobody has told them; held, accelerator: where it was seen running last,
     empty while it waits; stay_seconds, stay_steps: when it began to run there, and from which step on; failed_starts: in a row;
     not_before_round: until when it is not tried again; worked: {accelerator: [steps, seconds]} of stays that were measured; ran_on:
-    the accelerators that it has had; asks: what its user asks for; is_known: whether its type is its own, not the default.
+    the accelerators that it has had; asks: what its user asks for; is_known: whether its type is its own, not the default;
+    per_node, fewest_nodes, most_nodes: whether its user says how many GPUs each node is to give, and on how many nodes (0: no
+    limit), which each start changes; exact_nodes: on how many it must be, as its user says how many tasks each is to have, else 0.
     """
 
     job_id: str
@@ -56,6 +61,15 @@ class Tracked:
     ran_on: list[str] = field(default_factory=list)
     asks: str = ""
     is_known: bool = True
+    per_node: bool = False
+    fewest_nodes: int = 1
+    most_nodes: int = 0
+    exact_nodes: int = 0
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it has failed so often to start where it was decided that only Slurm may know why."""
+        return self.failed_starts >= FAILURES_TO_PAUSE
 
     @property
     def runs(self) -> bool:
@@ -64,8 +78,16 @@ class Tracked:
 
     def take_past_of(self, before: Tracked) -> None:
         """Go on from what has become of the job so far, when its user has changed what it asks for."""
-        for name in PAST:
+        # As long as it is about the same GPUs, the form of its request may be one that a start has given it.
+        form = ("per_node", "fewest_nodes", "most_nodes", "exact_nodes") if before.num_gpus == self.num_gpus else ()
+        for name in (*PAST, *form):
             setattr(self, name, getattr(before, name))
+
+    def note_failed_start(self, rounds: int) -> None:
+        """Count it, and leave the job to Slurm for a while if that has happened often; rounds: how many there were."""
+        self.failed_starts += 1
+        if self.is_given_up:
+            self.not_before_round = rounds + min(LONGEST_PAUSE, 2 ** (self.failed_starts - FAILURES_TO_PAUSE))
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.slurm import configuration, ports
+from tests.integration.slurm import accounting, configuration, ports
 from tests.integration.slurm.configuration import Settings
 from tests.integration.slurm.daemons import Daemons
 from tests.integration.slurm.presence import tool
@@ -24,8 +24,9 @@ __all__ = ["LoopbackCluster", "booted"]
 class LoopbackCluster:
     """Daemons of a Slurm on this machine, in a folder of their own."""
 
-    def __init__(self, settings: Settings, folder: Path, daemons: Daemons) -> None:
+    def __init__(self, settings: Settings, folder: Path, daemons: Daemons, first_port: int) -> None:
         self.settings = settings
+        self._first_port = first_port
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         self.environment |= {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -85,6 +86,8 @@ class LoopbackCluster:
             "munged", tool("munged"), "--foreground", "--force", f"--socket={run}/munge.sock", "--num-threads=2", *munge
         )
         until((run / "munge.sock").exists, 10, "munged")
+        if self.settings.accounting:
+            accounting.boot(self, self._daemons, self._first_port + 1 + len(self.settings.node_names))
         for name in self.settings.node_names:
             self.start_node(name)
         self.start_controller("-c")
@@ -103,12 +106,12 @@ def booted(settings: Settings) -> Iterator[LoopbackCluster]:
     # Sockets have paths of at most 107 characters, which a test's own folder may exceed; jobs of all users write below it.
     folder = Path(tempfile.mkdtemp(prefix="gavel-slurm-"))
     folder.chmod(0o755)
-    first_port, guard = ports.reserve(1 + len(settings.node_names))
+    first_port, guard = ports.reserve(settings.ports)
     daemons = Daemons(folder, guards=(guard.fileno(),))
     guard.close()
     try:
         configuration.write(settings, folder, first_port)
-        cluster = LoopbackCluster(settings, folder, daemons)
+        cluster = LoopbackCluster(settings, folder, daemons, first_port)
         try:
             cluster.boot()
         except LateError as fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +32,20 @@ class Settings:
     """A cluster to be.
 
     submit_plugin: a job_submit.lua; none where empty. options: lines of slurm.conf that replace those below or go beside them.
+    slurm_user: as whom the controller runs, which only root can choose. accounting: whether there are accounts, in a slurmdbd and
+    a MariaDB of its own.
     """
 
     nodes: tuple[Nodes, ...]
     submit_plugin: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    slurm_user: str = field(default_factory=getpass.getuser)
+    accounting: bool = False
+
+    @property
+    def ports(self) -> int:
+        """How many it needs: the controller's, one per node, slurmdbd's and MariaDB's."""
+        return 1 + len(self.node_names) + (2 if self.accounting else 0)
 
     @property
     def node_names(self) -> list[str]:
@@ -47,16 +57,20 @@ ALL = (Nodes("v100", 9), Nodes("p100", 9), Nodes("k80", 9))
 
 
 def write(settings: Settings, folder: Path, first_port: int) -> None:
-    """Write slurm.conf and what belongs to it, and make the folders that it names. Ports: the controller's, then one per node."""
+    """Write slurm.conf and what belongs to it, and make the folders that it names. Ports: as in `Settings.ports`."""
     for name in FOLDERS:
         (folder / name).mkdir()
     for name in ("progress", "stays"):
         (folder / name).chmod(0o1777)  # jobs of every user write there
     for name in settings.node_names:
         (folder / "spool" / name).mkdir()
-    options = (
-        _options(folder, first_port) | ({"JobSubmitPlugins": "lua"} if settings.submit_plugin else {}) | dict(settings.options)
-    )
+    for path in (folder / "state", folder / "log" / "slurmctld.log"):
+        path.touch()
+        shutil.chown(path, settings.slurm_user)
+    options = _options(settings, folder, first_port) | ({"JobSubmitPlugins": "lua"} if settings.submit_plugin else {})
+    if settings.accounting:
+        options |= _accounting(folder, first_port + len(settings.node_names) + 1)
+    options |= dict(settings.options)
     lines = [f"{key}={value}" for key, value in options.items()] + _node_lines(settings, first_port + 1) + _PARTITIONS
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("".join(_gpu_line(kind, folder) for kind in settings.nodes))
@@ -65,22 +79,30 @@ def write(settings: Settings, folder: Path, first_port: int) -> None:
     (folder / "job_submit.lua").write_text(settings.submit_plugin)
 
 
-def _options(folder: Path, port: int) -> dict[str, str]:
-    user = getpass.getuser()
+def _accounting(folder: Path, port: int) -> dict[str, str]:
+    return {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": "127.0.0.1",
+        "AccountingStoragePort": str(port),
+        "AccountingStoragePass": f"{folder}/run/munge.sock",
+    }
+
+
+def _options(settings: Settings, folder: Path, port: int) -> dict[str, str]:
     return {
         "ClusterName": "loopback",
         "SlurmctldHost": "localhost(127.0.0.1)",
         "SlurmctldPort": str(port),
         "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny",
-        "SlurmUser": user,
-        "SlurmdUser": user,
+        "SlurmUser": settings.slurm_user,
+        "SlurmdUser": getpass.getuser(),
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={folder}/run/munge.sock",
         "CredType": "cred/munge",
         "MpiDefault": "none",
         "StateSaveLocation": f"{folder}/state",
         "SlurmdSpoolDir": f"{folder}/spool/%n",
-        "SlurmctldPidFile": f"{folder}/run/slurmctld.pid",
+        "SlurmctldPidFile": f"{folder}/state/slurmctld.pid",
         "SlurmdPidFile": f"{folder}/run/slurmd.%n.pid",
         "SlurmctldLogFile": f"{folder}/log/slurmctld.log",
         "SlurmdLogFile": f"{folder}/log/slurmd.%n.log",

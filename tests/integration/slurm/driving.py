@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.integration.slurm.cluster import LoopbackCluster
 from tests.integration.slurm.logbook import events
@@ -26,43 +30,71 @@ def log_of(cluster: LoopbackCluster) -> Path:
     return cluster.folder / "driver" / "log.jsonl"
 
 
-def plugin() -> str:
-    """The job_submit plugin, as an administrator gets it."""
-    command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", PARTITION, "--user", str(os.getuid())]
+def plugin(*users: str) -> str:
+    """The job_submit plugin, as an administrator gets it; users: who may manage jobs, beside whoever runs the tests."""
+    named = [word for user in (str(os.getuid()), *users) for word in ("--user", user)]
+    command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", PARTITION, *named]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def options(cluster: LoopbackCluster) -> list[str]:
     """What every driver here is told: where things are, and to lose no time, but to let Slurm have it that has little of a CPU."""
     (cluster.folder / "profile.csv").write_text(profile_text())
-    places = {"--state": "driver", "--progress": "progress", "--profile": "profile.csv", "--store": "store.sqlite"}
+    places = {"--state": "driver", "--progress": "progress", "--profile": "profile.csv"}
     times = {"--poll": "1", "--timeout": "10", "--stop-seconds": "30", "--start-seconds": "30"}
     words = {"--partition": PARTITION} | {name: str(cluster.folder / place) for name, place in places.items()} | times
     return [word for pair in words.items() for word in pair]
 
 
 def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[str, str]:
-    """The environment of a driver; tools: a folder whose programs it finds before Slurm's own."""
+    """The environment of a driver, which has no home, as the accounts of daemons have none.
+
+    tools: a folder whose programs it finds before Slurm's own.
+    """
     path = [str(tools)] if tools else []
-    return cluster.environment | {
+    without = {name: value for name, value in cluster.environment.items() if not name.startswith(("XDG_", "GAVEL_PY_"))}
+    return without | {
+        "HOME": "/nonexistent",
         "PATH": os.pathsep.join([*path, cluster.environment["PATH"]]),
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def command_of(cluster: LoopbackCluster, words: Sequence[str]) -> list[str]:
+def command_of(cluster: LoopbackCluster, words: Sequence[str], user: str | None = None) -> list[str]:
     """The command line; words that are given count, where they say otherwise than the usual options."""
     name, *rest = words
-    return [sys.executable, "-m", "gavel_py", "slurm", name, *options(cluster), *rest]
+    own = [] if user is None else as_user(cluster, user)
+    return [*own, sys.executable, "-m", "gavel_py", "slurm", name, *options(cluster), *rest]
+
+
+def as_user(cluster: LoopbackCluster, user: str) -> list[str]:
+    """The words that let a command run as another user, who gets the directory of the driver's state."""
+    account, state = pwd.getpwnam(user), cluster.folder / "driver"
+    state.mkdir(exist_ok=True)
+    for path in (state, *state.iterdir()):
+        os.chown(path, account.pw_uid, account.pw_gid)
+    return _prefix(account.pw_uid, account.pw_gid)
+
+
+@cache
+def _prefix(uid: int, gid: int) -> list[str]:
+    """The interpreter of the tests may be in somebody's home: then it is read with a capability, which lets nothing be written."""
+    change = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
+    for reading in ([], ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]):
+        words = [*change, *reading, "--"]
+        tried = [*words, sys.executable, "-c", "import gavel_py.integrations.slurm"]
+        if subprocess.run(tried, cwd=ROOT, capture_output=True, check=False).returncode == 0:
+            return words
+    pytest.skip(f"user {uid} cannot run the interpreter of the tests, {sys.executable}")
 
 
 def gavel(
-    cluster: LoopbackCluster, *words: str, tools: Path | None = None, within: float = 120.0
+    cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None, within: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gavel slurm` with these words to its end."""
+    """Run `gavel slurm` with these words to its end, as another user where one is named."""
     return subprocess.run(
-        command_of(cluster, words),
+        command_of(cluster, words, user),
         cwd=cluster.folder,
         env=surroundings(cluster, tools),
         capture_output=True,
@@ -81,12 +113,12 @@ def round_once(cluster: LoopbackCluster, *words: str) -> None:
 class Driver:
     """A driver that goes on until it is told to end. What it prints is in two files."""
 
-    def __init__(self, cluster: LoopbackCluster, *words: str, tools: Path | None = None) -> None:
+    def __init__(self, cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> None:
         self.cluster = cluster
         self.output, self.errors = (cluster.folder / "log" / f"driver.{what}" for what in ("out", "err"))
         with open(self.output, "wb") as out, open(self.errors, "wb") as err:
             self.process = subprocess.Popen(
-                command_of(cluster, words),
+                command_of(cluster, words, user),
                 cwd=cluster.folder,
                 env=surroundings(cluster, tools),
                 stdin=subprocess.DEVNULL,
@@ -135,9 +167,9 @@ class Driver:
 
 
 @contextmanager
-def driving(cluster: LoopbackCluster, *words: str, tools: Path | None = None) -> Iterator[Driver]:
-    """`gavel slurm run` with these words meanwhile; it is killed at the end if it still runs."""
-    driver = Driver(cluster, "run", *words, tools=tools)
+def driving(cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> Iterator[Driver]:
+    """`gavel slurm run` with these words meanwhile, as another user where one is named; killed at the end if it still runs."""
+    driver = Driver(cluster, "run", *words, tools=tools, user=user)
     try:
         yield driver
     finally:

@@ -45,6 +45,7 @@ class Meddler:
     def __init__(self, cluster: LoopbackCluster, name: str = "tools") -> None:
         self.folder = cluster.folder / name
         self.folder.mkdir()
+        self.folder.chmod(0o777)  # the programs write there as whoever calls them
         for command in COMMANDS:
             _write(self.folder / command, SHIM.format(here=shlex.quote(str(self.folder)), real=shlex.quote(tool(command))))
 

@@ -26,13 +26,13 @@ def gang(cluster: LoopbackCluster, *request: str, steps: float = FOR_EVER) -> in
     return submit(cluster, Work("gang", request, steps, options=(comment(steps),)))
 
 
-def sleeper(cluster: LoopbackCluster, user: int) -> int:
-    """Submit a job of another user, for one GPU; it does no steps, for that user may not have the interpreter of the tests."""
+def sleeper(cluster: LoopbackCluster, user: int, gpus: int = 1) -> int:
+    """Submit a job of another user on one node; it does no steps, for that user may not have the interpreter of the tests."""
     words = [
         "--parsable",
         "--partition=gavel",
         "--nodes=1",
-        "--gres=gpu:1",
+        f"--gres=gpu:{gpus}",
         "--output=/dev/null",
         "--chdir=/",
         comment(FOR_EVER),

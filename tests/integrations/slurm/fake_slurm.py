@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,8 @@ class FakeJob:
 
 class FakeSlurm:
     """nodes: {name: (type, GPUs)}; new: whether it prints what 24.05 does, and not 22.05; stuck: jobs that never start;
-    slow: {job: seconds that it takes to stop}; fails: called before each command, and may raise.
+    slow: {job: seconds that it takes to stop}; fails: called before each command, and may raise; refuses: called with each line for
+    scontrol, returns what Slurm says if it refuses it; config, accounts: what scontrol shows, by default that we are SlurmUser.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -75,6 +77,9 @@ class FakeSlurm:
         self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
         self.fails: Callable[[Sequence[str]], None] | None = None
+        self.config = f"Configuration data as of 2026-01-01T00:00:00\nSlurmUser               = me({os.geteuid()})\n"
+        self.accounts = "Current Association Manager state\n\nUser Records\n\n"
+        self.refuses: Callable[[str], str] = lambda _: ""
 
     def submit(self, number: int, **fields: Any) -> FakeJob:
         """As with the plugin: on hold, with its mark, unless said otherwise."""
@@ -90,6 +95,10 @@ class FakeSlurm:
         if arguments[0] == "squeue":
             self._schedule()
             return Answer(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
+        if list(arguments) == ["scontrol", "show", "config"]:
+            return Answer(0, self.config, "")
+        if list(arguments[:3]) == ["scontrol", "show", "assoc_mgr"]:
+            return Answer(0, self.accounts, "")
         assert list(arguments) == ["scontrol"]
         errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
         return Answer(1 if errors else 0, "", "\n".join(errors))
@@ -110,6 +119,8 @@ class FakeSlurm:
 
     def _order(self, line: str) -> str:
         self.told.append(line)
+        if error := self.refuses(line):
+            return error
         verb, _, rest = line.partition(" ")
         if verb == "update":
             return self._update(rest)
@@ -136,19 +147,25 @@ class FakeSlurm:
     def _update(self, rest: str) -> str:
         words = dict(word.split("=", 1) for word in rest.split())
         job = self.jobs[int(words.pop("JobId"))]
-        if set(words) == {"AdminComment"}:
+        if "AdminComment" in words:
+            assert set(words) == {"AdminComment"}, "an operator may not write it, and is refused the whole line"
             job.admin_comment = words["AdminComment"]
             return ""
-        if words == {"ReqNodeList": "", "StartTime": "now"}:
-            job.wanted, job.eligible = [], self.clock.now()
+        if "Priority" in words:
+            assert set(words) == {"Priority"}
+            if not job.priority:
+                return f"Job is in held state, pending scheduler release for job {job.number}"
+            job.priority = int(words["Priority"])
             return ""
+        assert words.pop("StartTime") == "now"
         if job.state != "PENDING":
             return f"Job is no longer pending execution for job {job.number}"
-        job.nodes, job.wanted = int(words.pop("NumNodes").partition("-")[0]), words.pop("ReqNodeList").split(",")
-        job.per_job, job.per_node = words.pop("TresPerJob"), words.pop("Gres")
-        assert words.pop("StartTime") == "now"
         job.eligible = self.clock.now()
-        job.admin_comment = words.pop("AdminComment", job.admin_comment)
+        if "ReqNodeList" in words:
+            job.wanted = [name for name in words.pop("ReqNodeList").split(",") if name]
+            job.nodes = int(words.pop("NumNodes").partition("-")[0])
+        if "Gres" in words:
+            job.per_job, job.per_node = words.pop("TresPerJob"), words.pop("Gres")
         assert not words, words
         return ""
 
@@ -171,6 +188,8 @@ class FakeSlurm:
 
     def _room(self, job: FakeJob) -> dict[str, int]:
         gpus = gpus_in(job.per_node)
+        if not sum((gpus or gpus_in(job.per_job)).values()):
+            return {}
         count = sum(gpus.values()) or -(-sum(gpus_in(job.per_job).values()) // job.nodes)
         kind = next(iter(gpus or gpus_in(job.per_job)))
         names = [n for n in job.wanted or self.nodes if self.states[n] == "IDLE" and kind in ("", self.nodes[n][0])]

@@ -32,9 +32,14 @@ def test_a_round_starts_jobs_where_it_says(tmp_path: Path, new: bool) -> None:
     assert sorted(applied.started) == ["1", "2"]
     assert {str(j.number): j.held for j in slurm.jobs.values()} == {k: dict(v) for k, v in decided.moves.start.items()}
     # Per GPU, bert gains most from a v100, and the order of the lines is that of the protocol.
-    assert slurm.told[-3].startswith("update JobId=1 NumNodes=1-1 ReqNodeList=")
-    assert slurm.told[-1] == "release 1,2"
-    assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.told[-3]
+    sent = slurm.told.index("release 1,2")
+    assert [line.partition(" ReqNodeList=")[0] for line in slurm.told[sent - 2 : sent]] == [
+        "update JobId=1 NumNodes=1-1",
+        "update JobId=2 NumNodes=1-1",
+    ]
+    assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.told[sent - 1], "as its user asked: by node"
+    assert "Gres" not in slurm.told[sent - 2], "Slurm never forgets a request by node"
+    assert slurm.told[sent + 1 :] == ["update JobId=1 Priority=4294967293", "update JobId=2 Priority=4294967293"]
     assert_sound(slurm)
 
 
@@ -112,7 +117,7 @@ def test_typed_jobs_stay_on_their_type(tmp_path: Path) -> None:
             slurm.clock.seconds += 100
             assert {name for n in (1, 2, 3) for name in slurm.jobs[n].held} == {"k80-0"}
             assert slurm.jobs[4].held == {"v100-0": 4}
-    assert all("Gres=gpu:k80:4" in line for line in slurm.told if line.startswith("update") and "JobId=4 " not in line)
+    assert all("Gres=gpu:k80:4" in line for line in slurm.told if "NumNodes=" in line and "JobId=4 " not in line)
 
 
 def test_gangs_that_fit_one_node_are_not_split_and_larger_ones_are_split_evenly(tmp_path: Path) -> None:

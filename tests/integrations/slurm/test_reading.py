@@ -71,9 +71,17 @@ def test_both_shapes_are_the_same_cluster() -> None:
 def test_a_job_that_cannot_be_read_is_told_and_the_others_are_read() -> None:
     document = recorded("squeue", "22.05")
     document["jobs"][0]["required_nodes"] = "a[1-"
+    document["jobs"][3] = {"job_id": "nonsense"}
+    document["jobs"][4] |= {"job_id": 106, "array_job_id": 106, "array_task_string": "0-99999", "job_state": "PENDING", "nodes": ""}
     jobs, unread = jobs_from(document)
-    assert len(jobs) == 8
-    assert unread == ("job 101: is not a list of nodes: 'a[1-'",)
+    assert set(jobs) == {"101", "102", "103_0", "103_1", "103_2", "103_3", "103_7", "106"}
+    assert unread == (
+        "job 101: is not a list of nodes: 'a[1-'",
+        "job nonsense: has no number",
+        "job 106: its array has more than 10,000 tasks that wait",
+    )
+    assert jobs["101"].obstacles == ("it cannot be read: is not a list of nodes: 'a[1-'",)
+    assert jobs["106"].obstacles == ("it cannot be read: its array has more than 10,000 tasks that wait",)
 
 
 @pytest.mark.parametrize(
