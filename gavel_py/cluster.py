@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from gavel_py.cluster_files import read_cluster
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.jobs import Locality
 from gavel_py.nodes import AcceleratorType, Node
 from gavel_py.validation import MOST
@@ -206,7 +206,10 @@ class Cluster:
         faults: list[Fault] = []
         for part in text.split(","):
             match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*([0-9]{1,9})(?:\s*/\s*([0-9]{1,9}))?\s*", part)
-            if match is None:
+            other = [f"{number!r}{hint}" for number in re.findall(r"[:/]\s*([^:/,\s]+)", part) if (hint := decimal_hint(number))]
+            if other:
+                faults.append(Fault("cluster", "", f"{part.strip()!r} must have decimal numbers, found {', '.join(other)}"))
+            elif match is None:
                 faults.append(Fault("cluster", "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"))
             elif match[1].strip() in counts:
                 faults.append(Fault("cluster", "", f"accelerator type {match[1].strip()!r} is named twice"))

@@ -20,21 +20,12 @@ KEYS = ("nodes", "accelerator_types")
 def read_cluster(path: str | Path) -> Parts:
     """Return the nodes and the declared accelerator types of a file; the format is told by its suffix."""
     readers: dict[str, Callable[[str | Path], Parts]] = {
-        ".yaml": _read_yaml,
-        ".yml": _read_yaml,
-        ".json": _read_json,
+        ".yaml": _read_document,
+        ".yml": _read_document,
+        ".json": _read_document,
         ".csv": _read_openb,
     }
     return readers[reading.suffix_of(path, readers)](path)
-
-
-def _read_yaml(path: str | Path) -> Parts:
-    document, places = reading.yaml_document(path)
-    return _parts(path, document, lambda *place: f"{path}, line {places.get(tuple(str(part) for part in place), 1)}")
-
-
-def _read_json(path: str | Path) -> Parts:
-    return _parts(path, reading.json_document(path), lambda *place: f"{path}, {_pointer(place)}")
 
 
 def _read_openb(path: str | Path) -> Parts:
@@ -46,9 +37,11 @@ def _read_openb(path: str | Path) -> Parts:
     return nodes, []
 
 
-def _parts(path: str | Path, document: Any, where: Callable[..., str]) -> Parts:
+def _read_document(path: str | Path) -> Parts:
+    read = reading.document(path)
+    document, where = read.value, read.where
     if not isinstance(document, dict):
-        raise InputError(Fault(str(path), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
+        raise InputError(Fault(where(), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
     unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
     with together() as attempt:
         attempt(lambda: InputError.raise_any(unknown))
@@ -111,8 +104,3 @@ class _OpenbNode(Record):
     def as_node(self) -> Node:
         memory_gb = self.memory_mib * 2**20 / 1e9
         return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
-
-
-def _pointer(place: tuple[str | int, ...]) -> str:
-    """The way into a JSON document, as in nodes[3].num_gpus."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".") or "top level"

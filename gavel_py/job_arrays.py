@@ -130,7 +130,7 @@ def _check_names(jobs: Iterable[Job], known: set[str]) -> None:
             for name in names:
                 if name not in known:
                     problem = f"accelerator {name!r} is in neither the cluster nor the profile{nearest(name, sorted(known))}"
-                    faults.append(Fault(f"job {job.job_id!r}", field, problem))
+                    faults.append(Fault(job.where, field, problem))
     if faults:
         raise UnknownNameError(*faults)
 
@@ -194,7 +194,7 @@ def _total_steps(jobs: Sequence[Job], profile: Profile, usable: NDArray[np.bool_
             total[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
             if not total[i] > 0:
                 problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
-                faults.append(Fault(f"job {job.job_id!r}", "duration_accelerator", problem))
+                faults.append(Fault(job.where, "duration_accelerator", problem))
     InputError.raise_any(faults)
     return total
 
@@ -207,7 +207,7 @@ def _deadlines(jobs: Sequence[Job], total_steps: Floats, fastest: Floats) -> Flo
         if job.deadline_seconds is not None:
             deadlines[i] = job.deadline_seconds
         elif job.deadline_factor is not None and job.total_steps is None and job.duration_seconds is None:
-            faults.append(Fault(f"job {job.job_id!r}", "deadline_factor", "needs total_steps (or a duration) as well"))
+            faults.append(Fault(job.where, "deadline_factor", "needs total_steps (or a duration) as well"))
         elif job.deadline_factor is not None and fastest[i] > 0:
             deadlines[i] = job.arrival_seconds + job.deadline_factor * total_steps[i] / fastest[i]
     InputError.raise_any(faults)

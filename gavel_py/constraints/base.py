@@ -75,7 +75,7 @@ class Scope:
         """Say, once, that a constraint, or a part of it, is about nothing."""
         if text not in self._said:
             self._said.add(text)
-            warnings.warn(f"{who.text}: {text}", GavelWarning, stacklevel=2)
+            warnings.warn(f"{who.where}: {text}", GavelWarning, stacklevel=2)
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -140,6 +140,11 @@ class Constraint(Record):
     def text(self) -> str:
         """The constraint in the user's words."""
 
+    @property
+    def where(self) -> str:
+        """What messages call it: the constraint in words, after the place where it was read."""
+        return f"{self.place} ({self.text})" if self.place else self.text
+
     def faults(self, scope: Scope) -> list[Fault]:  # noqa: ARG002
         """Return what is wrong with it for this problem."""
         return []
@@ -157,7 +162,7 @@ class Constraint(Record):
         return []
 
     def _fault(self, field: str, text: str) -> Fault:
-        return Fault(self.text, field, text)
+        return Fault(self.where, field, text)
 
     def _unknown_types(self, scope: Scope, field: str, names: tuple[str, ...]) -> list[Fault]:
         types = scope.problem.accelerator_types

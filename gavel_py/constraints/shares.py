@@ -52,7 +52,7 @@ class CostBudget(_Shared):
         problem = scope.problem
         unpriced = np.isnan(problem.prices_per_hour) & (problem.capacities > 0)
         names = [problem.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
-        return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, and {self.text} needs it") for name in names]
+        return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, and {self.where} needs it") for name in names]
 
     def _limits(self, scope: Scope) -> list[Limit]:
         prices = np.nan_to_num(scope.problem.prices_per_hour)

@@ -79,7 +79,7 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         document, places = reading.yaml_document(source)
         folder = Path(source).parent
         if not isinstance(document, dict):
-            raise InputError(Fault(str(source), "", "must be a mapping with the keys policies, traces and clusters"))
+            raise InputError(Fault(f"{source}, line 1", "", "must be a mapping with the keys policies, traces and clusters"))
     at_home = {key: _from_here(value, key) for key, value in changes.items()} if folder != Path() else changes
     document = {str(key): value for key, value in document.items()} | dict(at_home)
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py import reading
-from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.missing import counted, may_use
+from gavel_py.validation import number_of
 
 __all__ = ["ThroughputMatrix"]
 
@@ -60,7 +61,7 @@ class ThroughputMatrix:
         """Read a matrix from CSV: a column job_id, then one column per accelerator; an empty cell is missing."""
         rows = list(reading.csv_rows(path, required=("job_id",)))
         # An empty cell is no part of its row, so only the header names all columns.
-        accelerators = [column for column in reading.csv_header(path) if column != "job_id"]
+        accelerators = [column for column in reading.csv_header(path)[1] if column != "job_id"]
         job_ids = [row.get("job_id", "") for _, row in rows]
         cells: Any = [[row.get(a) for a in accelerators] for _, row in rows]
         return cls(Path(path).stem if name is None else name, job_ids, accelerators, cells, [where for where, _ in rows])
@@ -156,7 +157,8 @@ def _checked(
         for k, cell in enumerate(row):
             value = _number(cell)
             if value is None:
-                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}"
+                hint = decimal_hint(cell) if isinstance(cell, str) else ""
+                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}{hint}"
                 faults.append(Fault(places[n], accelerators[k], problem))
             else:
                 values[n, k] = value
@@ -167,8 +169,5 @@ def _number(cell: object) -> float | None:
     """The throughput in a cell, NaN when it is empty, None when it holds something else."""
     if cell is None:
         return math.nan
-    try:
-        value = float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return None
+    value = number_of(cell)
     return value if 0 <= value < math.inf else None

@@ -64,7 +64,7 @@ def told(tmp_path: Path, text: str) -> str:
         ),
         (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: is about time, of which a static solve"),
         (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: is about time"),
-        ((WHOLE, "[1]"), "sweep.yaml: must be a mapping with the keys policies, traces and clusters"),
+        ((WHOLE, "[1]"), "sweep.yaml, line 1: must be a mapping with the keys policies, traces and clusters"),
         ((WHOLE, "a: [\n"), "is not valid YAML"),
     ],
 )

@@ -12,6 +12,7 @@ from gavel_py.cli.inputs import Common, Option, bundled, common_options, output_
 from gavel_py.cli.sharing import min_gain_option, sharing_option
 from gavel_py.cli.simulate.times import time_option
 from gavel_py.cli.trace.files import format_option, strict_option
+from gavel_py.errors import decimal_hint
 
 __all__ = ["Request", "simulation_options"]
 
@@ -60,11 +61,12 @@ def _job_failures(text: str) -> float | str:
     if text == RECORDED:
         return RECORDED
     try:
-        part = float(text)
+        part = -1.0 if decimal_hint(text) else float(text)
     except ValueError:
         part = -1.0
     if not 0 <= part < 1:
-        raise click.BadParameter(f"{text!r} is neither a probability of at least 0 and below 1 nor {RECORDED!r}")
+        problem = f"is neither a probability of at least 0 and below 1 nor {RECORDED!r}{decimal_hint(text)}"
+        raise click.BadParameter(f"{text!r} {problem}")
     return part
 
 

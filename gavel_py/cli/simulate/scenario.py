@@ -40,7 +40,7 @@ def load(request: Request) -> Scenario:
         windows = attempt(lambda: maintenance_of(request.maintenance))
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
-        attempt(partial(_check_ends, trace, request))
+        attempt(partial(_check_ends, trace))
         attempt(lambda: _check_jobs(trace, cluster, profile, request))
     _warn(trace, request)
     return Scenario(trace, cluster, profile, failures, windows)
@@ -69,11 +69,10 @@ def _lacks_end(job: gp.Job) -> bool:
     return job.total_steps is None and job.duration_seconds is None
 
 
-def _check_ends(trace: gp.Trace, request: Request) -> None:
+def _check_ends(trace: gp.Trace) -> None:
     """Raise for jobs without an end, which would end a simulation half-way, as throughputs do that are missing."""
     text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
-    lacking = [submission.job.job_id for submission in trace if _lacks_end(submission.job)]
-    InputError.raise_any([Fault(f"{request.trace_file} (job {job_id!r})", "total_steps", text) for job_id in lacking])
+    InputError.raise_any([Fault(each.job.where, "total_steps", text) for each in trace if _lacks_end(each.job)])
 
 
 def _check_jobs(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> None:

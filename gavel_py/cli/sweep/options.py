@@ -44,7 +44,7 @@ class Request:
 
 def _seeds(text: str) -> range:
     """Return the seeds of a text such as 3 or 0-4."""
-    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", text)
+    found = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*(?:-\s*(0|[1-9][0-9]{0,8})\s*)?", text)
     seeds = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
     if not 0 < len(seeds) <= MOST_SEEDS:
         raise click.BadParameter(f"{text!r} is neither a seed nor a range of them, as in 0-4")
