@@ -27,6 +27,7 @@ __all__ = [
     "check_records",
     "gang_size",
     "has_control",
+    "is_absent",
     "number_of",
     "repeated",
 ]
@@ -90,9 +91,29 @@ def number_of(value: object) -> float:
         return math.nan
 
 
+def is_absent(value: object) -> bool:
+    """Say whether a value stands for none at all: None, NaN, NaT, pandas.NA, or a masked entry of numpy."""
+    if value is None or isinstance(value, str):
+        return value is None
+    if type(value).__name__ in ("NAType", "MaskedConstant"):  # whose comparisons are neither true nor false
+        return True
+    try:
+        return bool(value != value)  # NaN of any kind
+    except (TypeError, ValueError):
+        return False
+
+
+def _present(value: object) -> object:
+    # pydantic would make the name "nan" of it.
+    if value is not None and is_absent(value):
+        raise ValueError(f"must be text, found {value!r}")
+    return value
+
+
 # The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
-Text = Annotated[str, Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)]
-Name = Annotated[Text, Field(min_length=1)]
+_LIMITS = Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)
+Text = Annotated[str, _LIMITS, BeforeValidator(_present)]
+Name = Annotated[str, _LIMITS, Field(min_length=1), BeforeValidator(_present)]
 Integer = Annotated[int, BeforeValidator(_plain_number)]
 Whole = Annotated[Integer, Field(ge=1, le=MOST)]
 GangSize = Annotated[int | float, PlainValidator(gang_size)]

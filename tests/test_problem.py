@@ -196,7 +196,7 @@ class TestFaultsInArrays:
             problem = f"job 'b', field {field}: {rule}, found {value:g}"
             assert refusal(from_arrays, SPEEDS, COUNTS, **NAMES, **{field: [first, value, last]}) == problem
 
-    @pytest.mark.parametrize("value", ["h100", "0", 2, -2, 0.5, NAN])
+    @pytest.mark.parametrize("value", ["h100", "0", 2, -2, 0.5])
     def test_running_on_what_is_not_there(self, value: Any) -> None:
         problem = f"job 'b', field running_on: must be one of v100, k80, its column, or -1 for none, found {value!r}"
         assert refusal(from_arrays, SPEEDS, COUNTS, **NAMES, running_on=["k80", value, None]) == problem

@@ -11,7 +11,7 @@ from typing import Any
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.jobs import RECORDED, Job, json_rows
-from gavel_py.validation import number_of
+from gavel_py.validation import is_absent, number_of
 from gavel_py.workloads.cells import amount, count
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
@@ -71,7 +71,7 @@ def _numbers(recorded: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in recorded.items():
         field = RECORDED + name
         if name in TEXTS:
-            values[name] = str(value)
+            values[name] = "" if is_absent(value) else str(value)
         elif name == "failed_attempts":
             values[name] = count({field: value}, field)
         else:
