@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.ordering import NumberedNames
+from gavel_py.ordering import NumberedNames, same_name
 from gavel_py.validation import MOST, SMALLEST_FRACTION, has_control, is_absent
 
 __all__ = ["ArrayChecker", "labels_of", "returned_numbers"]
@@ -18,6 +18,9 @@ __all__ = ["ArrayChecker", "labels_of", "returned_numbers"]
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 Axis = tuple[str, Sequence[str]]
 """What stands along an axis, in a word, and the names of these."""
+
+PLAIN = {list, tuple, np.ndarray}
+"""What rows of a table usually are, and have no labels."""
 
 MOST_LABELS = 5
 """Labels that a message shows."""
@@ -63,7 +66,7 @@ def returned_numbers(
 
 def floats_of(values: Any) -> NDArray[np.float64]:
     """Return a copy as floats, NaN where a value is missing or masked; raises `TypeError` or `ValueError`."""
-    if isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values):
+    if isinstance(values, list | tuple) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
         values = np.ma.array(values)
     if isinstance(values, np.ma.MaskedArray):
         return np.ma.filled(values.astype(float), np.nan)
@@ -115,7 +118,8 @@ class ArrayChecker:
         Labels are names, or those that the Series which gives the names has itself. None, and a fault, where they are neither.
         labelled: what has the labels, if not the values.
         """
-        if isinstance(values, list | tuple) and len(axes) == 2 and any(labels_of(row) for row in values):
+        rowwise = isinstance(values, list | tuple) and len(axes) == 2 and not set(map(type, values)) <= PLAIN
+        if rowwise and any(labels_of(row) for row in values):
             rows = [self.in_order(field, row, axes[1:]) for row in values]
             return None if any(row is None for row in rows) else rows
         known = len(self.faults)
@@ -197,6 +201,8 @@ class ArrayChecker:
         numbers |= {j: j for j in range(-1, len(types))} | {None: -1}
         for i, given in enumerate(entries or ()):
             value = None if is_absent(given) else given
+            if isinstance(value, str):
+                value = same_name(value, types) or value
             if isinstance(value, str | int | np.integer | None) and not isinstance(value, bool) and value in numbers:
                 result[i] = numbers[value]
             else:

@@ -176,9 +176,11 @@ def decimal_hint(text: str) -> str:
     """
     text = text.strip()
     form = "" if _DECIMAL.fullmatch(text) else _decimal_form(text)
+    if not form:
+        return ""
     octal = re.fullmatch(r"[+-]?0[0-7]+", text.replace("_", ""))
     other = f", or {int(octal[0], 8)} if it is octal" if octal and int(octal[0], 8) != int(form) else ""
-    return form and f"; write {form}{other}"
+    return f"; write {form}{other}"
 
 
 def _decimal_form(text: str) -> str:

@@ -17,7 +17,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.gpu_memory import GpuMemory
 from gavel_py.hosts import Hosts, hosts_of
-from gavel_py.job_arrays import Profile, job_arrays, known_part
+from gavel_py.job_arrays import Profile, job_arrays
 from gavel_py.jobs import Job, JobSet
 from gavel_py.numbering import number_equal
 from gavel_py.ordering import NumberedNames
@@ -136,10 +136,12 @@ class AllocationProblem:
 
     def select(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> AllocationProblem:
         """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask, a labelled one by job id."""
-        if np.asarray(rows).dtype == bool:
-            check = ArrayChecker()
+        check = ArrayChecker()
+        if np.ma.is_masked(rows):
+            check.add("", "rows", "must have no masked entries")
+        elif np.asarray(rows).dtype == bool:
             rows = check.in_order("rows", rows, [("job", self.job_ids)])
-            check.finish()
+        check.finish()
         rows = np.arange(self.num_jobs)[rows]
         picked = {f.name: _picked(getattr(self, f.name), rows) for f in fields(self) if f.name not in _NOT_BY_JOB}
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
@@ -259,12 +261,14 @@ class AllocationProblem:
         whole_gangs: bool = True,
         sharing: bool = False,
         min_gain: float = 1.0,
+        allow_unknown_types: bool = False,
     ) -> AllocationProblem:
         """Build the problem of these jobs on this cluster, with throughputs from the profile.
 
-        Accelerator types that the profile does not know are left out, with a `GavelWarning`. A type that the job does not
-        allow, on which no set of nodes within its locality can hold its gang, or whose GPUs have less memory than it takes, gets
-        none of its time. The optional arrays are those of `from_arrays`, in the order of the jobs.
+        Accelerator types that the profile lacks are an error, or with `allow_unknown_types` left out, with a `GavelWarning`
+        (`Cluster.known_to`). A type that the job does not allow, on which no set of nodes within its locality can hold its gang, or
+        whose GPUs have less memory than it takes, gets none of its time.
+        The optional arrays are those of `from_arrays`, in the order of the jobs.
         whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
         (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
         more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
@@ -277,7 +281,7 @@ class AllocationProblem:
         _check_number("now_seconds", now_seconds)
         _check_number("min_gain", min_gain, least=1)
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
-        cluster = known_part(cluster, profile)
+        cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
         speeds = arrays.speeds if whole_gangs else None
         past = {

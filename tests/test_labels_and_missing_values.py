@@ -111,6 +111,9 @@ class TestByLabel:
             [True, False],
         ]
 
+    def test_gpus_of_a_cluster(self) -> None:
+        assert gp.Cluster.from_counts(pd.Series({"k80": 5, "v100": 1})) == gp.Cluster.from_counts({"k80": 5, "v100": 1})
+
     def test_a_mask_of_jobs(self) -> None:
         problem = from_arrays(SPEEDS, GPUS, **NAMED)
         assert list(problem.select(pd.Series({"c": True, "b": False, "a": False})).job_ids) == ["c"]
@@ -296,6 +299,10 @@ class TestMasked:
         hidden = np.ma.array([[4, 1], [2, 1]], mask=[[0, 0], [0, 1]])
         matrix = gp.ThroughputProfile.from_matrix(hidden, job_ids=["a", "b"], accelerators=TYPES)
         assert np.isnan(matrix.values).tolist() == [[False, False], [False, True]]
+
+    @pytest.mark.parametrize("rows", [np.ma.array([True, False, True], mask=[1, 0, 0]), np.ma.array([0, 2], mask=[1, 0])])
+    def test_jobs_to_select(self, rows: Any) -> None:
+        assert refusal(from_arrays(SPEEDS, GPUS, **NAMED).select, rows) == "field rows: must have no masked entries"
 
     def test_nothing_is_masked(self) -> None:
         problem = from_arrays(np.ma.array(SPEEDS), np.ma.array(GPUS), **NAMED, num_gpus=np.ma.array([1, 2, 4], mask=False))

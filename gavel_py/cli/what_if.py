@@ -40,7 +40,9 @@ class Change:
     def applied(self, problem: gp.AllocationProblem) -> gp.AllocationProblem:
         """Return the problem with the other numbers of GPUs; normalisers, and who fits where, stay as they are."""
         gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
-        for name, sign, count in self.parts:
+        spelled = {name.casefold(): name for name in gpus}
+        for asked, sign, count in self.parts:
+            name = asked if asked in gpus else spelled.get(asked.casefold(), asked)
             if name not in gpus:
                 raise self._fault(f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}")
             there = gpus[name]

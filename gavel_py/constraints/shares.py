@@ -88,8 +88,7 @@ class MaxGpus(_Shared):
             group = scope.tenant(self.tenant, self)
         elif self.job is not None:
             group = scope.mask(scope.jobs(self.job, self))
-        types = scope.problem.accelerator_types
-        counts = np.array([1.0 if self.accelerator in (None, name) else 0.0 for name in types])
+        counts = scope.columns(scope.problem.accelerator_types if self.accelerator is None else [self.accelerator]).astype(float)
         return [Limit(self.text, group, counts, self.gpus)] if group.any() else []
 
 

@@ -9,8 +9,8 @@ from typing import TypeGuard
 from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
 from gavel_py.cluster import Cluster
-from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.job_arrays import Profile, known_part
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy
 from gavel_py.rounds.assignment import Assignment
@@ -47,6 +47,7 @@ class SchedulerCore:
         min_gain: float = 1.0,
         by_events: bool = False,
         solve_seconds: float = 0.0,
+        allow_unknown_types: bool = False,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
@@ -54,7 +55,7 @@ class SchedulerCore:
         for name, value in seconds.items():
             if not (is_finite(value) and value >= 0):
                 raise InputError(fault(name, f"must be a finite number of at least 0, found {value!r}"))
-        self.cluster = known_part(cluster, profile)
+        self.cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         self._profile = profile
         self._solver = Solver(policy)  # it keeps the basis of the last program, so that few changes take little time
         self.round_seconds = float(round_seconds)
@@ -90,10 +91,8 @@ class SchedulerCore:
     @profile.setter
     def profile(self, profile: Profile) -> None:
         unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
-        known = profile.accelerators
-        InputError.raise_any(
-            [fault("profile", f"does not know accelerator {n!r}, which the cluster has{nearest(n, known)}") for n in unknown]
-        )
+        has = f"it has {', '.join(profile.accelerators)}"
+        InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
         self._profile = profile
         self._state.turn()
 

@@ -48,6 +48,7 @@ class Spec(Record):
     throughputs: Name | None = None
     extrapolate: bool = False
     fairness: bool = False
+    allow_unknown_types: bool = False
     settings: dict[str, Any] = Field(default_factory=dict)
     results: Name | None = None
 

@@ -38,6 +38,9 @@ def load(request: Request) -> Scenario:
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
         windows = attempt(lambda: maintenance_of(request.maintenance))
+    # What a simulation has left out when it began is no error when it goes on.
+    allowed = request.allow_unknown_types or request.continue_from is not None
+    cluster = cluster.known_to(profile, allow_unknown_types=allowed)
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
         attempt(partial(_check_ends, trace))
@@ -52,10 +55,9 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
         if request.extrapolate:
             raise click.UsageError("--extrapolate estimates by job type, and --throughputs gives speeds by job; leave out one")
         return trace, profile
-    names = [name for name in cluster.accelerator_names if name in profile.accelerators]
     if any(_lacks_type(submission.job) for submission in trace):
-        known = names or None
-        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=known, extrapolate=request.extrapolate)
+        names = cluster.accelerator_names
+        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=request.extrapolate)
     if request.extrapolate:
         profile = gp.extend_profile(profile, {submission.job.num_gpus for submission in trace})
     return trace, profile

@@ -151,6 +151,7 @@ def _common(request: Request) -> Common:
         constraint_files=request.constraint_files,
         renames=(),
         store=request.store,
+        allow_unknown_types=True,  # what there is in Slurm is not for its user to say
         round_seconds=request.round_seconds,
         form=None,
         out=None,

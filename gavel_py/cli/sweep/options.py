@@ -32,6 +32,7 @@ class Request:
     round_seconds: tuple[float, ...]
     profile: str | None
     fairness: bool | None
+    allow_unknown_types: bool
     results: str | None
     engine: Literal["local", "dask"]
     scheduler: str | None
@@ -64,6 +65,7 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--round-seconds", multiple=True, type=POSITIVE, metavar="S", help="Lengths of rounds [360]."),
     click.option("--profile", metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20]."),
     click.option("--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."),
+    click.option("--allow-unknown-types", is_flag=True, help="Leave GPUs unused whose type has no speeds, which is an error else."),
     click.option("--results", metavar="FILE", help="The SQLite file where cells are stored, and gone on from."),
     click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True, help="Who plays the cells."),
     click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that is there [begin one on this computer]."),
@@ -92,4 +94,5 @@ def changes_of(request: Request) -> dict[str, Any]:
         "round_seconds": list(request.round_seconds),
     }
     single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "results")}
+    single["allow_unknown_types"] = request.allow_unknown_types or None
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}
