@@ -278,7 +278,8 @@ class Cluster:
         faults: list[Fault] = []
         for part in text.split(","):
             match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*([0-9]{1,9})(?:\s*/\s*([0-9]{1,9}))?\s*", part)
-            other = [f"{number!r}{hint}" for number in re.findall(r"[:/]\s*([^:/,\s]+)", part) if (hint := decimal_hint(number))]
+            numbers = (number.strip() for number in part.rpartition(":")[2].split("/"))
+            other = [f"{number!r}{hint}" for number in numbers if (hint := decimal_hint(number))]
             if other:
                 faults.append(Fault("cluster", "", f"{part.strip()!r} must have decimal numbers, found {', '.join(other)}"))
             elif match is None:
@@ -323,6 +324,10 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def _hint(value: object) -> str:
+    return decimal_hint(value) if isinstance(value, str) else ""
+
+
 def _check_unique(what: str, names: Iterable[str]) -> None:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated])
@@ -332,9 +337,9 @@ def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
     where = f"cluster, accelerator type {name!r}"
     faults = []
     if not _is_whole(gpus) or gpus < 0:
-        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}"))
+        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{_hint(gpus)}"))
     if not _is_whole(per_node) or per_node < 1:
-        faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}"))
+        faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{_hint(per_node)}"))
     if not faults and gpus / per_node > MOST:
         faults.append(Fault(where, "GPUs", f"must make at most {MOST:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
     return faults

@@ -34,6 +34,9 @@ __all__ = [
 
 SHOWN_FAULTS = 20
 
+MOST_DIGITS = 100
+"""Characters of a number that is written in another than decimal form."""
+
 
 class GavelError(Exception):
     """The root of all errors raised by gavel_py."""
@@ -175,6 +178,8 @@ def decimal_hint(text: str) -> str:
     ('; write 1000', '; write 90', '; write 10, or 8 if it is octal', '')
     """
     text = text.strip()
+    if len(text) > MOST_DIGITS:  # a number of any meaning has fewer
+        return "; write fewer digits" if re.fullmatch(r"[-+.:_0-9]*_[-+.:_0-9]*|[-+]?0[0-9]+", text) else ""
     form = "" if _DECIMAL.fullmatch(text) else _decimal_form(text)
     if not form:
         return ""

@@ -220,10 +220,7 @@ class AllocationProblem:
         ids = check.unique_names("job_ids", names, num_jobs, "", "job")
         types = tuple(check.unique_names("accelerator_types", kinds, num_types, "type-", "accelerator type"))
         index = None if type_index is None else check.in_order("type_index", type_index[0], [("job", ids)], type_index[1])
-        pair_kinds, pair_speeds = (
-            check.in_order("pair_kinds", arrays.get("pair_kinds"), [("job", ids)]),
-            arrays.get("pair_throughputs"),
-        )
+        pair_kinds = check.in_order("pair_kinds", arrays.get("pair_kinds"), [("job", ids)])
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
         made = cls._assembled(
             check,
@@ -241,6 +238,7 @@ class AllocationProblem:
             rules=JOB_COLUMNS,
             by_job={name: arrays.get(name) for name in JOB_COLUMNS},  # type: ignore[misc]
         )
+        pair_speeds = arrays.get("pair_throughputs")
         if pair_kinds is None and pair_speeds is None:
             return made
         return replace(made, pairs=given_pairs(pair_kinds, pair_speeds, made.num_gpus, made.throughputs))

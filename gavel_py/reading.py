@@ -65,13 +65,14 @@ def lines(path: str | Path) -> Generator[str, None, None]:
 
 def _fail_undecodable(path: str | Path) -> NoReturn:
     """Raise the fault of a file that is not UTF-8, with the line of the first byte that is not: decoders count from a block."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                _fail(path, number, f"is not UTF-8 text (byte {error.start} of the line: {error.reason})")
-    raise InputError(Fault(str(path), "", "is not UTF-8 text, or was changed while it was read")) from None
+    if Path(path).is_file():  # a pipe can be read only once
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    _fail(path, number, f"is not UTF-8 text (byte {error.start} of the line: {error.reason})")
+    raise InputError(Fault(str(path), "", "is not UTF-8 text")) from None
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -142,6 +142,13 @@ class TestByLabel:
             assert matrix.matrix(jobs, ["v100", "k80"]).tolist() == [[2.0, 0.0], [4.0, 1.0]]
             assert "has no throughput on 'k80' for job 'a'" in refusal(matrix.matrix, [gp.Job("a")], ["k80"])
 
+    def test_a_matrix_of_rows_that_are_series(self) -> None:
+        rows = [pd.Series({"k80": 1.0, "v100": 4.0}), pd.Series({"v100": 2.0, "k80": 3.0})]
+        from_matrix = gp.ThroughputProfile.from_matrix
+        matrix = from_matrix(rows, job_ids=["a", "b"], accelerators=["v100", "k80"])
+        assert matrix.values.tolist() == [[4, 1], [2, 3]]
+        assert "is labelled 'k80', 'v100'" in refusal(from_matrix, rows, job_ids=["a", "b"], accelerators=["v100", "t4"])
+
     def test_what_a_policy_of_ones_own_returns(self) -> None:
         class Sorted(gp.OrderedPolicy):
             def sort_key(self, jobs: Any) -> Any:

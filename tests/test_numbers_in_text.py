@@ -244,6 +244,26 @@ def test_the_decimal_form_is_the_number_that_was_written(number: int, zeros: int
     assert decimal_hint(f"{number // 3600}:{number // 60 % 60:02}:{number % 60:02}") == f"; write {number}"
 
 
+@pytest.mark.parametrize("text", ["0" * 5000, "1_" * 3000, "1:" * 3000 + "1_0", "1" * 5000, "0x" + "f" * 5000])
+def test_numbers_beyond_all_reason(text: str) -> None:
+    assert len(refusal(gp.Job, "a", num_gpus=text)) < 250
+    assert len(refusal(gp.Job, "a", max_retries=text)) < 250
+
+
+def test_slashes_and_colons_in_the_names_of_types() -> None:
+    assert gp.Cluster.from_inline("a/010:4/2").accelerator_names == ("a/010",)
+
+
+def test_counts_of_a_sweep(tmp_path: Path) -> None:
+    text = "policies: [fifo]\ntraces: [{generate: {jobs: 3}}]\nclusters:\n- {v100: 1_6, k80: [8, 010]}\n"
+    path = file(str(tmp_path / "w.yaml"), text)
+    where = f"{path}, line 4, cluster, accelerator"
+    assert refusal(gp.plan_sweep, path).splitlines() == [
+        f"{where} type 'v100', field GPUs: must be a whole number of at least 0, found '1_6'; write 16",
+        f"{where} type 'k80', field GPUs per node: must be a whole number of at least 1, found '010'; write 10, or 8 if it is octal",
+    ]
+
+
 @given(st.text())
 def test_any_text_has_a_hint_or_none(text: str) -> None:
     assert decimal_hint(text) == "" or decimal_hint(text).startswith("; write ")

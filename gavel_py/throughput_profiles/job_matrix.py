@@ -48,6 +48,7 @@ class ThroughputMatrix:
         faults = _name_faults("job_id", zip(places, self.job_ids, strict=True))
         faults += _name_faults("accelerator", ((f"{self._where}, column {k}", a) for k, a in enumerate(self.accelerators, 1)))
         check, axes = ArrayChecker(), [("job", self.job_ids), ("accelerator type", self.accelerators)]
+        values = check.in_order("values", values, axes) if isinstance(values, list | tuple) else values  # rows may be labelled
         cells = check.in_order("values", _cells(values), axes, labelled=values)
         InputError.raise_any(faults + [replace(fault, where=self._where) for fault in check.faults] if check.faults else [])
         self.values, wrong = _checked(cells, places, self.accelerators, self._where)
