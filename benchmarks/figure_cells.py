@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 from figure_curves import FIGURES, Curve, Figure, Window
 from figure_traces import PROFILE
@@ -57,7 +57,7 @@ class Played:
     """hours: the mean completion time of the measured jobs, or the makespan; median_hours: of the completion times.
 
     alone_hours: the mean of what the measured jobs would take alone on V100; undelivered: the part of what allocations promised
-    that rounds did not deliver; seconds: what it took to play.
+    all jobs that rounds did not deliver; seconds: what it took to play.
     """
 
     hours: float
@@ -73,28 +73,27 @@ def play(cell: Cell) -> Played:
     figure, curve = cell.parts
     started = time.perf_counter()
     trace = _trace(figure, curve, cell)
-    measured = trace if figure.is_static else trace[cell.window.first : cell.window.end]
-    wanted, jcts = {each.job.job_id for each in measured}, []
-    simulation = gp.Simulation(
+    window = None if figure.is_static else (cell.window.first, cell.window.end)
+    result = gp.simulate(
         trace,
         cell.cluster,
         gp.ThroughputProfile.builtin(PROFILE),
         curve.policy(),
         round_seconds=cell.scale.round_seconds,
-        on_record=lambda record: jcts.append(record.jct_seconds or 0.0) if record.job_id in wanted else None,
+        measure_jobs=window,
         mechanism=curve.mechanism(),
         **curve.settings,
     )
-    while len(jcts) < len(wanted) and simulation.step():
-        pass
-    if len(jcts) < len(wanted):
-        raise RuntimeError(f"{cell}: {len(wanted) - len(jcts)} measured jobs can never run")
-    summary = simulation.result().summary
+    summary, jobs = result.summary, result.jobs.values()
+    if summary.unfinished or summary.jct.mean is None or summary.jct.median is None:
+        raise RuntimeError(f"{cell}: {summary.unfinished} measured jobs can never run")
+    promised = sum(job.promised_seconds * job.num_gpus for job in jobs)
+    undelivered = sum(job.undelivered_seconds * job.num_gpus for job in jobs)
     return Played(
-        hours=(summary.makespan_seconds if figure.is_static else fmean(jcts)) / 3600,
-        median_hours=median(jcts) / 3600,
-        alone_hours=fmean(each.run_seconds or 0.0 for each in measured) / 3600,
-        undelivered=summary.undelivered_share or 0.0,
+        hours=(summary.makespan_seconds if figure.is_static else summary.jct.mean) / 3600,
+        median_hours=summary.jct.median / 3600,
+        alone_hours=fmean(each.run_seconds or 0.0 for each in trace[slice(*window or (None,))]) / 3600,
+        undelivered=undelivered / promised if promised else 0.0,
         rounds=summary.rounds,
         seconds=time.perf_counter() - started,
     )

@@ -293,7 +293,7 @@ class Cluster:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Cluster:
-        """Read a cluster from YAML, JSON, or Alibaba's openb node list (CSV), told apart by the file's suffix."""
+        """Read a cluster from YAML, JSON, or a node list of Alibaba's traces (CSV), told apart by the file's suffix."""
         try:
             return cls(*read_cluster(path))
         except InputError as error:

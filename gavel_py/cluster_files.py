@@ -1,4 +1,4 @@
-"""Reading clusters from YAML, JSON and Alibaba's openb node list (docs/file-formats.md)."""
+"""Reading clusters from YAML, JSON and the node lists of Alibaba's traces (docs/file-formats.md)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ def read_cluster(path: str | Path) -> Parts:
         ".yaml": _read_document,
         ".yml": _read_document,
         ".json": _read_document,
-        ".csv": _read_openb,
+        ".csv": _read_node_list,
     }
     return readers[reading.suffix_of(path, readers)](path)
 
 
-def _read_openb(path: str | Path) -> Parts:
-    """sn, cpu_milli, memory_mib, gpu, model; nodes without GPUs are left out."""
-    rows = reading.csv_rows(path, required=("sn", "cpu_milli", "memory_mib", "gpu", "model"))
-    placed = [(where, row) for where, row in rows if row.get("gpu") != "0"]
-    nodes = [node.as_node() for node in check_records(_OpenbNode, placed)]
-    InputError.raise_any(repeated("node", "sn", zip((where for where, _ in placed), (node.name for node in nodes), strict=True)))
+def _read_node_list(path: str | Path) -> Parts:
+    """A node list of openb (gpu-v2023) or of the spot trace (v2026), recognised by its columns; nodes without GPUs are left out."""
+    is_spot = not {"gpu_model", "gpu_capacity_num"}.isdisjoint(reading.csv_header(path)[1])
+    kind: type[_OpenbNode | _SpotNode] = _SpotNode if is_spot else _OpenbNode
+    rows = reading.csv_rows(path, required=tuple(kind.model_fields))
+    placed = [(where, row) for where, row in rows if row.get(kind.gpus) != "0"]
+    nodes = [node.as_node() for node in check_records(kind, placed)]
+    names = zip((where for where, _ in placed), (node.name for node in nodes), strict=True)
+    InputError.raise_any(repeated("node", kind.identifier, names))
     return nodes, []
 
 
@@ -94,6 +97,7 @@ class _OpenbNode(Record):
 
     label: ClassVar[str] = "node"
     identifier: ClassVar[str] = "sn"
+    gpus: ClassVar[str] = "gpu"
 
     sn: Name
     cpu_milli: NotNegative
@@ -104,3 +108,19 @@ class _OpenbNode(Record):
     def as_node(self) -> Node:
         memory_gb = self.memory_mib * 2**20 / 1e9
         return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
+
+
+class _SpotNode(Record):
+    """A row of the spot trace's node list."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "node_name"
+    gpus: ClassVar[str] = "gpu_capacity_num"
+
+    gpu_model: Name
+    gpu_capacity_num: GpusPerNode
+    cpu_num: NotNegative
+    node_name: Name
+
+    def as_node(self) -> Node:
+        return Node(name=self.node_name, accelerator=self.gpu_model, num_gpus=self.gpu_capacity_num, cpus=self.cpu_num)

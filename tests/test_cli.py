@@ -270,6 +270,9 @@ def test_completion_knows_policies() -> None:
         (["solve", "jobs.csv", "-c", "v100:1", "-p", "fifo,backfill=true,backfill=false"], "--policy gives 'backfill' twice"),
         (["solve", "jobs.csv", "-c", "v100:1", "--round-seconds", "inf"], "Invalid value for '--round-seconds'"),
         (["rounds", "jobs.csv", "-c", "v100:2", "-p", "fifo", "-p", "min_makespan"], "one --policy at a time"),
+        (["rounds", "jobs.csv", "-c", "v100:2", "-n", "1000001"], "1000001 is not in the range 1<=x<=1000000"),
+        (["solve", "jobs.csv", "-c", "v100:2", "--rounds", "1000001"], "1000001 is not in the range 0<=x<=1000000"),
+        (["slurm", "run", "--rounds", "1000001"], "1000001 is not in the range 1<=x<=1000000"),
         (
             ["solve", "jobs.csv", "-c", "v100:2", "--throughputs", "speeds.csv", "--out", "no/such/file"],
             "no/such/file: cannot be written",

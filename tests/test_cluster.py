@@ -339,6 +339,7 @@ JSON = """\
            {"name": "small", "accelerator": "p100", "num_gpus": 4, "cpus": 32, "memory_gb": null}]}
 """
 OPENB = "sn,cpu_milli,memory_mib,gpu,model\n"
+SPOT = ("gpu_model", "gpu_capacity_num", "cpu_num", "node_name")
 
 
 class TestFromFile:
@@ -388,6 +389,26 @@ class TestFromFile:
         assert len(cluster.nodes) == 1213
         assert counts(cluster) == {"P100": 265, "G3": 312, "V100M32": 204, "V100M16": 195, "G2": 4392, "T4": 842, "A10": 2}
         assert [cluster.largest_gang(name, "node") for name in cluster.accelerator_names] == [2, 8, 8, 8, 8, 4, 1]
+
+    @pytest.mark.parametrize("columns", [["node_name", "cpu_num", "gpu_model", "gpu_capacity_num"], [*SPOT]])
+    def test_the_node_list_of_the_spot_trace_is_read_by_column_names(self, columns: list[str]) -> None:
+        rows = (("A10", "1", "128", "0"), ("H800", "8", "192", "n1"), ("A10", "0", "64", "n2"))
+        cells = [dict(zip(SPOT, row, strict=True)) for row in rows]
+        lines = [",".join(columns), *(",".join(row[name] for name in columns) for row in cells)]
+        assert Cluster.from_file(file("node_info_df.csv", "\n".join(lines) + "\n")) == Cluster(
+            [
+                Node(name="0", accelerator="A10", num_gpus=1, cpus=128),
+                Node(name="n1", accelerator="H800", num_gpus=8, cpus=192),
+            ]
+        )
+
+    @needs_shared_data
+    def test_the_published_spot_list(self) -> None:
+        cluster = Cluster.from_file(SHARED / "spot-gpu-2026" / "node_info_df.csv")
+        assert (len(cluster.nodes), cluster.num_gpus) == (4278, 10_412)
+        assert counts(cluster) == {
+            "GPU-series-1": 1558, "A10": 2494, "A100-SXM4-80GB": 3456, "GPU-series-2": 976, "H800": 1752, "A800-SXM4-80GB": 176
+        }  # fmt: skip
 
     def test_another_suffix_is_refused(self) -> None:
         assert refusal(Cluster.from_file, "cluster.toml") == (
@@ -502,6 +523,17 @@ class TestFromFile:
     def test_faults_in_openb(self, content: str, problem: str) -> None:
         assert refusal(Cluster.from_file, file("c.csv", content)) == problem
 
+    def test_faults_in_the_spot_list(self) -> None:
+        assert refusal(Cluster.from_file, file("c.csv", "gpu_model,gpu_capacity_num,node_name\nA10,1,0\n")) == (
+            "c.csv, line 1: column 'cpu_num' is missing; known: gpu_model, gpu_capacity_num, node_name"
+        )
+        rows = "A10,many,128,0\nA10,1,-1,1\n,1,128,2\n"
+        assert refusal(Cluster.from_file, file("c.csv", ",".join(SPOT) + "\n" + rows)) == (
+            "c.csv, line 2 (node '0'), field gpu_capacity_num: must be a whole number, found 'many'\n"
+            "c.csv, line 3 (node '1'), field cpu_num: must be at least 0, found '-1'\n"
+            "c.csv, line 4 (node '2'), field gpu_model: is required"
+        )
+
     @pytest.mark.parametrize(
         ("name", "content"),
         [
@@ -515,6 +547,7 @@ class TestFromFile:
                 '{"name": "a-1", "accelerator": "v", "num_gpus": 1}]}',
             ),
             ("c.csv", OPENB + "a-1,1,1,1,v\na-1,1,1,1,v\n"),
+            ("c.csv", ",".join(SPOT) + "\nv,1,1,a-1\nv,1,1,a-1\n"),
         ],
     )
     def test_node_names_are_unique_and_the_fault_names_the_file(self, name: str, content: str) -> None:

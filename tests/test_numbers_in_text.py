@@ -260,7 +260,8 @@ def test_counts_of_a_sweep(tmp_path: Path) -> None:
     where = f"{path}, line 4, cluster, accelerator"
     assert refusal(gp.plan_sweep, path).splitlines() == [
         f"{where} type 'v100', field GPUs: must be a whole number of at least 0, found '1_6'; write 16",
-        f"{where} type 'k80', field GPUs per node: must be a whole number of at least 1, found '010'; write 10, or 8 if it is octal",
+        f"{where} type 'k80', field GPUs per node: must be a whole number of at least 1, found '010'; write 10, "
+        "or 8 if it is octal",
     ]
 
 

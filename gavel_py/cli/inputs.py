@@ -20,6 +20,7 @@ from gavel_py.cli.own_policies import find_policy
 from gavel_py.errors import together
 
 __all__ = [
+    "MOST_ROUNDS",
     "Common",
     "Inputs",
     "Option",
@@ -40,6 +41,9 @@ __all__ = [
 
 DEFAULT_PROFILE = "gavel-osdi20"
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
+
+MOST_ROUNDS = 1_000_000
+"""Of --rounds: all of them are kept until they are shown, and a larger number is a slip."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 common_options: tuple[Option, ...] = (
     click.option(
-        "--cluster", "-c", required=True, metavar="FILE|SPEC", help="A YAML, JSON or openb CSV file, or v100:16,p100:8/4."
+        "--cluster", "-c", required=True, metavar="FILE|SPEC", help="A YAML or JSON file, a CSV node list, or v100:16,p100:8/4."
     ),
     click.option("--profile", metavar="NAME|FILE", shell_complete=_complete_profile, help="Speeds by job type [gavel-osdi20]."),
     click.option("--throughputs", type=FILE, metavar="FILE", help="Speeds by job: a CSV of job_id,<type>,<type>,..."),

@@ -12,7 +12,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
-from gavel_py.cli.inputs import Inputs, Request, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import MOST_ROUNDS, Inputs, Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
 from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option
 
@@ -25,7 +25,7 @@ MOST_SHOWN = 5
 
 @click.command("rounds")
 @problem_options
-@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
+@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(1, MOST_ROUNDS), default=10, show_default=True, metavar="N")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the rounds too, as .svg or .png.")
 @sharing_option
 @min_gain_option

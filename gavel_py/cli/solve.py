@@ -12,7 +12,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
-from gavel_py.cli.inputs import Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import MOST_ROUNDS, Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text
 from gavel_py.cli.rounds import Played, delivery_text, play, rounds_text
 from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option, sharing_text
@@ -29,7 +29,9 @@ MOST_STAGES = 10
 
 @click.command("solve")
 @problem_options
-@click.option("--rounds", "num_rounds", type=click.IntRange(min=0), default=0, metavar="N", help="Also place the first N rounds.")
+@click.option(
+    "--rounds", "num_rounds", type=click.IntRange(0, MOST_ROUNDS), default=0, metavar="N", help="Also place the first N rounds."
+)
 @click.option(
     "--merge-tolerance",
     type=click.FloatRange(0, 1, max_open=True),

@@ -60,6 +60,8 @@ MEASURES = {
     "undelivered_share": Measure("promised, not delivered", "share"),
     "cost": Measure("cost"),
     "finished": Measure("finished jobs", better="more"),
+    "unfinished": Measure("measured jobs not finished"),
+    "ended_after_arrivals": Measure("ended after the last arrival", better=None),
     "failed": Measure("failed jobs"),
     "cancelled": Measure("cancelled jobs"),
     "active": Measure("jobs left at the end"),

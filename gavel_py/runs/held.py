@@ -39,13 +39,15 @@ class Held:
             accelerator, gpus, start = self._now.pop(job_id)
             self._past.setdefault(job_id, []).append((accelerator, gpus, start, seconds))
 
-    def leave(self, job_id: str, job_type: str, seconds_in_system: float, seconds: float) -> None:
-        """Let a job leave at this time, or count as if it did."""
+    def leave(self, job_id: str, job_type: str, seconds_in_system: float, seconds: float, *, measured: bool = True) -> None:
+        """Let a job leave at this time, or count as if it did; measured: whether it counts for the shares of its type."""
         self.release(job_id, seconds)
-        sums = self._by_type.setdefault(job_type, dict.fromkeys(self._accelerators, 0.0))
-        self._seconds[job_type] = self._seconds.get(job_type, 0.0) + seconds_in_system
+        if measured:
+            sums = self._by_type.setdefault(job_type, dict.fromkeys(self._accelerators, 0.0))
+            self._seconds[job_type] = self._seconds.get(job_type, 0.0) + seconds_in_system
         for accelerator, gpus, start, end in self._past.pop(job_id, ()):
-            sums[accelerator] += end - start
+            if measured:
+                sums[accelerator] += end - start
             if self._with_stays and end > start:
                 self._stays += [Stay(job_id, job_type, node, accelerator, count, start, end) for node, count in gpus.items()]
 

@@ -24,6 +24,8 @@ METRICS = {
     "undelivered_share": "part of the promised GPU-seconds that the rounds did not deliver",
     "cost": "of all GPUs held, in the unit of their prices per hour",
     "finished": "number of jobs that finished",
+    "unfinished": "number of measured jobs that did not: failed, cancelled, or still in the system",
+    "ended_after_arrivals": "number of measured jobs that ended when no job of the trace was still to arrive",
     "late": "number of jobs that missed their deadline",
     "preemptions": "how often a job lost its GPUs before it was done",
     "solver_seconds": "time spent on allocations",

@@ -1,8 +1,8 @@
 """The simulator: a trace played on a cluster by the same round scheduler that runs it for real.
 
 work: one job on its way; holds: all those that run; events: what happens to nodes; course: what happens in a round; usage: where
-GPU time goes; records: what became of each job; summary: what became of all; saved: all of it as plain data; engine: the clock;
-recorder, recording: all of it as a `Run`, for reports.
+GPU time goes; records: what became of each job; measuring: which of them count; summary: what became of all; saved: all of it as
+plain data; engine: the clock; recorder, recording: all of it as a `Run`, for reports.
 """
 
 from gavel_py.simulator.engine import Simulation

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.jobs import Job
+from gavel_py.simulator.measuring import JobWindow, check_enough
 from gavel_py.workloads import Submission
 
 __all__ = ["Arrivals"]
@@ -16,14 +17,19 @@ __all__ = ["Arrivals"]
 class Arrivals:
     """A trace that is taken job by job. Raises `InputError` for a job that arrives before the one before it.
 
+    window: jobs that the trace must have; if it has not, `InputError` is raised at once where it knows its length, else at its end.
     taken: how many have been; a job's number is how many were before it.
     """
 
-    def __init__(self, trace: Iterable[Submission | Job]) -> None:
+    def __init__(self, trace: Iterable[Submission | Job], window: JobWindow | None = None) -> None:
+        self._window = window
+        if isinstance(trace, Sized):
+            check_enough(len(trace), window)
         self._coming = (job if isinstance(job, Submission) else Submission(job) for job in trace)
         self._next = next(self._coming, None)
         self._digest = hashlib.sha256()
         self.taken = 0
+        self._check_end()
 
     @property
     def next_seconds(self) -> float:
@@ -48,6 +54,7 @@ class Arrivals:
     def _take(self, arrived: Submission) -> Submission:
         self._next = next(self._coming, None)
         self.taken += 1
+        self._check_end()
         job = arrived.job
         told = (job.job_id, job.job_type, job.num_gpus, job.arrival_seconds, job.total_steps, job.duration_seconds)
         self._digest.update(repr((*told, arrived.run_seconds, arrived.cancelled_seconds)).encode())
@@ -56,3 +63,7 @@ class Arrivals:
             fault = Fault(f"job {self._next.job.job_id!r}", "arrival_seconds", f"{text}: sort the trace by it")
             raise InputError(fault)
         return arrived
+
+    def _check_end(self) -> None:
+        if self._next is None:
+            check_enough(self.taken, self._window)

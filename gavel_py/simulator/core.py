@@ -20,6 +20,7 @@ from gavel_py.simulator.company import CompanySpeeds
 from gavel_py.simulator.course import Course
 from gavel_py.simulator.events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.holds import Holds
+from gavel_py.simulator.measuring import JobWindow, Measuring, job_window
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.simulator.settings import EVENT_CHECKPOINT_SECONDS, PROGRESS, Estimates, JobFailures, check_settings
 from gavel_py.simulator.state import SimulationState
@@ -46,6 +47,7 @@ class SimulationCore:
         checkpoint_seconds: float | None = None,
         interference: float = 0.0,
         estimates: Estimates = "exact",
+        measure_jobs: JobWindow | None = None,
         seed: int = 0,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
@@ -54,15 +56,16 @@ class SimulationCore:
     ) -> None:
         cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         chosen = resolve_policy(policy)
-        check_settings(chosen, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference)
+        check_settings(chosen, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference, measure_jobs)
         length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)
         scheduler = RoundScheduler(cluster, profile, chosen, length, by_events=by_events, **scheduling)
-        arrivals = Arrivals(trace)
+        measuring = Measuring(job_window(measure_jobs))
+        arrivals = Arrivals(trace, measuring.window)
         start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
         notice = 0.0 if round_seconds is None else round_seconds
         names = [node.name for node in cluster.nodes]
         events = NodeEvents(names, node_failures, maintenance, notice, np.random.default_rng([seed, 1]), start)
-        state = SimulationState(start, arrivals, events, Usage(cluster, start), Holds(len(cluster.accelerator_names)))
+        state = SimulationState(start, arrivals, events, Usage(cluster, start), Holds(len(cluster.accelerator_names)), measuring)
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
         self._assemble(scheduler, state, admission, round_seconds, checkpoint_seconds, float(interference), on_record, on_round)
 
@@ -101,6 +104,11 @@ class SimulationCore:
     def active(self) -> int:
         """How many jobs are in the system."""
         return len(self._state.active)
+
+    @property
+    def measure_jobs(self) -> JobWindow | None:
+        """The window of jobs that are measured, None: all."""
+        return self._state.measuring.window
 
     @property
     def used_gpu_seconds(self) -> tuple[float, ...]:

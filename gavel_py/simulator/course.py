@@ -125,7 +125,8 @@ class Course:
             for job_id, held in begun.assignments.items():
                 if held.shared_with != state.active[job_id].with_there:
                     self._join(job_id, held.shared_with, state.now)
-        state.tally.spread_job_rounds += holds.spread
+        if state.measuring.is_on:
+            state.tally.spread_job_rounds += holds.spread
 
     def _stops(self) -> tuple[float, list[Stop]]:
         """When the round is over if nobody stops it, and who stops until then."""

@@ -25,6 +25,7 @@ from gavel_py.simulator.core import SimulationCore
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.simulator.result import SimulationResult
 from gavel_py.simulator.saved import SIMULATION, damaged_as_fault, state_document, state_from
+from gavel_py.simulator.work import Work
 from gavel_py.workloads import Submission
 
 __all__ = ["Simulation"]
@@ -42,17 +43,19 @@ class Simulation(SimulationCore):
     checkpoint_seconds: how long a gang works from one checkpoint to the next, None: it has one when a round begins, and in event
     mode every 360 s; interference: the part of its speed that a job with a part of a GPU loses to each other one on that GPU,
     none unless said; estimates: "exact", or "recorded": policies see the steps that would fit the trace's estimate of the duration;
-    seed: of all that is random; on_record, on_round: what is to be done with each job that leaves (its record is not kept then),
-    and with each round.
+    measure_jobs: (first, end), the jobs that the summary is of, by order of arrival, from 0, without end; others arrive until the
+    last of these has left, and the simulation ends with that round; seed: of all that is random; on_record, on_round: what is to be
+    done with each job that leaves (its record is not kept then), and with each round.
 
     Jobs that arrive within a round wait for the next. What ends within a round ends there, and its GPUs are free from the next
     round on; a round in which nobody runs any more ends at once. A job whose node goes down, and one that fails, loses what it did
     since its last checkpoint; one that is preempted or moved loses nothing but what its next start costs.
-    Raises `InputError` for a wrong argument, and for a job without an end (`total_steps`) when it arrives.
+    Raises `InputError` for a wrong argument, for a job without an end (`total_steps`) when it arrives, and for a trace with fewer
+    jobs than `measure_jobs` asks for: at once if it has a length, otherwise when it ends.
     """
 
     def run(self, until_seconds: float = math.inf) -> SimulationResult:
-        """Play on until all jobs have left, or none can go on, or this time has come; and return what there is."""
+        """Play on until all (measured) jobs have left, or none can go on, or this time has come; and return what there is."""
         while self.now < until_seconds and self.step(until_seconds):
             pass
         return self.result()
@@ -63,10 +66,10 @@ class Simulation(SimulationCore):
         state.holds.write_back()
         tally, records = state.tally.copy(), dict(state.records)
         for job_id, work in state.active.items():
-            record = work.record(Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
+            record = self._record_of(work, Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
             tally.add(record)
             records[job_id] = record
-        return SimulationResult(self.policy.label, tally.summary(state.usage, state.wall_seconds), records)
+        return SimulationResult(self.policy.label, tally.summary(state.usage, state.measuring, state.wall_seconds), records)
 
     def step(self, until_seconds: float = math.inf) -> bool:
         """Play one round, or wait for the next arrival, but no longer than to this time; say whether there is more to come."""
@@ -132,6 +135,8 @@ class Simulation(SimulationCore):
 
     def _step(self, until: float) -> bool:
         state = self._state
+        if state.measuring.is_complete:
+            return False
         self._course.change_nodes(np.nextafter(state.now, math.inf))
         for submission in state.arrivals.until(state.now):
             self._admit(submission)
@@ -145,12 +150,13 @@ class Simulation(SimulationCore):
         if not begun.assignments and state.next_change == math.inf:
             return False  # nobody runs, and nothing is to come that could change that
         self._course.play(begun)
-        return True
+        return not state.measuring.is_complete
 
     def _admit(self, submission: Submission) -> None:
         job, work = submission.job, self._admission.work(submission, self._state.arrivals.taken - 1)
+        self._state.measuring.submitted(work.number, self._state.usage)
         if work.steps_done >= work.total_steps:
-            self._record(work.record(Outcome.FINISHED, job.arrival_seconds, None))
+            self._record(self._record_of(work, Outcome.FINISHED, job.arrival_seconds, None))
             return
         seen = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
         self.scheduler.submit(job if work.expected_steps == work.total_steps else job.model_copy(update=seen))
@@ -163,7 +169,7 @@ class Simulation(SimulationCore):
         state, tally, before = self._state, self._state.tally, self.scheduler.solver_seconds
         begun = self.scheduler.next_round_to_read(state.now)
         tally.rounds += 1
-        tally.job_rounds += len(begun.assignments)
+        tally.job_rounds += len(begun.assignments) if state.measuring.is_on else 0
         tally.solver_seconds += self.scheduler.solver_seconds - before
         for job_id in begun.preempted:
             if job_id in state.holds:  # others have lost their GPUs before, and that has been counted
@@ -177,16 +183,23 @@ class Simulation(SimulationCore):
         return begun
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
-        self._record(self._state.active.pop(job_id).record(outcome, seconds, self._delivery_of(job_id)))
+        self._record(self._record_of(self._state.active.pop(job_id), outcome, seconds, self._delivery_of(job_id)))
         self._state.gone.append(job_id)
+
+    def _record_of(self, work: Work, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
+        measured = self._state.measuring.includes(work.number)
+        return work.record(outcome, seconds, delivery, reason, measured=measured)
 
     def _delivery_of(self, job_id: str) -> JobDelivery | None:
         """What the job was promised and had; in event mode, the scheduler's rounds tell nothing of time."""
         return None if self.round_seconds is None else self.scheduler.delivery_of(job_id)
 
     def _record(self, record: JobRecord) -> None:
-        self._state.tally.add(record)
+        state = self._state
+        state.tally.add(record)
+        if record.measured:
+            state.measuring.left(arrivals_are_over=state.arrivals.next_seconds == math.inf)
         if self._on_record is None:
-            self._state.records[record.job_id] = record
+            state.records[record.job_id] = record
         else:
             self._on_record(record)

@@ -15,6 +15,7 @@ from gavel_py.runs.curves import Curves
 from gavel_py.runs.held import Held
 from gavel_py.runs.numbers import quantiles
 from gavel_py.simulator.engine import Simulation
+from gavel_py.simulator.measuring import window_text
 from gavel_py.simulator.records import JobRecord
 from gavel_py.simulator.run_metrics import summary_metrics
 from gavel_py.simulator.summary import Summary
@@ -29,7 +30,8 @@ class RunRecorder:
 
     It is to be told of each round (`round`, from `on_round`), of each job that leaves (`job`, from `on_record` or `records`), and
     of the end of each step (`step`); `run` returns what there is. stays: keep where each gang was. GPUs that a gang loses within a
-    round, to a failure, count as held to its end; curves have at most 200 stretches, of whole rounds.
+    round, to a failure, count as held to its end; curves have at most 200 stretches, of whole rounds. Where a window of
+    jobs is measured, curves and stays are of all jobs and of the whole time, and the rest is of the measured jobs.
     """
 
     def __init__(self, simulation: Simulation, *, stays: bool = False) -> None:
@@ -43,7 +45,7 @@ class RunRecorder:
         self._promised, self._prices = 0.0, self._unknown
         self._active = self._delivered = 0
         self.jct_seconds: dict[str, float] = {}
-        """{job_id: completion time} of the jobs that have finished so far."""
+        """{job_id: completion time} of the measured jobs that have finished so far."""
 
     def round(self, begun: Round) -> None:
         """Note a round that begins."""
@@ -63,10 +65,10 @@ class RunRecorder:
 
     def job(self, record: JobRecord) -> None:
         """Note a job that has left."""
-        if record.jct_seconds is not None:
+        if record.measured and record.jct_seconds is not None:
             self.jct_seconds[record.job_id] = record.jct_seconds
         end = self._simulation.now if record.end_seconds is None else record.end_seconds
-        self._held.leave(record.job_id, record.job_type, max(0.0, end - record.arrival_seconds), end)
+        self._held.leave(record.job_id, record.job_type, max(0.0, end - record.arrival_seconds), end, measured=record.measured)
 
     def step(self) -> None:
         """Note that a step has ended."""
@@ -88,8 +90,9 @@ class RunRecorder:
         metrics = summary_metrics(summary) | {"finish_time_fairness": float(fairness.mean()) if len(fairness) else None}
         if self._simulation.round_seconds is None:
             metrics["undelivered_share"] = None  # without rounds, nothing is promised for a stated time
+        window = self._simulation.measure_jobs
         return Run(
-            labels=dict(labels),
+            labels=dict(labels) | ({} if window is None else {"measure_jobs": window_text(window)}),
             metrics=metrics,
             jct_seconds=quantiles(self.jct_seconds.values()),
             fairness=quantiles(fairness),

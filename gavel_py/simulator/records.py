@@ -32,7 +32,8 @@ class JobRecord:
     was given GPUs that it did not have; preemptions: how often it lost GPUs before it was done; failures: how often it failed;
     late_seconds: by how much it missed its deadline, 0 in time, None without one; cost: of the GPUs that it held, in the unit of
     their prices per hour, None if one has no price; promised_seconds, undelivered_seconds: of its gang, as in `JobDelivery`;
-    reason: why it got no GPUs, if it was left out at the end.
+    reason: why it got no GPUs, if it was left out at the end; measured: whether it is of the window that is measured
+    (`measure_jobs` of `Simulation`), so that it counts in the summary.
     """
 
     job_id: str
@@ -58,6 +59,7 @@ class JobRecord:
     promised_seconds: float
     undelivered_seconds: float
     reason: str = ""
+    measured: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data."""

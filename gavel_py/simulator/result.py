@@ -15,18 +15,22 @@ __all__ = ["SimulationResult"]
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """policy: its label; summary: of all jobs; jobs: {job_id: JobRecord}, empty where they went elsewhere (`on_record`)."""
+    """policy: its label; summary: of all measured jobs; jobs: {job_id: JobRecord}, measured or not, empty where they went elsewhere
+    (`on_record`).
+    """
 
     policy: str
     summary: Summary
     jobs: Mapping[str, JobRecord]
 
     def finish_time_fairness(self, isolated: SimulationResult) -> dict[str, float]:
-        """Return {job_id: ρ}, ρ_i = JCT_i / JCT_i of the same trace under the policy `isolated`, for jobs that finished in both.
+        """Return {job_id: ρ}, ρ_i = JCT_i / JCT_i of the same trace under the policy `isolated`.
 
-        ρ <= 1: no worse than with an N-th of the cluster to itself (Themis, NSDI 2020). Raises `InputError` if none is in both.
+        For the measured jobs that finished in both. ρ <= 1: no worse than with an N-th of the cluster to itself (Themis, NSDI
+        2020). Raises `InputError` if none is in both.
         """
-        both = [i for i, job in self.jobs.items() if job.jct_seconds and i in isolated.jobs and isolated.jobs[i].jct_seconds]
+        own = [i for i, job in self.jobs.items() if job.measured and job.jct_seconds]
+        both = [i for i in own if i in isolated.jobs and isolated.jobs[i].jct_seconds]
         if not both:
             raise InputError(Fault("finish-time fairness", "", "no job finished in both simulations; are they of the same trace?"))
         return {i: (self.jobs[i].jct_seconds or 0.0) / (isolated.jobs[i].jct_seconds or 1.0) for i in both}

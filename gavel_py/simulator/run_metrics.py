@@ -11,6 +11,7 @@ __all__ = ["summary_metrics"]
 def summary_metrics(summary: Summary) -> dict[str, float | None]:
     """Return the numbers of a summary under the names that runs have for them (`METRICS`)."""
     used = sum(each["used"] for each in summary.usage.values())
+    measured = {"unfinished": summary.unfinished, "ended_after_arrivals": summary.ended_after_arrivals}
     there = sum(each["gpu_seconds"] - each["down"] for each in summary.usage.values())
     return {
         "mean_jct_seconds": summary.jct.mean,
@@ -22,6 +23,7 @@ def summary_metrics(summary: Summary) -> dict[str, float | None]:
         "undelivered_share": summary.undelivered_share,
         "cost": summary.cost,
         **{outcome.value: summary.outcomes[outcome.value] for outcome in Outcome},
+        **(measured if summary.measure_jobs is not None else {}),
         "late": summary.late,
         "preemptions": summary.preemptions,
         "starts": summary.starts,

@@ -17,6 +17,7 @@ from gavel_py.rounds.state_file import Kind
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.events import NodeEvents
 from gavel_py.simulator.holds import Holds
+from gavel_py.simulator.measuring import Measuring
 from gavel_py.simulator.records import JobRecord
 from gavel_py.simulator.state import SimulationState
 from gavel_py.simulator.summary import Tally
@@ -38,6 +39,7 @@ def state_document(state: SimulationState) -> dict[str, Any]:
         "digest": state.arrivals.digest,
         "events": state.events.to_dict(),
         "usage": state.usage.state(),
+        "measuring": state.measuring.to_dict(),
         "tally": state.tally.to_dict(),
         "active": [work.to_dict() for work in state.active.values()],
         "holds": list(state.holds),
@@ -53,7 +55,8 @@ def state_from(
     document: Mapping[str, Any], path: str | Path, trace: Iterable[Submission | Job], cluster: Cluster
 ) -> SimulationState:
     """Return the state that `state_document` described. Raises `InputError` for another trace."""
-    arrivals = Arrivals(trace)
+    measuring = Measuring.from_dict(document["measuring"])
+    arrivals = Arrivals(trace, measuring.window)
     active = _active_from(document, path, arrivals)
     holds = Holds(len(cluster.accelerator_names))
     for job_id in document["holds"]:
@@ -65,6 +68,7 @@ def state_from(
         NodeEvents.from_dict(document["events"]),
         Usage.from_state(cluster, document["usage"]),
         holds,
+        measuring,
         Tally.from_dict(document["tally"]),
         active,
         [(seconds, job_id) for seconds, job_id in document["cancellations"]],

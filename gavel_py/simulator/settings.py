@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from gavel_py.errors import Fault, InputError
 from gavel_py.policies import Policy
 from gavel_py.rounds.without_rounds import why_rounds
+from gavel_py.simulator.measuring import job_window
 
 __all__ = ["EVENT_CHECKPOINT_SECONDS", "PROGRESS", "Estimates", "JobFailures", "check_settings"]
 
@@ -30,6 +31,7 @@ def check_settings(
     estimates: str,
     seed: int,
     interference: float,
+    measure_jobs: object,
 ) -> None:
     """Raise `InputError` for a setting that is wrong, or does not go with the policy."""
     faults = []
@@ -47,6 +49,10 @@ def check_settings(
         faults.append(Fault("simulation", "seed", f"must be a whole number of at least 0, found {seed!r}"))
     if estimates not in get_args(Estimates):
         faults.append(Fault("simulation", "estimates", f'must be "exact" or "recorded", found {estimates!r}'))
+    try:
+        job_window(measure_jobs)
+    except ValueError as error:
+        faults.append(Fault("simulation", "measure_jobs", str(error)))
     if round_seconds is None and (why := why_rounds(policy)):
         faults.append(Fault("simulation", "round_seconds", f"must be given for {policy.name}, {why}"))
     InputError.raise_any(faults)

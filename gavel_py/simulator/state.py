@@ -10,6 +10,7 @@ from heapq import heappop
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.events import NodeEvents
 from gavel_py.simulator.holds import Holds
+from gavel_py.simulator.measuring import Measuring
 from gavel_py.simulator.records import JobRecord
 from gavel_py.simulator.summary import Tally
 from gavel_py.simulator.usage import Usage
@@ -21,8 +22,9 @@ __all__ = ["SimulationState"]
 @dataclass
 class SimulationState:
     """now: the clock; arrivals, events: what is to come; active: the jobs in the system; holds: those of them with GPUs;
-    cancellations: a heap of (seconds, job_id), those of jobs that have left since included; gone: jobs that have left since the
-    last decision; reasons: why jobs were left out of it; wall_seconds: on the clock of this computer.
+    measuring: which jobs the tally counts; cancellations: a heap of (seconds, job_id), those of jobs that have left since included;
+    gone: jobs that have left since the last decision; reasons: why jobs were left out of it; wall_seconds: on the clock of this
+    computer.
     """
 
     now: float
@@ -30,6 +32,7 @@ class SimulationState:
     events: NodeEvents
     usage: Usage
     holds: Holds
+    measuring: Measuring = field(default_factory=Measuring)
     tally: Tally = field(default_factory=Tally)
     active: dict[str, Work] = field(default_factory=dict)
     cancellations: list[tuple[float, str]] = field(default_factory=list)

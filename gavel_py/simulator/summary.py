@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gavel_py.problem_arrays import plain_size
+from gavel_py.simulator.measuring import JobWindow, Measuring, job_window
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.simulator.usage import Usage
 
@@ -46,14 +47,18 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Summary:
-    """Times in seconds.
+    """Times in seconds. Where a window of jobs is measured (measure_jobs, None: all are), "jobs" are those of the window.
 
     outcomes: jobs by outcome; jct: of the finished jobs; makespan_seconds: from the first arrival to the last job's end;
-    queueing: time in the system without GPUs of finished jobs, and by gang size; usage: GPU-seconds by type; starts, preemptions,
-    failures: of all jobs; late: jobs that missed their deadline, of so many with one; cost: of all GPUs held, None if a
-    price is unknown; promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised and rounds did not deliver; rounds:
-    number of rounds; job_rounds: jobs that ran in each of them, summed; spread_job_rounds: of these, gangs on more nodes than they
-    had to be; solver_seconds, wall_seconds: time spent on allocations, and in all.
+    queueing: time in the system without GPUs of finished jobs, and by gang size; starts, preemptions, failures: of all jobs; late:
+    jobs that missed their deadline, of so many with one; cost: of the GPUs that jobs held, None if a price is unknown;
+    promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised jobs and rounds did not deliver; ended_after_arrivals:
+    jobs of a window that ended when no job of the trace was still to arrive.
+
+    Of the time from the round in which the first job is submitted to that in which the last one leaves, whatever jobs run: usage:
+    GPU-seconds by type; job_rounds: jobs that ran in each round, summed; spread_job_rounds: of these, gangs on more nodes than they
+    had to be. Of the whole simulation: rounds: number of rounds; solver_seconds, wall_seconds: time spent on allocations, and in
+    all.
     """
 
     outcomes: dict[str, int]
@@ -75,6 +80,14 @@ class Summary:
     spread_job_rounds: int
     solver_seconds: float
     wall_seconds: float
+    measure_jobs: JobWindow | None = None
+    ended_after_arrivals: int = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Measured jobs without a completion time: failed, cancelled, still in the system, or not arrived yet."""
+        first, end = self.measure_jobs or (0, sum(self.outcomes.values()))
+        return end - first - self.outcomes[Outcome.FINISHED.value]
 
     @property
     def undelivered_share(self) -> float:
@@ -89,6 +102,7 @@ class Summary:
             "queueing": self.queueing.to_dict(),
             "queueing_by_gpus": {str(size): each.to_dict() for size, each in self.queueing_by_gpus.items()},
             "undelivered_share": self.undelivered_share,
+            "unfinished": self.unfinished,
         }
 
     @classmethod
@@ -97,7 +111,7 @@ class Summary:
         plain = {name: document[name] for name in cls.__dataclass_fields__}
         by_gpus = {plain_size(float(size)): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
         parts = {name: Distribution(**document[name]) for name in ("jct", "queueing")}
-        return cls(**plain | parts | {"queueing_by_gpus": by_gpus})
+        return cls(**plain | parts | {"queueing_by_gpus": by_gpus, "measure_jobs": job_window(plain["measure_jobs"])})
 
 
 @dataclass
@@ -137,7 +151,9 @@ class Tally:
         return cls(**{name: document[name] for name in cls.__dataclass_fields__} | made | numbers)
 
     def add(self, record: JobRecord) -> None:
-        """Count one job."""
+        """Count one job, if it is measured."""
+        if not record.measured:
+            return
         self.outcomes[record.outcome.value] += 1
         if record.outcome is Outcome.FINISHED:
             self.jcts.append(record.jct_seconds or 0.0)
@@ -154,7 +170,7 @@ class Tally:
         self.promised += record.promised_seconds * record.num_gpus
         self.undelivered += record.undelivered_seconds * record.num_gpus
 
-    def summary(self, usage: Usage, wall_seconds: float) -> Summary:
+    def summary(self, usage: Usage, measuring: Measuring, wall_seconds: float) -> Summary:
         """Return the summary of all that was counted."""
         everyone = array("d", [each for numbers in self.queueing.values() for each in numbers])
         return Summary(
@@ -163,7 +179,7 @@ class Tally:
             makespan_seconds=max(0.0, self.last_end - (self.first_arrival or 0.0)),
             queueing=Distribution.of(everyone),
             queueing_by_gpus={size: Distribution.of(numbers) for size, numbers in sorted(self.queueing.items())},
-            usage=usage.to_dict(),
+            usage=measuring.usage_of(usage),
             starts=self.counts["starts"],
             preemptions=self.counts["preemptions"],
             failures=self.counts["failures"],
@@ -177,4 +193,6 @@ class Tally:
             spread_job_rounds=self.spread_job_rounds,
             solver_seconds=self.solver_seconds,
             wall_seconds=wall_seconds,
+            measure_jobs=measuring.window,
+            ended_after_arrivals=measuring.ended_after_arrivals,
         )

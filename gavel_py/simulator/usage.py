@@ -40,27 +40,13 @@ class Usage:
             self._count_down(node, end)
             self._down_since[node] = end
 
-    def idle(self, name: str) -> float:
-        """Return the GPU-seconds of a type that were neither used nor down."""
-        return self.total[name] - self.used[name] - self.down[name]
+    def totals(self) -> dict[str, dict[str, float]]:
+        """Return by type the GPU-seconds so far: all, used, and down."""
+        return {name: {"total": self.total[name], "used": self.used[name], "down": self.down[name]} for name in self.total}
 
-    def share(self, name: str) -> float:
-        """Return the used part of the GPU-seconds that were not down, 0 if there were none."""
-        there = self.total[name] - self.down[name]
-        return self.used[name] / there if there > 0 else 0.0
-
-    def to_dict(self) -> dict[str, dict[str, float]]:
-        """Return the usage of each type as plain data."""
-        return {
-            name: {
-                "gpu_seconds": self.total[name],
-                "used": self.used[name],
-                "idle": self.idle(name),
-                "down": self.down[name],
-                "utilization": self.share(name),
-            }
-            for name in self.total
-        }
+    def to_dict(self, before: Mapping[str, Mapping[str, float]] | None = None) -> dict[str, dict[str, float]]:
+        """Return the usage of each type as plain data; before: `totals` of the time that does not count."""
+        return {name: _usage(each, {} if before is None else before[name]) for name, each in self.totals().items()}
 
     def state(self) -> dict[str, Any]:
         """Return all that was counted as plain data."""
@@ -79,3 +65,16 @@ class Usage:
         if node in self._down_since:
             accelerator, gpus = self._nodes[node]
             self.down[accelerator] += gpus * (until - self._down_since[node])
+
+
+def _usage(totals: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """GPU-seconds of one type; its utilization is the used part of those that were not down, 0 if there were none."""
+    total, used, down = (totals[name] - before.get(name, 0.0) for name in ("total", "used", "down"))
+    there = total - down
+    return {
+        "gpu_seconds": total,
+        "used": used,
+        "idle": total - used - down,
+        "down": down,
+        "utilization": used / there if there > 0 else 0.0,
+    }

@@ -198,7 +198,9 @@ class Work:
         self.lost_seconds += seconds
         self.saved_lost_gpu_seconds += saved_gpu_seconds
 
-    def record(self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
+    def record(
+        self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "", *, measured: bool = True
+    ) -> JobRecord:
         """Return what became of it, as of this time."""
         job, gone = self.job, outcome is not Outcome.ACTIVE
         late = None if self.deadline_seconds is None else max(0.0, seconds - self.deadline_seconds)
@@ -226,6 +228,7 @@ class Work:
             promised_seconds=0.0 if delivery is None else delivery.promised_seconds,
             undelivered_seconds=0.0 if delivery is None else delivery.shortfall_seconds,
             reason=reason,
+            measured=measured,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.simulator.engine import Simulation
+from gavel_py.simulator.measuring import check_enough
 from gavel_py.sweeps.cells import Cell
 from gavel_py.sweeps.scenario import problem_of, scenario_of
 
@@ -49,13 +50,15 @@ def _check_scene(cell: Cell) -> None:
         return
     text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
     jobs = [submission.job for submission in scenario_of(cell.task.source).trace]
+    check_enough(len(jobs), cell.task.settings.value.get("measure_jobs"))
     lacking = [job for job in jobs if job.total_steps is None and job.duration_seconds is None]
     InputError.raise_any([Fault(job.where, "total_steps", text) for job in lacking])
 
 
 def _check_policy(cell: Cell) -> None:
     task = cell.task
-    settings: dict[str, Any] = {name: value for name, value in task.settings.value.items() if name != "until_seconds"}
+    of_play = {"until_seconds", "measure_jobs"}  # which an empty trace cannot be asked for
+    settings: dict[str, Any] = {name: value for name, value in task.settings.value.items() if name not in of_play}
     try:
         scenario = scenario_of(task.source)
     except InputError:

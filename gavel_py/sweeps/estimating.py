@@ -81,7 +81,8 @@ def _probed(cell: Cell) -> float:
         except (Exception, SystemExit):  # noqa: BLE001  what goes wrong is the end of its cell only, also when it is played
             more = False
     seconds = time.perf_counter() - began
-    done = 1.0 if not more or simulation.now >= until else _done(simulation, len(scenario_of(task.source).trace))
+    jobs = len(scenario_of(task.source).trace) if simulation.measure_jobs is None else simulation.measure_jobs[1]
+    done = 1.0 if not more or simulation.now >= until else min(1.0, _done(simulation, jobs))
     return seconds / max(done, LEAST_DONE)
 
 

@@ -13,6 +13,7 @@ from gavel_py import __version__
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.policies import resolve_policy
 from gavel_py.runs import Labels
+from gavel_py.simulator.measuring import window_text
 from gavel_py.sweeps.cells import Cell, Task
 from gavel_py.sweeps.cluster_axis import cluster_choice, profile_choice
 from gavel_py.sweeps.parts import Choice, Part
@@ -64,6 +65,8 @@ def grid_of(asked: Asked) -> Grid:
         profile = attempt(partial(profile_choice, asked))
         settings = attempt(lambda: asked.settings.arguments(asked.path, asked.where))
     _check_loads(asked, traces)
+    if spec.measure_jobs is not None:
+        settings["measure_jobs"] = spec.measure_jobs
     shared = Part.of(settings, repr(sorted(settings.items())))
     cells, yardsticks = [], {}
     isolated = resolve_policy(YARDSTICK)
@@ -116,12 +119,20 @@ def _check_loads(asked: Asked, traces: Iterable[Choice]) -> None:
 def _places(asked: Asked, traces: Sequence[Choice], clusters: Sequence[Choice], profile: Choice) -> Iterator[_Place]:
     spec = asked.spec
     rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
+    measured = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}
     for trace in traces:
         is_drawn = isinstance(trace.part.value, Generator)
         draws = is_drawn or asked.settings.is_random or any(map(lacks_type, trace.part.value))
         loads: Sequence[float | None] = spec.loads if is_drawn and spec.loads is not None else [None]
         for load, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
-            labels = {"trace": trace.label, "load": load, "cluster": cluster.label, "seed": seed, "round_seconds": length}
+            labels = {
+                "trace": trace.label,
+                "load": load,
+                "cluster": cluster.label,
+                "seed": seed,
+                "round_seconds": length,
+                **measured,
+            }
             content = {
                 "gavel-py": __version__,
                 "trace": trace.content,

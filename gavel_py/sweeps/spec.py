@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from gavel_py import reading
 from gavel_py.errors import Fault, InputError
+from gavel_py.simulator.measuring import JobWindow, job_window
 from gavel_py.sweeps.settings import Settings
 from gavel_py.validation import Integer, Name, Positive, Record
 
@@ -49,6 +50,7 @@ class Spec(Record):
     extrapolate: bool = False
     fairness: bool = False
     allow_unknown_types: bool = False
+    measure_jobs: Annotated[JobWindow | None, PlainValidator(job_window)] = None
     settings: dict[str, Any] = Field(default_factory=dict)
     results: Name | None = None
 
@@ -124,7 +126,7 @@ def _check(asked: Asked) -> None:
         if getattr(spec, axis) == []:
             faults.append(Fault(asked.where(axis), axis, "is empty, and so is the grid: name at least one"))
     if spec.mode == "solve":
-        given = spec.model_fields_set & {"loads", "round_seconds", "fairness"}
+        given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
         text = "is about time, of which a static solve knows nothing; leave it out, or set mode: simulate"
         faults += [Fault(asked.where(key), key, text) for key in sorted(given)]
         faults += [Fault(asked.where("settings", key), f"settings.{key}", text) for key in asked.settings.of_time]

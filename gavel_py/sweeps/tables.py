@@ -15,7 +15,7 @@ __all__ = ["Row", "aligned", "check_table", "write_table"]
 
 Row = Mapping[str, str | float | None]
 SUFFIXES = (".csv", ".parquet")
-TEXT = {"policy", "trace", "cluster", "status", "error"}
+TEXT = {"policy", "trace", "cluster", "measure_jobs", "status", "error"}
 WHOLE = {"seed", "attempts"}
 
 

@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from gavel_py.errors import Fault, InputError, decimal_hint
 from gavel_py.validation import number_of
 
-__all__ = ["amount", "count", "is_missing", "moment", "required_moment", "run_between", "whole_or_part"]
+__all__ = ["amount", "contradicts", "count", "is_missing", "moment", "required_moment", "run_between", "whole_or_part"]
 
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
+
+ROUNDING_SECONDS = 1.0
+"""Start and end are whole seconds, each off by up to half of one."""
 
 EPOCH = datetime(1970, 1, 1)
 """Without a time zone, as the times in traces are; only differences count."""
@@ -70,6 +73,11 @@ def run_between(start: float, end: float, field: str) -> float:
     if end < start:
         raise InputError(Fault("", field, f"must not be before the start; it is {start - end:,.0f} s before"))
     return end - start
+
+
+def contradicts(run: float, start: float | None, end: float | None) -> bool:
+    """Say whether a recorded running time differs from end - start by more than the rounding of the two times explains."""
+    return start is not None and end is not None and abs(end - start - run) > ROUNDING_SECONDS
 
 
 def whole_or_part(gpus: float) -> float:

@@ -14,6 +14,9 @@ from gavel_py.workloads.submission import Submission
 __all__ = ["Intake", "SkipError"]
 
 
+EARLY_START = "Jobs whose start is recorded before their submission waited 0 s: {n}."
+
+
 class SkipError(Exception):
     """The entry at hand is sound, but no job to schedule; its text says why."""
 
@@ -37,6 +40,12 @@ class Intake:
     def assume(self, sentence: str, count: int = 1) -> None:
         """Note an assumption. `{n}` in it becomes the number of entries that it was noted for."""
         self._assumptions[sentence] = self._assumptions.get(sentence, 0) + count
+
+    def wait_between(self, submitted: float, started: float) -> float:
+        """Return the seconds from submission to start; 0 where the start is recorded first, which is noted as an assumption."""
+        if started < submitted:
+            self.assume(EARLY_START)
+        return max(0.0, started - submitted)
 
     def broken(self, where: str, *faults: Fault) -> None:
         """Count the entry as a broken one; each fault tells its field and what would be right."""

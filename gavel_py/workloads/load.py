@@ -16,27 +16,28 @@ Floats = NDArray[np.float64]
 class Period:
     """A part of the time of a trace, from start to before end, s.
 
-    num_jobs, gpu_hours: what arrives in it; mean_gpus_held, most_gpus_held: during it, if no job ever had to wait.
+    num_jobs, gpu_hours: what arrives in it; mean_gpus_held, most_gpus_held: during it, if no job ever had to wait. Jobs without a
+    known duration count in num_jobs only; where no job of the trace has one, the others are None.
     """
 
     start_seconds: float
     end_seconds: float
     num_jobs: int
-    gpu_hours: float
-    mean_gpus_held: float
-    most_gpus_held: float
+    gpu_hours: float | None
+    mean_gpus_held: float | None
+    most_gpus_held: float | None
 
 
-def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: int) -> tuple[tuple[Period, ...], float]:
-    """Return equal periods between the first and the last arrival, and the most GPUs held at any time.
+def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: int) -> tuple[tuple[Period, ...], float | None]:
+    """Return equal periods between the first and the last arrival, and the most GPUs held at any time (None: no duration is known).
 
-    arrivals, gangs, seconds: (N,), sorted by arrival; a duration of NaN counts for nothing.
+    arrivals, gangs, seconds: (N,), sorted by arrival; a duration is NaN where it is not known.
     """
     if not len(arrivals):
         return (), 0.0
     known = np.nan_to_num(seconds)
     times, held = _held(arrivals, gangs, known)
-    peak = float(held.max(initial=0.0))
+    peak = None if np.isnan(seconds).all() else float(held.max(initial=0.0))
     if arrivals[-1] == arrivals[0]:
         return (), peak
     edges = np.linspace(arrivals[0], arrivals[-1], periods + 1)
@@ -47,6 +48,10 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     until = _gpu_seconds_until(edges, times, held)
     means = np.diff(until) / np.diff(edges)
     found = [_most(edges[k], edges[k + 1], times, held) for k in range(periods)]
+    if peak is None:
+        return tuple(
+            Period(float(a), float(b), int(n), None, None, None) for a, b, n in zip(edges[:-1], edges[1:], jobs, strict=True)
+        ), None
     columns = zip(edges[:-1], edges[1:], jobs, hours, means, found, strict=True)
     return tuple(Period(float(a), float(b), int(n), float(h), float(m), most) for a, b, n, h, m, most in columns), peak
 

@@ -67,12 +67,14 @@ def _draw_load(held: Any, arriving: Any, trace: Trace) -> None:
     summary = describe_trace(trace, PERIODS)
     edges = [period.start_seconds / SECONDS_PER_DAY for period in summary.periods]
     edges += [period.end_seconds / SECONDS_PER_DAY for period in summary.periods[-1:]]
-    if summary.periods:
+    if summary.periods and summary.gpu_hours is not None:
         held.stairs([p.most_gpus_held for p in summary.periods], edges, color=INK, linewidth=0.8, label="at most")
         held.stairs([p.mean_gpus_held for p in summary.periods], edges, color=BLUE, fill=True, alpha=0.5, label="on average")
         held.legend(frameon=False)
+    if summary.periods:
         arriving.stairs([p.num_jobs for p in summary.periods], edges, color=BLUE, fill=True)
-    held.set(title=f"{counted(len(trace))}: GPUs held if no job had to wait", ylabel="GPUs", xlabel="days")
+    unknown = " (unknown: no durations)" if summary.gpu_hours is None else ""
+    held.set(title=f"{counted(len(trace))}: GPUs held if no job had to wait{unknown}", ylabel="GPUs", xlabel="days")
     arriving.set(title="Jobs that arrive", ylabel=f"jobs in 1/{PERIODS} of the time", xlabel="days")
 
 

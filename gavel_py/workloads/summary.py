@@ -47,17 +47,17 @@ class TraceSummary:
 
     first_arrival, last_arrival: seconds on the clock of the trace; jobs_per_hour: between them; gpu_hours: of all jobs whose
     duration was recorded; mean_gpus: these hours over the time between the arrivals, the size of a cluster that would just do;
-    peak_gpus: the most GPUs held at once if every job had begun when it was submitted; statuses, tenants, job_types: jobs of each;
-    periods: equal parts of the time between the arrivals.
+    peak_gpus: the most GPUs held at once if every job had begun when it was submitted; these three are None where no duration was
+    recorded; statuses, tenants, job_types: jobs of each; periods: equal parts of the time between the arrivals.
     """
 
     num_jobs: int
     first_arrival: float | None
     last_arrival: float | None
     jobs_per_hour: float | None
-    gpu_hours: float
+    gpu_hours: float | None
     mean_gpus: float | None
-    peak_gpus: float
+    peak_gpus: float | None
     statuses: dict[str, int]
     tenants: dict[str, int]
     job_types: dict[str, int]
@@ -77,7 +77,8 @@ def describe_trace(trace: Trace, periods: int = 12) -> TraceSummary:
     arrivals = np.array([submission.job.arrival_seconds for submission in trace])
     gangs = np.array([submission.job.num_gpus for submission in trace], dtype=float)
     seconds = np.array([np.nan if s.run_seconds is None else s.run_seconds for s in trace], dtype=float)
-    hours = float(np.nansum(gangs * seconds)) / 3600
+    is_known = not len(trace) or not np.isnan(seconds).all()
+    hours = float(np.nansum(gangs * seconds)) / 3600 if is_known else None
     span = float(arrivals[-1] - arrivals[0]) / 3600 if len(trace) else 0.0
     load, peak = load_over_time(arrivals, gangs, seconds, periods)
     return TraceSummary(
@@ -86,7 +87,7 @@ def describe_trace(trace: Trace, periods: int = 12) -> TraceSummary:
         last_arrival=float(arrivals[-1]) if len(trace) else None,
         jobs_per_hour=(len(trace) - 1) / span if span else None,
         gpu_hours=hours,
-        mean_gpus=hours / span if span else None,
+        mean_gpus=hours / span if span and hours is not None else None,
         peak_gpus=peak,
         statuses=_counts(submission.status for submission in trace),
         tenants=_counts(submission.job.tenant for submission in trace),

@@ -50,6 +50,15 @@ def test_it_holds_what_the_csv_holds(gavel: Gavel, monkeypatch: pytest.MonkeyPat
 
 
 @with_pyarrow
+def test_a_measured_window_has_a_column(gavel: Gavel) -> None:
+    from pyarrow import parquet
+
+    assert gavel("--measure-jobs", "2:5", "--jobs-out", "jobs.parquet").code == 0
+    table = parquet.read_table("jobs.parquet")
+    assert (str(table.schema.field("measured").type), sum(table.column("measured").to_pylist())) == ("bool", 2 * 3)
+
+
+@with_pyarrow
 def test_a_place_that_cannot_be_written_is_told(gavel: Gavel) -> None:
     outcome = gavel("--jobs-out", "absent/jobs.parquet")
     assert outcome.code == 2

@@ -50,6 +50,22 @@ def test_a_dry_run_shows_the_grid_and_makes_nothing(gavel: Gavel) -> None:
     assert not Path("cells.sqlite").exists()
 
 
+def test_a_window_of_jobs_is_measured(gavel: Gavel) -> None:
+    spec = ["-p", "fifo", "--jobs", "6", "--load", "60", "-c", "v100:8", "--measure-jobs", "1:4", "--workers", "1"]
+    dry = gavel(*spec, "--dry-run")
+    assert "rounds: 360\nmeasured jobs: 1:4\n" in dry.out
+    done = gavel(*spec, "--export", "rows.csv")
+    assert done.code == 0
+    assert "unfinished" in done.out
+    with open("rows.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["measure_jobs"], row["finished"], row["unfinished"]) == ("1:4", "3", "0")
+    for window, said in (("1:7", "which has 6 jobs, found 1:7"), ("7", "'7' is not of the form FIRST:END")):
+        refused = gavel(*spec, "--measure-jobs", window)
+        assert refused.code == 2
+        assert said in refused.err
+
+
 def test_a_dry_run_knows_what_has_been_played(gavel: Gavel) -> None:
     gavel(*SOLVE, "--results", "cells.sqlite")
     dry = gavel(*SOLVE, "--seed", "0-4", "--results", "cells.sqlite", "--dry-run")

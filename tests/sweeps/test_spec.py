@@ -64,6 +64,13 @@ def told(tmp_path: Path, text: str) -> str:
         ),
         (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: is about time, of which a static solve"),
         (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: is about time"),
+        (("mode: simulate", "mode: solve\nmeasure_jobs: [0, 2]"), "sweep.yaml, line 2, field measure_jobs: is about time"),
+        (
+            ("mode: simulate", "measure_jobs: [2]"),
+            "sweep.yaml, line 1, field measure_jobs: must be two whole numbers, the first job by arrival (from 0)",
+        ),
+        (("mode: simulate", "measure_jobs: 1:2"), "sweep.yaml, line 1, field measure_jobs: must be two whole numbers"),
+        (("mode: simulate", "measure_jobs: [1, 4]"), "field measure_jobs: must end within the trace, which has 3 jobs, found 1:4"),
         ((WHOLE, "[1]"), "sweep.yaml, line 1: must be a mapping with the keys policies, traces and clusters"),
         ((WHOLE, "a: [\n"), "is not valid YAML"),
     ],

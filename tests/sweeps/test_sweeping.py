@@ -8,6 +8,7 @@ import sqlite3
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,28 @@ def test_a_cell_is_what_the_simulator_makes_of_it(threads: ThreadPoolExecutor, t
         for part in ("used", "prices"):
             for name, curve in getattr(alone.over_time, part).items():
                 np.testing.assert_array_equal(getattr(run.over_time, part)[name], curve)
+
+
+def test_a_window_of_jobs_is_measured_in_each_cell(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    spec = simulations("fifo", "max_min_fairness", seeds=1, fairness=True, results=str(tmp_path / "s.sqlite"))
+    rows = gp.sweep(spec, executor=threads, measure_jobs=(2, 6))
+    trace = gp.generate_trace(
+        8, PROFILE, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
+    )
+    cluster = gp.Cluster.from_counts({"v100": 4, "k80": 4})
+    isolated = gp.simulate(trace, cluster, PROFILE, "isolated", measure_jobs=(2, 6))
+    for row, run in zip(rows, gp.read_runs(tmp_path / "s.sqlite"), strict=True):
+        result = gp.simulate(trace, cluster, PROFILE, row["policy"], measure_jobs=(2, 6))
+        ratios = result.finish_time_fairness(isolated)
+        assert (row["measure_jobs"], row["finished"], row["unfinished"]) == ("2:6", 4, 0)
+        assert row["mean_jct_seconds"] == result.summary.jct.mean
+        assert row["finish_time_fairness"] == pytest.approx(sum(ratios.values()) / 4)
+        assert run.labels["measure_jobs"] == "2:6"
+        assert (len(run.jct_seconds), len(run.fairness)) == (4, 4)
+    # Another window makes other cells; without one, nothing is said of it.
+    assert gp.plan_sweep(spec, measure_jobs=(2, 6)).kept()["done"] == 3
+    assert gp.plan_sweep(spec, measure_jobs=(2, 7)).kept()["done"] == 0
+    assert "measure_jobs" not in gp.sweep(spec, executor=threads)[0]
 
 
 def test_a_static_cell_is_what_solve_makes_of_it(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
@@ -205,8 +228,9 @@ def test_the_store_tells_what_was_asked_and_by_what_it_was_computed(threads: Thr
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_rows_are_tables(name: str, threads: ThreadPoolExecutor, tmp_path: Path) -> None:
-    rows = gp.sweep(solves("fifo", Failing(), seeds=1), executor=threads)
+@pytest.mark.parametrize("spec", [solves("fifo", Failing(), seeds=1), simulations("fifo", seeds=1, measure_jobs=[1, 4])])
+def test_rows_are_tables(name: str, spec: dict[str, Any], threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    rows = gp.sweep(spec, executor=threads)
     gp.write_table(tmp_path / name, rows)
     if name.endswith("csv"):
         with open(tmp_path / name) as file:

@@ -38,6 +38,26 @@ def test_pods_become_jobs() -> None:
     assert "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: 1." in trace.report.assumptions
 
 
+def test_pods_that_are_still_running_are_told() -> None:
+    trace = read(
+        "pods.csv",
+        HEADER
+        + "p0,0,0,1,1000,,LS,Running,100,400,150\n"
+        + "p1,0,0,1,1000,,LS,Running,120,900,120\n"
+        + "p2,0,0,1,1000,,LS,Succeeded,120,900,120\n"
+        + "p3,0,0,0,0,,LS,Running,120,900,120\n"
+        + "p4,0,0,1,1000,,LS,Running,120,,120\n",
+    )
+    assert [submission.run_seconds for submission in trace] == [250, 780, 780]
+    assert skipped(trace) == {"asks for no GPU": 1, "had not ended (no deletion_time)": 1}
+    assert trace.report.assumptions == (
+        "Pods still in the phase Running are read as ended at their deletion_time: 2.",
+        "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: 1.",
+    )
+    ended = read("ended.csv", HEADER + "p0,0,0,1,1000,,LS,Succeeded,100,400,150\n")
+    assert ended.report.assumptions == ()
+
+
 def test_names_of_accelerators_can_be_those_of_a_profile() -> None:
     trace = read("pods.csv", HEADER + "p0,0,0,1,1000,V100M16|V100M32|P100,LS,Succeeded,100,400,150\n")
     renamed = trace.map_accelerators({"V100M16": "v100", "V100M32": "v100", "P100": "p100"})
@@ -76,4 +96,7 @@ def test_the_real_pods() -> None:
     gangs = {gang.num_gpus: gang.num_jobs for gang in describe_trace(trace).gangs}
     assert sum(gangs.values()) == 6203
     assert sum(number for gpus, number in gangs.items() if gpus < 1) == 2573
-    assert trace.report.assumptions == ()
+    assert trace.report.assumptions == (
+        "Pods still in the phase Running are read as ended at their deletion_time: 4,149.",
+        "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: 32.",
+    )

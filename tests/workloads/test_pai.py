@@ -61,6 +61,14 @@ def test_jobs_and_tasks_suffice() -> None:
     assert said in trace.report.assumptions
 
 
+def test_a_start_before_the_submission_is_told() -> None:
+    file("pai/pai_job_table.csv", JOBS)
+    file("pai/pai_task_table.csv", TASKS.replace("j2,worker,3,Failed,210.0", "j2,worker,3,Failed,190.0"))
+    trace = read_trace("pai")
+    assert [(s.job.job_id, s.wait_seconds, s.run_seconds) for s in trace] == [("j1", 50, 750), ("j2", 0, 210)]
+    assert "Jobs whose start is recorded before their submission waited 0 s: 1." in trace.report.assumptions
+
+
 def test_more_than_one_gpu_is_rounded_up() -> None:
     file("pai/pai_job_table.csv", JOBS)
     file("pai/pai_task_table.csv", TASKS.replace("j2,worker,3,", "j2,worker,5,").replace("100.0,8.0,25.0", "100.0,10.0,30.0"))

@@ -83,6 +83,12 @@ class TestPublished:
         ]
         assert "Attempts without a start or an end count for nothing: 2." in trace.report.assumptions
 
+    def test_a_start_before_the_submission_is_told(self) -> None:
+        early = job("early", "Pass", attempt("2017-10-09 06:50:00", "2017-10-09 07:10:00", "gpu0"))
+        trace = read("cluster_job_log", json.dumps([early, RETRIED]))
+        assert [(s.wait_seconds, s.run_seconds) for s in trace] == [(0, 1200), (60, 3660)]
+        assert "Jobs whose start is recorded before their submission waited 0 s: 1." in trace.report.assumptions
+
     def test_a_folder_does(self) -> None:
         file("trace-data/cluster_job_log", json.dumps([RETRIED]))
         assert len(read_trace("trace-data")) == 1

@@ -50,6 +50,13 @@ def test_one_job_is_enough(recorded: dict[str, float]) -> None:
     assert "1 jobs: GPUs held if no job had to wait" not in words("one.svg")
 
 
+def test_what_no_duration_tells_is_not_drawn_as_zero() -> None:
+    plot_trace(Trace(Submission(Job(str(n), arrival_seconds=n)) for n in range(5)), "unknown.svg")
+    shown = words("unknown.svg")
+    assert "5 jobs: GPUs held if no job had to wait (unknown: no durations)" in shown
+    assert "at most" not in shown
+
+
 def test_what_cannot_be_drawn() -> None:
     assert refusal(plot_trace, TRACE, "trace.pdf") == (
         "trace.pdf: a picture is drawn as .svg or .png; give the file one of these endings"

@@ -75,6 +75,82 @@ def test_a_job_that_was_started_again_has_failed_before() -> None:
     assert trace.report.num_records == 2
 
 
+AGAIN = "2024-05-01T09:20:00|2024-05-01T09:30:00|2024-05-01T09:40:00|00:10:00"
+
+
+@pytest.mark.parametrize(
+    ("state", "failed"),
+    [
+        ("COMPLETED", 0),
+        ("REQUEUED", 0),
+        ("RESIZING", 0),
+        ("PREEMPTED", 0),
+        ("CANCELLED by 7", 0),
+        ("NODE_FAIL", 1),
+        ("FAILED", 1),
+        ("OUT_OF_MEMORY", 1),
+    ],
+)
+def test_a_later_record_continues_the_run_and_only_failures_are_failed_attempts(state: str, failed: int) -> None:
+    trace = read("sacct.txt", HEADER + line("1", state) + line("1", times=AGAIN) + line("2", times=AGAIN))
+    first, other = trace
+    assert (first.run_seconds, first.failed_attempts, first.status) == (4200, failed, "passed")
+    # Slurm resets the time of submission of a job that it requeues; the job has been there since the first one.
+    assert (first.job.arrival_seconds, first.wait_seconds, other.job.arrival_seconds) == (0, 600, 4800)
+    assert trace.report.num_records == 3
+    reason = "it counts as a failed attempt" if failed else "their running times add up"
+    assert [(reason in why, count) for why, count in skipped(trace).items()] == [(True, 1)]
+
+
+def test_a_failed_job_that_was_continued_has_failed_once() -> None:
+    (submission,) = read("sacct.txt", HEADER + line("1") + line("1", "FAILED", times=AGAIN))
+    assert (submission.run_seconds, submission.failed_attempts, submission.status) == (4200, 1, "failed")
+
+
+def test_a_job_that_ran_and_was_cancelled_while_it_waited_to_run_again_ran() -> None:
+    waiting = "2024-05-01T09:20:00|Unknown|2024-05-01T09:40:00|00:00:00"
+    (submission,) = read("sacct.txt", HEADER + line("1", "NODE_FAIL") + line("1", "CANCELLED by 7", times=waiting))
+    assert (submission.run_seconds, submission.failed_attempts, submission.status) == (3600, 1, "killed")
+    assert (submission.wait_seconds, submission.cancelled_seconds) == (600, 6000)
+
+
+def test_a_record_that_is_listed_twice_counts_once() -> None:
+    running = TIMES.replace("2024-05-01T09:10:00|01:00:00", "Unknown|00:20:00")
+    trace = read("sacct.txt", HEADER + line("1", "RUNNING", times=running) + line("1") + line("1"))
+    assert [(s.run_seconds, s.failed_attempts, s.status) for s in trace] == [(3600, 0, "passed")]
+    assert skipped(trace) == {"is listed again later, with the same submission and start": 2}
+
+
+def test_a_broken_earlier_record_does_not_take_the_others_with_it() -> None:
+    trace = read("sacct.txt", HEADER + line("1", times=TIMES.replace("01:00:00", "an hour")) + line("1", times=AGAIN) + line("2"))
+    assert [(s.job.job_id, s.run_seconds) for s in trace] == [("2", 3600), ("1", 600)]
+    assert places(trace) == [("sacct.txt, line 2", "Elapsed")]
+
+
+def test_a_job_that_was_cancelled_in_the_queue_never_started() -> None:
+    cancelled = "2024-05-01T08:00:00|2024-05-01T08:10:00|2024-05-01T08:10:00|00:00:00"
+    queued = line("1", "CANCELLED by 7", times=cancelled).replace(f"{TRES}|{TRES}", f"{TRES}|")
+    trace = read("sacct.txt", HEADER + queued + line("2", "CANCELLED by 7", times=cancelled))
+    assert [(s.job.job_id, s.run_seconds) for s in trace] == [("2", 0)]
+    assert skipped(trace) == {"never started": 1}
+
+
+def test_records_that_contradict_themselves_are_told() -> None:
+    early = TIMES.replace("2024-05-01T08:00:00", "2024-05-01T08:20:00")
+    suspended = TIMES.replace("01:00:00", "00:40:00")
+    back = TIMES.replace("T09:10:00", "T08:05:00")
+    trace = read(
+        "sacct.txt",
+        HEADER + line("1", times=early) + line("2", times=suspended) + line("3", times=back) + line("4"),
+    )
+    assert [(s.job.job_id, s.run_seconds, s.wait_seconds) for s in trace] == [("2", 2400, 600), ("4", 3600, 600), ("1", 3600, 0)]
+    assert trace.report.assumptions[:2] == (
+        "Jobs whose start is recorded before their submission waited 0 s: 1.",
+        "Records whose Elapsed is not End - Start, as of suspended jobs, ran for Elapsed: 1.",
+    )
+    assert places(trace) == [("sacct.txt, line 4", "End")]
+
+
 def test_what_has_not_ended_or_has_no_gpu_is_skipped_and_what_is_wrong_is_told() -> None:
     never = "2024-05-01T08:00:00|Unknown|Unknown|00:00:00"
     trace = read(

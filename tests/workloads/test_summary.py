@@ -24,19 +24,24 @@ def trace_of(rows: list[tuple[int, int, int | None]]) -> Trace:
 @given(rows=jobs, periods=st.integers(1, 5))
 def test_figures_are_those_of_a_count_second_by_second(rows: list[tuple[int, int, int | None]], periods: int) -> None:
     summary = describe_trace(trace_of(rows), periods)
+    assert sum(gang.num_jobs for gang in summary.gangs) == summary.num_jobs == len(rows)
+    first, last = min((at for at, *_ in rows), default=0), max((at for at, *_ in rows), default=0)
+    assert (len(summary.periods), sum(period.num_jobs for period in summary.periods)) == (
+        (periods, len(rows)) if first < last else (0, 0)
+    )
+    if rows and all(run is None for *_, run in rows):
+        assert (summary.gpu_hours, summary.mean_gpus, summary.peak_gpus, summary.durations) == (None, None, None, None)
+        assert {(p.gpu_hours, p.mean_gpus_held, p.most_gpus_held) for p in summary.periods} <= {(None, None, None)}
+        return
     held = [sum(gpus for at, gpus, run in rows if run and at <= t < at + run) for t in range(100)]
     assert summary.peak_gpus == max(held)
     assert summary.gpu_hours == pytest.approx(sum(gpus * (run or 0) for _, gpus, run in rows) / 3600)
-    assert sum(gang.num_jobs for gang in summary.gangs) == summary.num_jobs == len(rows)
-    first, last = min((at for at, *_ in rows), default=0), max((at for at, *_ in rows), default=0)
     if first == last:
-        assert summary.periods == ()
         return
-    assert sum(period.num_jobs for period in summary.periods) == len(rows)
-    assert math.fsum(period.gpu_hours for period in summary.periods) == pytest.approx(summary.gpu_hours)
-    until_last = math.fsum(p.mean_gpus_held * (p.end_seconds - p.start_seconds) for p in summary.periods)
+    assert math.fsum(period.gpu_hours or 0 for period in summary.periods) == pytest.approx(summary.gpu_hours)
+    until_last = math.fsum((p.mean_gpus_held or 0) * (p.end_seconds - p.start_seconds) for p in summary.periods)
     assert until_last == pytest.approx(sum(held[first:last]))
-    assert max(period.most_gpus_held for period in summary.periods) <= summary.peak_gpus
+    assert max(period.most_gpus_held or 0 for period in summary.periods) <= summary.peak_gpus
 
 
 def test_counts_and_quantiles() -> None:

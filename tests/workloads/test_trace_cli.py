@@ -160,6 +160,20 @@ def test_durations_that_follow_from_steps(trace: Gavel) -> None:
     assert trace("describe", name, "--reference", "k80").code == 2
 
 
+def test_without_durations_gpu_hours_are_unknown_and_not_zero(trace: Gavel) -> None:
+    name = file("a.trace", GAVEL)
+    told = trace("describe", name, "--periods", "2").out
+    assert "GPU-hours unknown" in told
+    rows = [line.split() for line in told.splitlines()]
+    assert ["1", "1", "50.0%", "unknown", *"------"] in rows
+    assert ["0.0", "0.0", "1", *["unknown"] * 3] in rows
+    document = json.loads(trace("describe", name, "--periods", "2", "--json").out)
+    assert [document[key] for key in ("gpu_hours", "mean_gpus", "peak_gpus")] == [None] * 3
+    assert {period["gpu_hours"] for period in document["periods"]} == {None}
+    known = trace("describe", name, "--periods", "2", "--profile", "gavel-osdi20").out
+    assert "unknown" not in known
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gavel_py", "trace", "generate", "--jobs", "20000", "--static"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:

@@ -100,12 +100,13 @@ def _play(
     """Play one after the other, each forgotten when it has ended."""
     total, until = len(all_played) + len(runs), math.inf if request.until_seconds is None else request.until_seconds
     keep = needs_jobs([*(played.policy for played in all_played), *(run.policy for run in runs)])
+    num_jobs = len(scenario.trace) if request.measure_jobs is None else request.measure_jobs[1]
     with Outputs(request.jobs_out, request.timeline_out, runs[0].simulation.cluster.accelerator_names, sizes) as outputs:
         while runs and not interrupt.asked:
             run = runs.pop(0)
             run.outputs, keeper.played = outputs, tuple(all_played)
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
-            with progress(run.policy.label + place, len(scenario.trace), until, request.with_progress) as show:
+            with progress(run.policy.label + place, num_jobs, until, request.with_progress) as show:
                 result = run.play(show, interrupt, keeper, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
             played = Played(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder)

@@ -25,7 +25,7 @@ PER_ROUND: dict[str, Column] = {
     "waiting": "whole",
 }
 POLICY: dict[str, Column] = {"policy": "text"}
-KINDS: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole"}
+KINDS: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole", "bool": "flag"}
 
 
 def check_files(*paths: Path | None) -> None:

@@ -53,22 +53,35 @@ def _text(value: float | None, kind: Kind) -> str:
 
 def metrics_of(all_played: Sequence[Played]) -> list[Metric]:
     """Return the metrics of these simulations, which are of one trace on one cluster."""
-    return [*_jobs(), *_times(), *_usage(all_played), *_fairness(all_played), *_costs(), *_rounds()]
+    return [*_jobs(all_played), *_times(), *_usage(all_played), *_fairness(all_played), *_costs(), *_rounds()]
 
 
 def _summary(name: str) -> Value:
     return lambda played: getattr(played.result.summary, name)
 
 
+def _measured(played: Played) -> float:
+    first, end = played.result.summary.measure_jobs or (0, 0)
+    return end - first
+
+
 def _outcome(name: str) -> Value:
     return lambda played: played.result.summary.outcomes[name]
 
 
-def _jobs() -> Iterator[Metric]:
+def _jobs(all_played: Sequence[Played]) -> Iterator[Metric]:
+    windows = [played.result.summary.measure_jobs for played in all_played]
+    if any(windows):
+        yield Metric("measured", "jobs measured", "count", _measured)
     yield Metric("finished", "jobs finished", "count", _outcome("finished"))
     yield Metric("failed", "jobs failed", "count", _outcome("failed"), optional=True)
     yield Metric("cancelled", "jobs cancelled", "count", _outcome("cancelled"), optional=True)
     yield Metric("active", "jobs still in the system", "count", _outcome("active"), optional=True)
+    if any(windows):
+        yield Metric("unfinished", "measured jobs not finished", "count", _summary("unfinished"))
+        yield Metric(
+            "ended_after_arrivals", "ended after the last arrival", "count", _summary("ended_after_arrivals"), optional=True
+        )
 
 
 def _distribution(field: str, name: str, label: str) -> Iterator[Metric]:

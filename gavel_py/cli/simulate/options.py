@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,7 @@ from gavel_py.cli.simulate.times import time_option
 from gavel_py.cli.trace.files import format_option, strict_option
 from gavel_py.errors import decimal_hint
 
-__all__ = ["Request", "simulation_options"]
+__all__ = ["Request", "measure_option", "simulation_options"]
 
 RECORDED = "recorded"
 FILE = click.Path(path_type=Path)
@@ -46,6 +47,7 @@ class Request(Common):
     checkpoint_seconds: float | None
     estimates: Literal["exact", "recorded"]
     until_seconds: float | None
+    measure_jobs: tuple[int, int] | None
     seed: int
     jobs_out: Path | None
     timeline_out: Path | None
@@ -54,6 +56,23 @@ class Request(Common):
     state_every: str | None
     continue_from: Path | None
     with_progress: bool
+
+
+def _window(text: str) -> tuple[int, int] | None:
+    """Return the window of jobs that a text such as 4000:5000 stands for."""
+    parts = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*:\s*(0|[1-9][0-9]{0,8})\s*", text)
+    if parts is None or int(parts[1]) >= int(parts[2]):
+        form = "is not of the form FIRST:END, with FIRST before END, as in 4000:5000 for the jobs 4,000 to 4,999 by arrival"
+        raise click.BadParameter(f"{text!r} {form}")
+    return int(parts[1]), int(parts[2])
+
+
+measure_option: Option = click.option(
+    "--measure-jobs",
+    type=_window,
+    metavar="FIRST:END",
+    help="Measure these jobs, by arrival from 0, END not included; others arrive until they have ended [all jobs].",
+)
 
 
 def _job_failures(text: str) -> float | str:
@@ -127,6 +146,7 @@ OPTIONS: tuple[Option, ...] = (
         help="What policies know of durations.",
     ),
     click.option("--until", "until_seconds", type=time_option, metavar="TIME", help="Stop then, in seconds, or as in 12h, 7d."),
+    measure_option,
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of all that is random."),
     click.option("--extrapolate", is_flag=True, help="Estimate the throughputs of gangs that the profile lacks."),
     format_option,

@@ -61,7 +61,7 @@ def told(simulation: gp.Simulation, left: int, num_jobs: int, rounds: int, secon
     submitted = left + simulation.active
     parts = [
         time_text(simulation.now),
-        f"{left:,} of {counted_in(submitted)} done, {num_jobs - submitted:,} to come",
+        f"{left:,} of {counted_in(submitted)} done, {max(0, num_jobs - submitted):,} to come",
         f"{rounds / seconds:,.0f} rounds/s" if seconds > 0 else "",
         f"ends in {time_text(seconds * (1 - part) / part)}" if part > 0 else "",
     ]

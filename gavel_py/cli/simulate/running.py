@@ -49,6 +49,7 @@ class Run:
             maintenance=scenario.maintenance,
             job_failures=request.job_failures,
             estimates=request.estimates,
+            measure_jobs=request.measure_jobs,
             checkpoint_seconds=request.checkpoint_seconds,
             seed=request.seed,
             mechanism=request.mechanism,
@@ -91,7 +92,7 @@ class Run:
                 break
             more = simulation.step()
             for record in self._written():
-                if keep:
+                if keep and record.measured:
                     kept[record.job_id] = record
             if self.recorder is not None:
                 self.recorder.step()

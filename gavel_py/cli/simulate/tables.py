@@ -13,7 +13,7 @@ from gavel_py.errors import Fault, InputError
 
 __all__ = ["Column", "TableFile", "is_parquet", "table_file"]
 
-Column = Literal["text", "whole", "number"]
+Column = Literal["text", "whole", "number", "flag"]
 
 ROWS_AT_ONCE = 20_000
 """Rows that a Parquet file gets in one piece; they are in memory until then."""
@@ -88,7 +88,7 @@ class ParquetFile:
             from pyarrow.parquet import ParquetWriter
         except ImportError as error:
             raise InputError(f"Parquet files need pyarrow ({error}); install it with: pip install 'gavel-py[parquet]'") from None
-        kinds = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64()}
+        kinds = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64(), "flag": pyarrow.bool_()}
         self._arrow, self.path = pyarrow, path
         self._schema = pyarrow.schema([(name, kinds[column]) for name, column in columns.items()])
         self._rows: list[Sequence[object]] = []

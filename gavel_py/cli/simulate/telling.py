@@ -114,6 +114,7 @@ def settings_of(request: Request) -> dict[str, Any]:
         "checkpoint_seconds": request.checkpoint_seconds,
         "estimates": request.estimates,
         "until_seconds": request.until_seconds,
+        "measure_jobs": None if request.measure_jobs is None else list(request.measure_jobs),
         "extrapolate": request.extrapolate,
         "seed": request.seed,
     }

@@ -10,7 +10,7 @@ from types import FrameType
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import warnings_shown
+from gavel_py.cli.inputs import MOST_ROUNDS, warnings_shown
 from gavel_py.cli.slurm.options import Request, driver_of, plan_options, state_directory
 from gavel_py.cli.slurm.telling import applied_text, plan_text
 
@@ -20,7 +20,7 @@ __all__ = ["command"]
 @click.command("run")
 @plan_options
 @click.option("--once", is_flag=True, help="Play one round and end.")
-@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Play so many rounds and end.")
+@click.option("--rounds", type=click.IntRange(1, MOST_ROUNDS), metavar="N", help="Play so many rounds and end.")
 @click.option("--dry-run", is_flag=True, help="Show what the next round would do, and do nothing.")
 def command(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None:
     """Manage the jobs of a partition in rounds: read, decide, preempt and start, compare; until Ctrl-C or SIGTERM.

@@ -29,8 +29,8 @@ SAID = b"\nEnding after the cells that have begun; press Ctrl-C again to end at 
 def command(context: click.Context, request: Request) -> None:
     """Play each policy on each trace, load, cluster and seed, on all cores, and store each cell as it ends.
 
-    SPEC is a YAML file with the keys mode, policies, traces, loads, clusters, seeds, round_seconds, fairness, settings and results;
-    options replace what it says. The same command goes on where it stopped, after Ctrl-C and after any failure.
+    SPEC is a YAML file with the keys mode, policies, traces, loads, clusters, seeds, round_seconds, fairness, measure_jobs,
+    settings and results; options replace what it says. The same command goes on where it stopped, after Ctrl-C and any failure.
 
     \b
     gavel sweep sweep.yaml --dry-run

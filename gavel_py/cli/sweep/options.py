@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 from gavel_py.cli.inputs import Option, bundled
+from gavel_py.cli.simulate.options import measure_option
 
 __all__ = ["Request", "changes_of", "sweep_options"]
 
@@ -32,6 +33,7 @@ class Request:
     round_seconds: tuple[float, ...]
     profile: str | None
     fairness: bool | None
+    measure_jobs: tuple[int, int] | None
     allow_unknown_types: bool
     results: str | None
     engine: Literal["local", "dask"]
@@ -65,6 +67,7 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--round-seconds", multiple=True, type=POSITIVE, metavar="S", help="Lengths of rounds [360]."),
     click.option("--profile", metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20]."),
     click.option("--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."),
+    measure_option,
     click.option("--allow-unknown-types", is_flag=True, help="Leave GPUs unused whose type has no speeds, which is an error else."),
     click.option("--results", metavar="FILE", help="The SQLite file where cells are stored, and gone on from."),
     click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True, help="Who plays the cells."),
@@ -93,6 +96,6 @@ def changes_of(request: Request) -> dict[str, Any]:
         "seeds": seeds,
         "round_seconds": list(request.round_seconds),
     }
-    single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "results")}
+    single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "measure_jobs", "results")}
     single["allow_unknown_types"] = request.allow_unknown_types or None
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}

@@ -19,12 +19,14 @@ AXES = {
     "cluster": "clusters",
     "seed": "seeds",
     "round_seconds": "rounds",
+    "measure_jobs": "measured jobs",
 }
 SHOWN = {
     "mean_jct_seconds": "completion time",
     "makespan_seconds": "makespan",
     "finish_time_fairness": "ρ",
     "utilization": "GPUs used",
+    "unfinished": "unfinished",
     "objective": "objective",
     "total_normalized_throughput": "total v",
     "least_normalized_throughput": "least v",
@@ -38,7 +40,7 @@ Row = Mapping[str, str | float | None]
 
 def grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -> str:
     """Return the axes of the grid, how many of its cells are stored, and how long the others will take."""
-    lines = [_axis(words, [labels[axis] for labels in plan.labels]) for axis, words in AXES.items()]
+    lines = [_axis(words, [labels.get(axis) for labels in plan.labels]) for axis, words in AXES.items()]
     more = f", and {plan.yardsticks} of the policy isolated to compare with" if plan.yardsticks else ""
     lines.append(f"cells: {len(plan) - plan.yardsticks:,}{more}; {len(plan.labels):,} places of the grid")
     kept = plan.kept()
@@ -80,7 +82,7 @@ def _who(row: Row) -> str:
 
 def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     """A line for each point of the grid that has more than one value on its axes, seeds put together."""
-    axes = [axis for axis in AXES if axis != "seed" and len({labels[axis] for labels in plan.labels}) > 1] or ["policy"]
+    axes = [axis for axis in AXES if axis != "seed" and len({labels.get(axis) for labels in plan.labels}) > 1] or ["policy"]
     groups: dict[tuple[str | float | None, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[axis] for axis in axes), []).append(row)

@@ -80,7 +80,11 @@ def _totals(summary: gp.TraceSummary) -> str:
     lines = [f"{summary.num_jobs:,} jobs arrive from {summary.first_arrival:,.0f} s on, over {days:,.4g} days"]
     if summary.jobs_per_hour is not None:
         lines[0] += f", {number(summary.jobs_per_hour)} an hour"
-    if summary.durations is not None:
+    if summary.gpu_hours is None:
+        lines.append(
+            "GPU-hours unknown: the trace does not say how long its jobs run; with --profile NAME it follows from their steps"
+        )
+    if summary.gpu_hours is not None and summary.durations is not None:
         lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs whose duration is known")
         most = f"{summary.peak_gpus:,.0f} GPUs at most would be held at once if no job had to wait"
         lines.append(most if summary.mean_gpus is None else f"{most}; {summary.mean_gpus:,.4g} GPUs do all within that time")
@@ -99,7 +103,7 @@ def _gangs(summary: gp.TraceSummary) -> str:
                 gang_text(gang.num_gpus),
                 str(gang.num_jobs),
                 f"{gang.num_jobs / summary.num_jobs:.1%}",
-                "-" if gang.gpu_hours is None else f"{gang.gpu_hours:.0f}",
+                _known(gang.gpu_hours, ".0f"),
                 "-" if share is None else f"{share:.1%}",
                 *(number(None if seconds is None else seconds / 3600) for seconds in hours),
             ]
@@ -121,10 +125,14 @@ def _load(summary: gp.TraceSummary) -> str:
             f"{period.start_seconds / 3600:.1f}",
             f"{period.end_seconds / 3600:.1f}",
             str(period.num_jobs),
-            f"{period.gpu_hours:.0f}",
-            f"{period.mean_gpus_held:.1f}",
-            f"{period.most_gpus_held:.0f}",
+            _known(period.gpu_hours, ".0f"),
+            _known(period.mean_gpus_held, ".1f"),
+            _known(period.most_gpus_held, ".0f"),
         ]
         for period in summary.periods
     ]
     return table_text("Load over time, if no job had to wait", columns, rows, text_columns=0)
+
+
+def _known(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.workloads.cells import amount, count, moment, required_moment
+from gavel_py.workloads.cells import amount, contradicts, count, moment, required_moment, run_between
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
 from gavel_py.workloads.intake import Intake, SkipError
@@ -15,6 +15,8 @@ __all__ = ["IMPORTER"]
 
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration")
 STATUS = {"COMPLETED": "passed", "CANCELLED": "killed", "TIMEOUT": "killed", "FAILED": "failed", "NODE_FAIL": "failed"}
+
+DURATION = "Jobs whose duration is not end_time - start_time ran for their duration: {n}."
 
 
 def _recognises(head: Head) -> bool:
@@ -28,9 +30,12 @@ def _read(path: Path, intake: Intake) -> None:
             if not num_gpus:
                 raise SkipError("asks for no GPU")
             submitted, started, ended = required_moment(row, "submit_time"), moment(row, "start_time"), moment(row, "end_time")
-            status = STATUS.get(row["state"])
-            if status is None:
-                raise InputError(Fault("", "state", f"{row['state']!r} is not known{nearest(row['state'], STATUS)}"))
+            status = _status(row["state"])
+            if "start_time" in row and started is None:
+                raise SkipError("never started")
+            run = amount(row, "duration")
+            if started is not None and ended is not None:
+                run_between(started, ended, "end_time")
             entry.job(
                 {
                     "job_id": row["job_id"],
@@ -39,12 +44,22 @@ def _read(path: Path, intake: Intake) -> None:
                     "tenant": row["vc"],
                     "cpus_per_gpu": amount(row, "cpu_num", 0) / num_gpus,
                 },
-                run_seconds=amount(row, "duration"),
-                wait_seconds=None if started is None else max(0.0, started - submitted),
+                run_seconds=run,
+                wait_seconds=None if started is None else intake.wait_between(submitted, started),
                 status=status,
                 failed_attempts=int(status == "failed"),
                 cancelled_seconds=ended if status == "killed" else None,
             )
+            if contradicts(run, started, ended):
+                intake.assume(DURATION)
+
+
+def _status(state: str) -> str:
+    if state == "SUSPENDED":
+        raise SkipError("had not ended (state SUSPENDED)")
+    if state not in STATUS:
+        raise InputError(Fault("", "state", f"{state!r} is not known{nearest(state, STATUS)}"))
+    return STATUS[state]
 
 
 IMPORTER = Importer("helios", "SenseTime's Helios, cluster_log.csv", _recognises, _read, has_dates=True)

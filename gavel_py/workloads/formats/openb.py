@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ STATUS = {"Succeeded": "passed", "Failed": "failed"}
 GB_PER_MIB = 1.048576e-3
 SEVERAL = "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: {n}."
 
+RUNNING = "Pods still in the phase Running are read as ended at their deletion_time: {n}."
+CUT_OFF = "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: {n}."
+
 
 def _recognises(head: Head) -> bool:
     return head.has_columns(*COLUMNS)
 
 
 def _read(path: Path, intake: Intake) -> None:
+    ends: Counter[float] = Counter()  # by deletion_time: the pods of phase Running
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where) as entry:
             gpus, part = count(row, "num_gpu", 0), amount(row, "gpu_milli", 1000) / 1000
@@ -32,8 +37,10 @@ def _read(path: Path, intake: Intake) -> None:
             num_gpus = part if gpus == 1 and part < 1 else gpus
             if is_missing(row["scheduled_time"]):
                 raise SkipError("was never scheduled, so its duration is not known")
-            scheduled, created = amount(row, "scheduled_time"), amount(row, "creation_time")
-            run = run_between(scheduled, amount(row, "deletion_time"), "deletion_time")
+            if is_missing(row["deletion_time"]):
+                raise SkipError("had not ended (no deletion_time)")
+            scheduled, created, deleted = (amount(row, name) for name in ("scheduled_time", "creation_time", "deletion_time"))
+            run = run_between(scheduled, deleted, "deletion_time")
             wait = run_between(created, scheduled, "scheduled_time")
             status = STATUS.get(row.get("pod_phase", ""), "")
             entry.job(
@@ -43,8 +50,13 @@ def _read(path: Path, intake: Intake) -> None:
                 status=status,
                 failed_attempts=int(status == "failed"),
             )
+            ends[deleted] += row.get("pod_phase") == "Running"
             if gpus > 1 and part < 1:
                 intake.assume(SEVERAL)
+    if still_running := ends.total():
+        intake.assume(RUNNING, still_running)
+    if ends and (to_the_end := ends[max(ends)]):
+        intake.assume(CUT_OFF, to_the_end)
 
 
 def _needs(row: dict[str, str], num_gpus: float) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def _read(path: Path, intake: Intake) -> None:
     for where, row in pai_rows(folder / JOBS, intake):
         with intake.entry(where) as entry:
             own = tasks.get(row["job_name"], Tasks())
-            fields, recorded = _job(row, own, instances.get(row["job_name"]))
+            fields, recorded = _job(row, own, instances.get(row["job_name"]), intake)
             if required := types.get(row["inst_id"]):
                 fields["allowed_accelerators"] = (required,)
             if own.one_gpu_each:
@@ -69,7 +69,7 @@ def _read(path: Path, intake: Intake) -> None:
                 intake.assume(JOINED)
 
 
-def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None, intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
     if not tasks.gpus:
         raise SkipError("asks for no GPU")
     submitted = amount(row, "start_time", 0)
@@ -90,7 +90,7 @@ def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None) -> tupl
     status = STATUS[row["status"]]
     recorded = {
         "run_seconds": end - start,
-        "wait_seconds": max(0.0, start - submitted),
+        "wait_seconds": intake.wait_between(submitted, start),
         "status": status,
         "failed_attempts": (instances.retries if instances else 0) + int(status == "failed"),
         "accelerator": _most((instances.types if instances else {}) or tasks.types),

@@ -61,7 +61,7 @@ def _job(job: Any, memory: Mapping[str, str], intake: Intake) -> tuple[dict[str,
     }
     recorded = {
         "run_seconds": sum(end - start for start, end in runs),
-        "wait_seconds": max(0.0, runs[0][0] - arrival),
+        "wait_seconds": intake.wait_between(arrival, runs[0][0]),
         "status": status,
         # What was started again had failed before.
         "failed_attempts": len(runs) if status == "failed" else len(runs) - 1,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.workloads.cells import is_missing, moment, required_moment, run_between
+from gavel_py.workloads.cells import contradicts, is_missing, moment, required_moment, run_between
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.formats.slurm_cells import gpus_of, length_of
 from gavel_py.workloads.heads import Head
@@ -32,8 +32,23 @@ STATUS = {
 }
 UNFINISHED = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING", "COMPLETING"}
 
-Latest = dict[str, tuple[str, dict[str, str], int, float]]
-"""By job id: place and cells of its last record, how many came before it, and the seconds that these ran."""
+FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a failed attempt"
+CONTINUED = "is an earlier record of a job that a later record continues; their running times add up"
+LISTED_AGAIN = "is listed again later, with the same submission and start"
+ELAPSED = "Records whose Elapsed is not End - Start, as of suspended jobs, ran for Elapsed: {n}."
+
+Row = tuple[str, Mapping[str, str]]
+"""The place of a record, and its cells."""
+
+
+class Attempt(NamedTuple):
+    """What one record says of its job. started: None if it never was; status: how it ended, "" if it had not."""
+
+    submitted: float
+    started: float | None
+    seconds: float
+    ended: float | None
+    status: str
 
 
 def _recognises(head: Head) -> bool:
@@ -41,36 +56,54 @@ def _recognises(head: Head) -> bool:
 
 
 def _read(path: Path, intake: Intake) -> None:
-    records: Latest = {}
+    records: dict[str, list[Row]] = {}
     for where, row in table_rows(path, intake, required=COLUMNS, separator="|"):
         if _is_step(row["JobID"]):
             intake.skip(where, "is a step, part of a job that has a line of its own")
-            continue
-        # With --duplicates a job that was started again has a line for each start; the last one tells how it ended.
-        place, earlier, count, seconds = records.get(row["JobID"], (where, None, 0, 0.0))
-        if earlier is not None:
-            intake.skip(place, "is a start of a job that was started again later; it counts as an attempt that failed")
-            count, seconds = count + 1, seconds + (_seconds(earlier) or 0.0)
-        records[row["JobID"]] = (where, row, count, seconds)
-    for where, row, earlier_starts, earlier_seconds in records.values():
+        else:
+            records.setdefault(row["JobID"], []).append((where, row))
+    for rows in records.values():
+        *earlier, (where, last) = _each_once(rows, intake)
+        attempts = [attempt for row in earlier if (attempt := _earlier(*row, intake)) is not None]
         with intake.entry(where) as entry:
-            fields, recorded = _job(row, earlier_starts, earlier_seconds)
+            fields, recorded = _job(last, attempts, intake)
             entry.job(fields, **recorded)
+
+
+def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
+    """The records of a job without those that stand again further down, as where outputs of sacct that overlap are joined."""
+    places = {(row["Submit"], row.get("Start")): where for where, row in rows}
+    for where, row in rows:
+        if places[row["Submit"], row.get("Start")] != where:
+            intake.skip(where, LISTED_AGAIN)
+    return [(where, row) for where, row in rows if places[row["Submit"], row.get("Start")] == where]
+
+
+def _earlier(where: str, row: Mapping[str, str], intake: Intake) -> Attempt | None:
+    """What a record says that is not the last of its job, as with --duplicates; None if it is broken."""
+    with intake.entry(where):
+        attempt = _attempt(row, intake)
+        intake.skip(where, FAILED_BEFORE if attempt.status == "failed" else CONTINUED)
+        return attempt
+    return None
 
 
 def _is_step(job_id: str) -> bool:
     return "." in job_id
 
 
-def _job(row: Mapping[str, str], earlier_starts: int, earlier_seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
+def _job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
     gpus, kind = gpus_of(row)
     if not gpus:
         raise SkipError("asks for no GPU")
-    status = _status(row["State"])
-    submitted, started, ended = required_moment(row, "Submit"), moment(row, "Start"), moment(row, "End")
-    run = _seconds(row)
-    if started is None or run is None:
+    last = _attempt(row, intake)
+    if not last.status:
+        raise SkipError(f"had not ended (state {_word(row['State'])})")
+    attempts = [*earlier, last]
+    runs = [(attempt.started, attempt.seconds) for attempt in attempts if attempt.started is not None]
+    if not runs:
         raise SkipError("never started")
+    submitted = attempts[0].submitted  # a job that is requeued gets another time of submission
     fields = {
         "job_id": row["JobID"],
         "num_gpus": gpus,
@@ -79,34 +112,41 @@ def _job(row: Mapping[str, str], earlier_starts: int, earlier_seconds: float) ->
         "cpus_per_gpu": _whole(row, "NCPUS") / gpus,
     }
     recorded = {
-        "run_seconds": run + earlier_seconds,
-        "wait_seconds": max(0.0, started - submitted),
-        "status": status,
-        "failed_attempts": earlier_starts + int(status == "failed"),
-        "cancelled_seconds": ended if status == "killed" else None,
+        "run_seconds": sum(seconds for _, seconds in runs),
+        "wait_seconds": intake.wait_between(submitted, runs[0][0]),
+        "status": last.status,
+        "failed_attempts": sum(attempt.status == "failed" for attempt in attempts),
+        "cancelled_seconds": last.ended if last.status == "killed" else None,
         "estimate_seconds": length_of(row, "Timelimit"),
         "accelerator": kind,
     }
     return fields, recorded
 
 
+def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
+    status = _status(row["State"])
+    submitted, started, ended = required_moment(row, "Submit"), moment(row, "Start"), moment(row, "End")
+    between = None if started is None or ended is None else run_between(started, ended, "End")
+    elapsed = next((length_of(row, name) for name in ("ElapsedRaw", "Elapsed") if not is_missing(row.get(name))), None)
+    seconds = between if elapsed is None else elapsed
+    never_allocated = seconds == 0 and row.get("AllocTRES") == ""  # cancelled in the queue, with the times of the cancellation
+    if started is None or seconds is None or never_allocated:
+        return Attempt(submitted, None, 0.0, ended, status)
+    if contradicts(seconds, started, ended):
+        intake.assume(ELAPSED)
+    return Attempt(submitted, started, seconds, ended, status)
+
+
+def _word(state: str) -> str:
+    """The state itself: "CANCELLED by 1000" names the user, and a trailing "+" marks a word that was cut."""
+    return re.split(r"[ +]", state.strip())[0]
+
+
 def _status(state: str) -> str:
-    # "CANCELLED by 1000" names the user; a trailing "+" marks a word that was cut.
-    word = re.split(r"[ +]", state.strip())[0]
-    if word in UNFINISHED:
-        raise SkipError(f"had not ended (state {word})")
-    if word not in STATUS:
+    word = _word(state)
+    if word not in STATUS and word not in UNFINISHED:
         raise InputError(Fault("", "State", f"{state!r} is not known{nearest(word, [*STATUS, *UNFINISHED])}"))
-    return STATUS[word]
-
-
-def _seconds(row: Mapping[str, str]) -> float | None:
-    """How long this record ran, by ElapsedRaw, Elapsed, or start and end."""
-    for name in ("ElapsedRaw", "Elapsed"):
-        if not is_missing(row.get(name)):
-            return length_of(row, name)
-    start, end = moment(row, "Start"), moment(row, "End")
-    return None if start is None or end is None else run_between(start, end, "End")
+    return STATUS.get(word, "")
 
 
 def _whole(row: Mapping[str, str], name: str) -> int:
