@@ -228,7 +228,7 @@ class Cluster:
         if not unknown:
             return cluster
         more = ", ..." if len(known) > MOST_SHOWN else ""
-        lacks = f"is not in profile {profile.name!r}, which has {', '.join(known[:MOST_SHOWN])}{more}"
+        lacks = f"is not in profile {profile.name!r}, which has {', '.join(known[:MOST_SHOWN]) or 'none'}{more}"
         none_known = len(unknown) == len(cluster.accelerator_names)
         if none_known or (any(unknown.values()) and not allow_unknown_types):
             told = {name: count for name, count in unknown.items() if count or none_known}

@@ -156,7 +156,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     "; did you mean 'max_min_fairness'?"
     """
     names = list(dict.fromkeys(known))
-    close = get_close_matches(name, names, n=count, cutoff=0.6)
+    close = get_close_matches(str(name), names, n=count, cutoff=0.6)
     if close:
         return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:

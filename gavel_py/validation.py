@@ -178,7 +178,7 @@ class Record(BaseModel):
     @property
     def where(self) -> str:
         """What messages call it: its name, after the place where it was read."""
-        who = f"{self.label} {_shown(getattr(self, self.identifier))}"
+        who = f"{self.label} {_shown(getattr(self, self.identifier))}" if self.identifier else self.label
         return f"{self.place} ({who})" if self.place else who
 
     @classmethod

@@ -264,6 +264,13 @@ class TestMissing:
         refusal(gp.TenantTree.from_dict, {value: {}})
         refusal(gp.plan_sweep, {"policies": ["fifo"], "traces": [{"generate": {"jobs": 2}}], "clusters": [{value: 4}]})
 
+    @pytest.mark.parametrize("value", [None, np.nan])
+    def test_is_no_node(self, value: Any) -> None:
+        window, speeds = gp.NodeWindow(value, 0, 1), gp.ThroughputProfile.from_matrix([[1.0]], job_ids=["a"], accelerators=["v100"])
+        job, cluster = gp.Job("a", total_steps=1), gp.Cluster.from_counts({"v100": 1})
+        assert "is not in the cluster" in refusal(gp.simulate, [job], cluster, speeds, maintenance=[window])
+        assert f"{value!r}" in refusal(gp.RoundScheduler(cluster, speeds).node_down, value)
+
     def test_empty_names(self) -> None:
         assert "must not contain an empty name" in refusal(from_arrays, SPEEDS, GPUS, **NAMED | {"job_ids": ["a", "", "c"]})
         assert "job_id: must not be empty" in refusal(gp.Job, " ")
