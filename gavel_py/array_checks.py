@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.ordering import NumberedNames
-from gavel_py.validation import MOST, SMALLEST_FRACTION, has_control
+from gavel_py.ordering import NumberedNames, same_name
+from gavel_py.validation import MOST, SMALLEST_FRACTION, has_control, is_absent
 
-__all__ = ["ArrayChecker", "returned_numbers"]
+__all__ = ["ArrayChecker", "labels_of", "returned_numbers"]
 
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+Axis = tuple[str, Sequence[str]]
+"""What stands along an axis, in a word, and the names of these."""
+
+PLAIN = {list, tuple, np.ndarray}
+"""What rows of a table usually are, and have no labels."""
+
+MOST_LABELS = 5
+"""Labels that a message shows."""
 
 RULES: dict[str, tuple[str, Test]] = {
     "at least 0 or infinite": ("must be a number of at least 0, or infinite where no throughput is enough", lambda a: a >= 0),
@@ -42,16 +51,46 @@ def returned_numbers(
 
     job_of: the name of a job in a row.
     """
+    check = ArrayChecker()
     try:
-        numbers = np.asarray(values, dtype=float)
+        numbers = floats_of(check.in_order(method, values, [("row", NumberedNames("", count))]))
     except (TypeError, ValueError):
         numbers = np.zeros(())
-    if numbers.shape != (count,):
+    if check.faults or numbers.shape != (count,):
         raise InputError(Fault(where, method, f"must return one number for each of the {count} rows of jobs, returned {values!r}"))
     text, test = RULES[rule]
     for row in np.flatnonzero(~test(numbers)).tolist():
         raise InputError(Fault(where, method, f"{text}, returned {numbers[row]:g} for job {job_of(row)!r}"))
     return numbers
+
+
+def floats_of(values: Any) -> NDArray[np.float64]:
+    """Return a copy as floats, NaN where a value is missing or masked; raises `TypeError` or `ValueError`."""
+    if isinstance(values, list | tuple) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
+        values = np.ma.array(values)
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(float), np.nan)
+    try:
+        return np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        cells = np.array(values, dtype=object)
+        missing = np.array([is_absent(cell) for cell in cells.flat], dtype=bool).reshape(cells.shape)
+        if not missing.any():
+            raise
+        return np.where(missing, np.nan, cells).astype(float)
+
+
+def labels_of(values: object, axis: int = 0) -> list[object] | None:
+    """Return the labels of a pandas Series or DataFrame, or of what has an index as these do, along an axis.
+
+    None for what has no labels, and for a default index 0, 1, 2, ..., which says no more than the positions do.
+    """
+    index: Any = getattr(values, "columns" if axis else "index", None)
+    if index is None or callable(index):  # lists have a method of this name
+        return None
+    labels = list(index)
+    by_position = all(isinstance(label, int | np.integer) for label in labels) and labels == list(range(len(labels)))
+    return None if by_position else labels
 
 
 class ArrayChecker:
@@ -62,6 +101,8 @@ class ArrayChecker:
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
+        self._rows: dict[str, list[str]] = {}
+        self._unnamed: dict[str, str] = {}
 
     def add(self, where: str, field: str, problem: str) -> None:
         """Note a fault."""
@@ -71,15 +112,49 @@ class ArrayChecker:
         """Raise `InputError` with all faults noted so far, if any."""
         InputError.raise_any(self.faults)
 
-    def numbers(
-        self, field: str, values: ArrayLike | None, default: float, rule: str, axes: Sequence[tuple[str, Sequence[str]]]
-    ) -> NDArray[np.float64]:
+    def in_order(self, field: str, values: Any, axes: Sequence[Axis], labelled: object = None) -> Any:
+        """Return the values in the order of the names along each axis where they are labelled (`labels_of`), else as they are.
+
+        Labels are names, or those that the Series which gives the names has itself. None, and a fault, where they are neither.
+        labelled: what has the labels, if not the values.
+        """
+        rowwise = isinstance(values, list | tuple) and len(axes) == 2 and not set(map(type, values)) <= PLAIN
+        if rowwise and any(labels_of(row) for row in values):
+            rows = [self.in_order(field, row, axes[1:]) for row in values]
+            return None if any(row is None for row in rows) else rows
+        known = len(self.faults)
+        labels = values if labelled is None else labelled
+        orders = [self._order(field, labels_of(labels, axis), *axes[axis]) for axis in range(len(axes))]
+        if len(self.faults) > known:
+            return None
+        for axis, order in enumerate(orders):
+            values = values if order is None else np.take(np.asarray(values), order, axis)
+        return values
+
+    def _order(self, field: str, labels: Sequence[object] | None, word: str, names: Sequence[str]) -> list[int] | None:
+        """The positions of values with these labels in the order of the names; None where they stay as they are."""
+        if labels is None or (word == "job type" and not any(isinstance(label, int | np.integer) for label in labels)):
+            return None  # the names of job types stand nowhere else
+        place = {str(label): position for position, label in enumerate(labels)}
+        for wanted in (self._rows.get(word, ()), names):
+            if len(wanted) == len(labels) and place.keys() == set(wanted):
+                return [place[name] for name in wanted]
+        told, known = (", ".join(map(repr, each[:MOST_LABELS])) + ", ..." * (len(each) > MOST_LABELS) for each in (labels, names))
+        remedy = f"name them with {self._unnamed[word]}, or give" if word in self._unnamed else "give"
+        text = f"is labelled {told}, and the {word}s are {known}; {remedy} plain values in their order (.to_numpy())"
+        self.add("", field, text)
+        return None
+
+    def numbers(self, field: str, values: ArrayLike | None, default: float, rule: str, axes: Sequence[Axis]) -> NDArray[np.float64]:
         """Return `values` as a float array of the axes' shape (all `default` when None), noting what breaks the rule."""
         shape = tuple(len(names) for _, names in axes)
         if values is None:
             return np.broadcast_to(np.float64(default), shape)  # one number in memory, however many jobs there are
+        values = self.in_order(field, values, axes)
+        if values is None:
+            return np.full(shape, float(default))
         try:
-            array = np.array(values, dtype=float)
+            array = floats_of(values)
         except (TypeError, ValueError):
             self.add("", field, f"must be an array of numbers of shape {shape}")
             return np.full(shape, float(default))
@@ -95,32 +170,39 @@ class ArrayChecker:
             self.add(where, field, f"{text}, found {array[tuple(place)]:g}")
         return array
 
-    def _entries(self, field: str, values: object, count: int) -> list[object] | None:
-        """The values as a list of `count` entries; None, with a fault noted, when they are not that."""
-        if values is None:
-            return None
+    def _entries(self, field: str, values: object, axis: Axis) -> list[object] | None:
+        """The values as a list of as many entries as the axis has; None, with a fault noted, when they are not that."""
+        values = None if values is None else self.in_order(field, values, [axis])
+        return None if values is None else self._listed(field, values, len(axis[1]))
+
+    def _listed(self, field: str, values: object, count: int) -> list[object] | None:
         entries = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
         if entries is None or len(entries) != count:
             self.add("", field, f"must have {count} entries, found {values if entries is None else len(entries)!r}")
             return None
         return entries
 
-    def texts(self, field: str, values: Sequence[object] | None, count: int) -> Sequence[str]:
-        """Return `values` as text, or as many empty texts when None; note a wrong count."""
-        entries = self._entries(field, values, count)
-        return ("",) * count if entries is None else tuple(str(value) for value in entries)
+    def texts(self, field: str, values: Sequence[object] | None, axis: Axis) -> Sequence[str]:
+        """Return `values` as text, or as many empty texts when None; a missing one is empty. Note a wrong count."""
+        entries = self._entries(field, values, axis)
+        if entries is None:
+            return ("",) * len(axis[1])
+        return tuple("" if is_absent(value) else str(value) for value in entries)
 
     def columns_of(
         self, field: str, values: Sequence[object] | NDArray[np.int64] | None, jobs: Sequence[str], types: Sequence[str]
     ) -> NDArray[np.int64]:
-        """Return (N,) column numbers from names or numbers of accelerator types; None and -1 mean none."""
+        """Return (N,) column numbers from names or numbers of accelerator types; what is missing and -1 mean none."""
         if values is None:
             return np.broadcast_to(np.int64(-1), (len(jobs),))
         result = np.full(len(jobs), -1, dtype=np.int64)
-        entries = self._entries(field, values, len(jobs))
+        entries = self._entries(field, values, ("job", jobs))
         numbers: dict[object, int] = {name: j for j, name in enumerate(types)}
         numbers |= {j: j for j in range(-1, len(types))} | {None: -1}
-        for i, value in enumerate(entries or ()):
+        for i, given in enumerate(entries or ()):
+            value = None if is_absent(given) else given
+            if isinstance(value, str):
+                value = same_name(value, types) or value
             if isinstance(value, str | int | np.integer | None) and not isinstance(value, bool) and value in numbers:
                 result[i] = numbers[value]
             else:
@@ -129,9 +211,9 @@ class ArrayChecker:
         return result
 
     def indices(self, field: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
-        """Return `values` as a list of whole numbers from 0 to `count` - 1, noting what is not."""
+        """Return `values` as a list of whole numbers from 0 to `count` - 1, noting what is not, a missing one included."""
         try:
-            array = np.array(values, ndmin=1)
+            array = np.array(floats_of(values) if isinstance(values, np.ma.MaskedArray) else values, ndmin=1)
         except ValueError:
             array = np.array([""])
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
@@ -142,12 +224,20 @@ class ArrayChecker:
             self.add(f"entry {i}", field, f"must be a whole number from 0 to {count - 1}, found {array[i]:g}")
         return np.where(good, array, 0).astype(np.int64)
 
-    def unique_names(self, field: str, values: Sequence[object] | None, count: int, prefix: str) -> Sequence[str]:
-        """Return `values` as text, or prefix0, prefix1, ...; note a wrong count, an empty name or one that repeats."""
-        entries = self._entries(field, values, count)
+    def unique_names(self, field: str, values: Any, count: int, prefix: str, word: str) -> Sequence[str]:
+        """Return `values` as text, or prefix0, prefix1, ...; note a wrong count, and a name that is missing, empty or repeated.
+
+        word: what they name. The labels that the values have themselves are labels of other arrays too (`in_order`).
+        """
+        entries = None if values is None else self._listed(field, values, count)
         if entries is None:
+            self._unnamed[word] = field
             return NumberedNames(prefix, count)
+        for i, value in enumerate(entries):
+            if not isinstance(value, str) and is_absent(value):
+                self.add(f"entry {i}", field, f"must be a name, found {value!r}")
         names = tuple(str(value) for value in entries)
+        self._rows[word] = [str(label) for label in labels_of(values) or ()]
         if len(set(names)) < count:
             for name in (name for name, times in Counter(names).items() if times > 1):
                 self.add(repr(name), field, "stands twice; names must be unique")

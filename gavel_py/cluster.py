@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
 from gavel_py.cluster_files import read_cluster
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.jobs import Locality
 from gavel_py.nodes import AcceleratorType, Node
+from gavel_py.ordering import same_name
 from gavel_py.validation import MOST
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]
@@ -24,13 +26,32 @@ DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 ROUNDING = 1e-9
 
+MOST_SHOWN = 12
+"""Types of a profile that a message lists."""
+
+TO_USE_THEM = (
+    "to use these GPUs, give the profile their throughputs (a CSV of job_type, num_gpus, accelerator, steps_per_second, or a "
+    "column of --throughputs; see docs/throughput-profiles.md), or call the type what the profile calls it "
+    "(--map-accelerator OLD=NEW, Cluster.renamed)"
+)
+TO_LEAVE_THEM = "; to leave them unused, use --allow-unknown-types (allow_unknown_types=True)"
+
+
+class _Profile(Protocol):
+    """What there is to know of a throughput profile here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def accelerators(self) -> tuple[str, ...]: ...
+
 
 class Cluster:
     """A set of nodes; the order of `accelerator_types` is the order of columns in every allocation.
 
-    Types are taken from `accelerator_types` first, then from the nodes as they come; `left_out` names types that `restricted_to`
-    took away. Raises `InputError` for nodes of one name
-    or types declared twice.
+    Types are taken from `accelerator_types` first, then from the nodes as they come; left_out: {type: GPUs} of the types that
+    `restricted_to` took away. Raises `InputError` for nodes of one name or types declared twice.
 
     >>> Cluster.from_counts({"v100": (16, 8), "p100": (6, 4)})
     Cluster(v100: 16 GPUs in 2 nodes, p100: 6 GPUs in 2 nodes)
@@ -46,7 +67,7 @@ class Cluster:
             if node.accelerator not in kinds:
                 kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
         self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
-        self.left_out: tuple[str, ...] = ()
+        self.left_out: dict[str, int] = {}
         self._largest: dict[tuple[str, str, float, float], float] = {}  # what has been asked before
 
     @cached_property
@@ -180,17 +201,68 @@ class Cluster:
             known = [each for each in (first.memory_gb, kind.memory_gb) if each is not None]
             kinds[new] = first.model_copy(update={"memory_gb": min(known, default=None)})
         nodes = (n.model_copy(update={"accelerator": names.get(n.accelerator, n.accelerator)}) for n in self.nodes)
-        return Cluster(nodes, kinds.values())
+        made = Cluster(nodes, kinds.values())
+        made.left_out = self.left_out
+        return made
 
     def restricted_to(self, accelerators: Iterable[str]) -> Cluster:
-        """Return the cluster without the nodes and types that are not in `accelerators`, which are named in `left_out`."""
+        """Return the cluster without the nodes and types that are not in `accelerators`, which `left_out` tells of."""
         keep = {accelerators} if isinstance(accelerators, str) else set(accelerators)
         rest = Cluster(
             (node for node in self.nodes if node.accelerator in keep),
             (kind for kind in self.accelerator_types if kind.name in keep),
         )
-        rest.left_out = (*self.left_out, *(name for name in self.accelerator_names if name not in keep))
+        gpus = zip(self.accelerator_names, self.capacities.tolist(), strict=True)
+        rest.left_out = self.left_out | {name: int(count) for name, count in gpus if name not in keep}
         return rest
+
+    def known_to(self, profile: _Profile, *, allow_unknown_types: bool = False) -> Cluster:
+        """Return the cluster as a throughput profile knows it: with its names of accelerator types, without types that it lacks.
+
+        `AllocationProblem.from_jobs`, `RoundScheduler` and `Simulation` use this part of a cluster.
+
+        Args:
+            profile: Has `name`, and `accelerators`, the types that it knows. A type whose name differs from one of these in case
+                only is taken for it, with a `GavelWarning`.
+            allow_unknown_types: Whether GPUs of types that the profile lacks may be left out, with a `GavelWarning` each.
+
+        Returns:
+            The cluster itself, or a part of it, whose `left_out` says what was taken away.
+
+        Raises:
+            UnknownNameError: The profile lacks a type that has GPUs, or with `allow_unknown_types` all types.
+            InputError: Types that become one have different prices.
+        """
+        known, cluster = profile.accelerators, self._spelled_as(profile)
+        gpus = zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True)
+        unknown = {name: int(count) for name, count in gpus if name not in known}
+        if not unknown:
+            return cluster
+        more = ", ..." if len(known) > MOST_SHOWN else ""
+        lacks = f"is not in profile {profile.name!r}, which has {', '.join(known[:MOST_SHOWN]) or 'none'}{more}"
+        none_known = len(unknown) == len(cluster.accelerator_names)
+        if none_known or (any(unknown.values()) and not allow_unknown_types):
+            told = {name: count for name, count in unknown.items() if count or none_known}
+            faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} GPUs cannot be used") for n, c in told.items()]
+            raise UnknownNameError(*faults, TO_USE_THEM if none_known else TO_USE_THEM + TO_LEAVE_THEM)
+        for name, count in unknown.items():
+            warnings.warn(f"{count} GPUs are left out: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
+        return cluster.restricted_to(known)
+
+    def _spelled_as(self, profile: _Profile) -> Cluster:
+        """The cluster with the profile's spelling of types that it writes in another case."""
+        found = {name: same_name(name, profile.accelerators) for name in self.accelerator_names}
+        spelled = {name: other for name, other in found.items() if other is not None and other != name}
+        for name, other in spelled.items():
+            alike = [kind for kind in self.accelerator_types if found[kind.name] == other and kind.price_per_hour is not None]
+            if len({kind.price_per_hour for kind in alike}) > 1:
+                problem = f"differs from {other!r} in case only, and has another price; rename one of them"
+                raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
+            text = (
+                f"accelerator {name!r} of the cluster is taken for {other!r} of profile {profile.name!r}: they differ in case only"
+            )
+            warnings.warn(text, GavelWarning, stacklevel=4)
+        return self.renamed(spelled) if spelled else self
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int | tuple[int, int]]) -> Cluster:
@@ -208,7 +280,7 @@ class Cluster:
                 sizes = [per_node] * (gpus // per_node) + [gpus % per_node] * (gpus % per_node > 0)
                 nodes += [Node(name=f"{name}-{i}", accelerator=name, num_gpus=size) for i, size in enumerate(sizes)]
         InputError.raise_any(faults)
-        return cls(nodes, [AcceleratorType(name=name) for name in counts])
+        return cls(nodes, [AcceleratorType(name=name) for name, _ in counts.items()])  # a Series goes through its values
 
     @classmethod
     def from_inline(cls, text: str) -> Cluster:
@@ -217,7 +289,11 @@ class Cluster:
         faults: list[Fault] = []
         for part in text.split(","):
             match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*([0-9]{1,9})(?:\s*/\s*([0-9]{1,9}))?\s*", part)
-            if match is None:
+            numbers = (number.strip() for number in part.rpartition(":")[2].split("/"))
+            other = [f"{number!r}{hint}" for number in numbers if (hint := decimal_hint(number))]
+            if other:
+                faults.append(Fault("cluster", "", f"{part.strip()!r} must have decimal numbers, found {', '.join(other)}"))
+            elif match is None:
                 faults.append(Fault("cluster", "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"))
             elif match[1].strip() in counts:
                 faults.append(Fault("cluster", "", f"accelerator type {match[1].strip()!r} is named twice"))
@@ -259,6 +335,10 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def _hint(value: object) -> str:
+    return decimal_hint(value) if isinstance(value, str) else ""
+
+
 def _check_unique(what: str, names: Iterable[str]) -> None:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated])
@@ -268,9 +348,9 @@ def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
     where = f"cluster, accelerator type {name!r}"
     faults = []
     if not _is_whole(gpus) or gpus < 0:
-        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}"))
+        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{_hint(gpus)}"))
     if not _is_whole(per_node) or per_node < 1:
-        faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}"))
+        faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{_hint(per_node)}"))
     if not faults and gpus / per_node > MOST:
         faults.append(Fault(where, "GPUs", f"must make at most {MOST:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
     return faults

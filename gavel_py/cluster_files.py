@@ -20,26 +20,17 @@ KEYS = ("nodes", "accelerator_types")
 def read_cluster(path: str | Path) -> Parts:
     """Return the nodes and the declared accelerator types of a file; the format is told by its suffix."""
     readers: dict[str, Callable[[str | Path], Parts]] = {
-        ".yaml": _read_yaml,
-        ".yml": _read_yaml,
-        ".json": _read_json,
+        ".yaml": _read_document,
+        ".yml": _read_document,
+        ".json": _read_document,
         ".csv": _read_node_list,
     }
     return readers[reading.suffix_of(path, readers)](path)
 
 
-def _read_yaml(path: str | Path) -> Parts:
-    document, places = reading.yaml_document(path)
-    return _parts(path, document, lambda *place: f"{path}, line {places.get(tuple(str(part) for part in place), 1)}")
-
-
-def _read_json(path: str | Path) -> Parts:
-    return _parts(path, reading.json_document(path), lambda *place: f"{path}, {_pointer(place)}")
-
-
 def _read_node_list(path: str | Path) -> Parts:
     """A node list of openb (gpu-v2023) or of the spot trace (v2026), recognised by its columns; nodes without GPUs are left out."""
-    is_spot = not {"gpu_model", "gpu_capacity_num"}.isdisjoint(reading.csv_header(path))
+    is_spot = not {"gpu_model", "gpu_capacity_num"}.isdisjoint(reading.csv_header(path)[1])
     kind: type[_OpenbNode | _SpotNode] = _SpotNode if is_spot else _OpenbNode
     rows = reading.csv_rows(path, required=tuple(kind.model_fields))
     placed = [(where, row) for where, row in rows if row.get(kind.gpus) != "0"]
@@ -49,9 +40,11 @@ def _read_node_list(path: str | Path) -> Parts:
     return nodes, []
 
 
-def _parts(path: str | Path, document: Any, where: Callable[..., str]) -> Parts:
+def _read_document(path: str | Path) -> Parts:
+    read = reading.document(path)
+    document, where = read.value, read.where
     if not isinstance(document, dict):
-        raise InputError(Fault(str(path), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
+        raise InputError(Fault(where(), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
     unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
     with together() as attempt:
         attempt(lambda: InputError.raise_any(unknown))
@@ -131,8 +124,3 @@ class _SpotNode(Record):
 
     def as_node(self) -> Node:
         return Node(name=self.node_name, accelerator=self.gpu_model, num_gpus=self.gpu_capacity_num, cpus=self.cpu_num)
-
-
-def _pointer(place: tuple[str | int, ...]) -> str:
-    """The way into a JSON document, as in nodes[3].num_gpus."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".") or "top level"

@@ -7,8 +7,10 @@ everything else is a failure at run time (exit code 1).
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -27,11 +29,15 @@ __all__ = [
     "SolverError",
     "UnboundedError",
     "UnknownNameError",
+    "decimal_hint",
     "nearest",
     "together",
 ]
 
 SHOWN_FAULTS = 20
+
+MOST_DIGITS = 100
+"""Characters of a number that is written in another than decimal form."""
 
 
 class GavelError(Exception):
@@ -168,10 +174,46 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     "; did you mean 'max_min_fairness'?"
     """
     names = list(dict.fromkeys(known))
-    close = get_close_matches(name, names, n=count, cutoff=0.6)
+    close = get_close_matches(str(name), names, n=count, cutoff=0.6)
     if close:
         return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
         return "; there are none"
     listed = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
     return f"; known: {listed}"
+
+
+_DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_BASES = {"x": 16, "o": 8, "b": 2}
+
+
+def decimal_hint(text: str) -> str:
+    """Return "; write ..." with the decimal form of a number that is written in another form, empty for all other text.
+
+    YAML 1.1, YAML 1.2, Python and spreadsheets disagree on leading zeros, underscores, prefixes and sexagesimal numbers.
+
+    >>> decimal_hint("1_000"), decimal_hint("1:30"), decimal_hint("010"), decimal_hint("1e3")
+    ('; write 1000', '; write 90', '; write 10, or 8 if it is octal', '')
+    """
+    text = text.strip()
+    if len(text) > MOST_DIGITS:  # a number of any meaning has fewer
+        return "; write fewer digits" if re.fullmatch(r"[-+.:_0-9]*_[-+.:_0-9]*|[-+]?0[0-9]+", text) else ""
+    form = "" if _DECIMAL.fullmatch(text) else _decimal_form(text)
+    if not form:
+        return ""
+    octal = re.fullmatch(r"[+-]?0[0-7]+", text.replace("_", ""))
+    other = f", or {int(octal[0], 8)} if it is octal" if octal and int(octal[0], 8) != int(form) else ""
+    return f"; write {form}{other}"
+
+
+def _decimal_form(text: str) -> str:
+    sign, digits = ("-" if text.startswith("-") else ""), text.lstrip("+-").replace("_", "")
+    if based := re.fullmatch(r"0([xob])([0-9a-f]+)", digits.lower()):
+        with suppress(ValueError):  # a digit that the base does not have
+            return f"{sign}{int(based[2], _BASES[based[1]])}"
+    elif re.fullmatch(r"[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?", digits):
+        *larger, last = digits.split(":")
+        return f"{sign}{60 * functools.reduce(lambda total, part: 60 * total + int(part), larger, 0) + float(last):.15g}"
+    elif _DECIMAL.fullmatch(plain := re.sub(r"^0+(?=[0-9])", "", digits)):
+        return sign + plain
+    return ""

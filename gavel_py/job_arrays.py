@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.cluster import Cluster
-from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.even_splits import largest_even_gang
 from gavel_py.gpu_memory import GpuMemory
 from gavel_py.jobs import Job
+from gavel_py.ordering import same_name
 from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
 
-__all__ = ["JobArrays", "Profile", "gpu_memory", "job_arrays", "known_part", "largest_gangs"]
+__all__ = ["JobArrays", "Profile", "gpu_memory", "job_arrays", "largest_gangs"]
 
 Floats = NDArray[np.float64]
 
@@ -85,27 +85,10 @@ class JobArrays:
         return None if found is None else replace(found, min_gain=min_gain)
 
 
-def known_part(cluster: Cluster, profile: Profile) -> Cluster:
-    """Return the cluster without the types that the profile does not know, and warn of each; raise when none is known."""
-    unknown = [name for name in cluster.accelerator_names if name not in profile.accelerators]
-    if not unknown:
-        return cluster
-    faults = [
-        Fault("cluster", f"accelerator {n!r}", f"is not in profile {profile.name!r}{nearest(n, profile.accelerators)}")
-        for n in unknown
-    ]
-    if len(unknown) == len(cluster.accelerator_names):
-        raise UnknownNameError(*faults)
-    for fault, name in zip(faults, unknown, strict=True):
-        gpus = sum(node.num_gpus for node in cluster.nodes_of(name))
-        warnings.warn(f"{gpus} GPUs are left out: {fault}", GavelWarning, stacklevel=3)
-    return cluster.restricted_to(profile.accelerators)
-
-
 def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seconds: float) -> JobArrays:
     """Look up and convert everything about the jobs that depends on the cluster or the profile."""
     names = cluster.accelerator_names
-    _check_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
+    jobs = _spelled(jobs, {*names, *cluster.left_out, *profile.accelerators})
     allowed = _allowed(jobs, names)
     spans = largest_gangs(jobs, cluster)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
@@ -120,19 +103,28 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines, speeds, memory)
 
 
-def _check_names(jobs: Iterable[Job], known: set[str]) -> None:
-    faults = []
-    for job in jobs:
-        for field, names in (
-            ("allowed_accelerators", job.allowed_accelerators or ()),
-            ("duration_accelerator", (job.duration_accelerator,) if job.duration_accelerator else ()),
+def _spelled(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
+    """Return the jobs with the known spelling of types that they write in another case; raises for types that are not known."""
+    found, faults = list(jobs), []
+    for i, job in enumerate(jobs):
+        changes: dict[str, Any] = {}
+        for field, given in (
+            ("allowed_accelerators", job.allowed_accelerators),
+            ("duration_accelerator", job.duration_accelerator),
         ):
-            for name in names:
-                if name not in known:
-                    problem = f"accelerator {name!r} is in neither the cluster nor the profile{nearest(name, sorted(known))}"
-                    faults.append(Fault(f"job {job.job_id!r}", field, problem))
+            asked = (given,) if isinstance(given, str) else given or ()
+            if known.issuperset(asked):
+                continue
+            names = [same_name(name, known) for name in asked]
+            changes[field] = names[0] if isinstance(given, str) else tuple(names)
+            problem = "is in neither the cluster nor the profile"
+            unknown = (name for name, other in zip(asked, names, strict=True) if other is None)
+            faults += [Fault(job.where, field, f"accelerator {n!r} {problem}{nearest(n, sorted(known))}") for n in unknown]
+        if changes:
+            found[i] = job.model_copy(update=changes)
     if faults:
         raise UnknownNameError(*faults)
+    return found
 
 
 def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> NDArray[np.bool_]:
@@ -194,7 +186,7 @@ def _total_steps(jobs: Sequence[Job], profile: Profile, usable: NDArray[np.bool_
             total[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
             if not total[i] > 0:
                 problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
-                faults.append(Fault(f"job {job.job_id!r}", "duration_accelerator", problem))
+                faults.append(Fault(job.where, "duration_accelerator", problem))
     InputError.raise_any(faults)
     return total
 
@@ -207,7 +199,7 @@ def _deadlines(jobs: Sequence[Job], total_steps: Floats, fastest: Floats) -> Flo
         if job.deadline_seconds is not None:
             deadlines[i] = job.deadline_seconds
         elif job.deadline_factor is not None and job.total_steps is None and job.duration_seconds is None:
-            faults.append(Fault(f"job {job.job_id!r}", "deadline_factor", "needs total_steps (or a duration) as well"))
+            faults.append(Fault(job.where, "deadline_factor", "needs total_steps (or a duration) as well"))
         elif job.deadline_factor is not None and fastest[i] > 0:
             deadlines[i] = job.arrival_seconds + job.deadline_factor * total_steps[i] / fastest[i]
     InputError.raise_any(faults)

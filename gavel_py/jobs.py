@@ -14,7 +14,7 @@ from gavel_py import reading
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.validation import MOST, Finite, GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records, repeated
 
-__all__ = ["RECORDED", "Job", "JobSet", "Locality"]
+__all__ = ["RECORDED", "Job", "JobSet", "Locality", "json_rows"]
 
 Locality = Literal["any", "rack", "node"]
 
@@ -153,13 +153,7 @@ class JobSet(Sequence[Job]):
     @classmethod
     def from_json(cls, path: str | Path) -> JobSet:
         """Read jobs from JSON: a list of objects, or an object with the list under "jobs"."""
-        document = reading.json_document(path)
-        rows = document.get("jobs") if isinstance(document, dict) else document
-        if not isinstance(rows, list):
-            raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with the list under "jobs"'))
-        others = [name for name in document if name != "jobs"] if isinstance(document, dict) else []
-        InputError.raise_any([Fault(str(path), "", f'key {name!r} is not known beside "jobs"') for name in others])
-        return cls._from_rows((f"{path}, entry {index}", row) for index, row in enumerate(rows, 1))
+        return cls._from_rows(json_rows(path))
 
     @classmethod
     def from_json_lines(cls, path: str | Path) -> JobSet:
@@ -179,6 +173,20 @@ class JobSet(Sequence[Job]):
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
             jobs = attempt(lambda: check_records(Job, placed))
         return cls(jobs)
+
+
+def json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
+    """Yield (place, fields) for each job of a JSON file: a list of objects, or an object with the list under "jobs"."""
+    read = reading.document(path)
+    document = read.value
+    rows = document.get("jobs") if isinstance(document, dict) else document
+    if not isinstance(rows, list):
+        raise InputError(Fault(read.line("jobs"), "", 'must be a list of jobs, or an object with the list under "jobs"'))
+    above = ("jobs",) if isinstance(document, dict) else ()
+    others = [name for name in document if name != "jobs"] if above else []
+    InputError.raise_any([Fault(read.line(name), "", f'key {name!r} is not known beside "jobs"') for name in others])
+    for index, row in enumerate(rows):
+        yield f"{read.line(*above, index)}, entry {index + 1}", row
 
 
 def _told(row: Any) -> Any:

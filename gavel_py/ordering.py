@@ -1,12 +1,12 @@
-"""Names: the order in which a person reads them, job-2 before job-10, and numbered names that are made when asked for."""
+"""Names: the order in which a person reads them, job-2 before job-10, which are the same, and numbered ones made when asked for."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import overload
 
-__all__ = ["NumberedNames", "natural_key"]
+__all__ = ["NumberedNames", "natural_key", "same_name"]
 
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
@@ -17,6 +17,18 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     """
     parts = re.split(r"([0-9]+)", name)  # text and digits in turn, text first
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
+
+
+def same_name(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that is this one, or else the only one that differs from it in case only; None where there is none.
+
+    >>> same_name("H100", ["v100", "h100"]), same_name("H100", ["h100", "H100"]), same_name("h100", ["H100", "h100 "])
+    ('h100', 'H100', 'H100')
+    """
+    if name in known:
+        return name
+    alike = [each for each in known if each.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
 
 
 class NumberedNames(Sequence[str]):

@@ -126,11 +126,11 @@ def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Flo
 
 def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
     try:
-        array = np.asarray(values)
+        array = np.asarray(None if np.ma.is_masked(values) else values)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise InputError(Fault("", field, "must be an array of numbers"))
+        raise InputError(Fault("", field, "must be an array of numbers, none of them masked"))
     return array
 
 

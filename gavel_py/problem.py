@@ -12,12 +12,12 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.array_checks import ArrayChecker
+from gavel_py.array_checks import ArrayChecker, labels_of
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.gpu_memory import GpuMemory
 from gavel_py.hosts import Hosts, hosts_of
-from gavel_py.job_arrays import Profile, job_arrays, known_part
+from gavel_py.job_arrays import Profile, job_arrays
 from gavel_py.jobs import Job, JobSet
 from gavel_py.numbering import number_equal
 from gavel_py.ordering import NumberedNames
@@ -135,7 +135,13 @@ class AllocationProblem:
         return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
 
     def select(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> AllocationProblem:
-        """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask."""
+        """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask, a labelled one by job id."""
+        check = ArrayChecker()
+        if np.ma.is_masked(rows):
+            check.add("", "rows", "must have no masked entries")
+        elif np.asarray(rows).dtype == bool:
+            rows = check.in_order("rows", rows, [("job", self.job_ids)])
+        check.finish()
         rows = np.arange(self.num_jobs)[rows]
         picked = {f.name: _picked(getattr(self, f.name), rows) for f in fields(self) if f.name not in _NOT_BY_JOB}
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
@@ -160,6 +166,9 @@ class AllocationProblem:
         waiting_seconds (0), isolated_seconds (0),
         attained_gpu_seconds (0), deadlines_seconds from now (NaN = none), running_on (type name or column, None or -1 =
         not running), previous_fractions (N, K) (0).
+        Of a pandas Series or DataFrame the labels count, job ids and accelerator types, and not the order; labels that are not
+        these are refused, and a default index 0, 1, 2, ... counts positions. A DataFrame of throughputs names jobs and types. What
+        is masked or missing is as NaN; a missing tenant is none.
         Jobs share GPUs where pair_kinds, whole numbers, -1 = never, and pair_throughputs (kinds, kinds, K) are given: steps/s of a
         job of the first kind while it shares each of its GPUs with one of the second, 0 = they cannot.
 
@@ -188,34 +197,40 @@ class AllocationProblem:
         check = ArrayChecker()
         rows, types = table_shape("type_throughputs", "job types", type_throughputs, capacities)
         index = check.indices("type_index", type_index, rows)
-        return cls._from_table(check, type_throughputs, index, len(index), types, capacities, arrays)
+        return cls._from_table(check, type_throughputs, (index, type_index), len(index), types, capacities, arrays)
 
     @classmethod
     def _from_table(
         cls,
         check: ArrayChecker,
         table: ArrayLike,
-        type_index: NDArray[np.int64] | None,
+        type_index: tuple[NDArray[np.int64], ArrayLike] | None,
         num_jobs: int,
         num_types: int,
         capacities: ArrayLike,
         arrays: OptionalArrays,
     ) -> AllocationProblem:
+        """type_index: as numbers, and as it was given; names that are not given are the labels of the table, if it has any."""
         known = OptionalArrays.__annotations__
         for name in set(arrays) - set(known):
             raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, known)}")
-        ids = check.unique_names("job_ids", arrays.get("job_ids"), num_jobs, "")
-        types = tuple(check.unique_names("accelerator_types", arrays.get("accelerator_types"), num_types, "type-"))
+        names, kinds = arrays.get("job_ids"), arrays.get("accelerator_types")
+        names = labels_of(table) if names is None and type_index is None else names
+        kinds = labels_of(table, 1) if kinds is None else kinds  # type: ignore[assignment]
+        ids = check.unique_names("job_ids", names, num_jobs, "", "job")
+        types = tuple(check.unique_names("accelerator_types", kinds, num_types, "type-", "accelerator type"))
+        index = None if type_index is None else check.in_order("type_index", type_index[0], [("job", ids)], type_index[1])
+        pair_kinds = check.in_order("pair_kinds", arrays.get("pair_kinds"), [("job", ids)])
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
         made = cls._assembled(
             check,
             ids,
             types,
             throughputs=table,
-            type_index=type_index,
+            type_index=index,
             capacities=counts,
             prices_per_hour=arrays.get("prices_per_hour"),
-            tenants=check.texts("tenants", arrays.get("tenants"), num_jobs),
+            tenants=check.texts("tenants", arrays.get("tenants"), ("job", ids)),
             running_on=arrays.get("running_on"),
             previous_fractions=arrays.get("previous_fractions"),
             allowed=np.broadcast_to(np.True_, (num_jobs, num_types)),
@@ -223,10 +238,10 @@ class AllocationProblem:
             rules=JOB_COLUMNS,
             by_job={name: arrays.get(name) for name in JOB_COLUMNS},  # type: ignore[misc]
         )
-        kinds, speeds = arrays.get("pair_kinds"), arrays.get("pair_throughputs")
-        if kinds is None and speeds is None:
+        pair_speeds = arrays.get("pair_throughputs")
+        if pair_kinds is None and pair_speeds is None:
             return made
-        return replace(made, pairs=given_pairs(kinds, speeds, made.num_gpus, made.throughputs))
+        return replace(made, pairs=given_pairs(pair_kinds, pair_speeds, made.num_gpus, made.throughputs))
 
     @classmethod
     def from_jobs(
@@ -244,12 +259,14 @@ class AllocationProblem:
         whole_gangs: bool = True,
         sharing: bool = False,
         min_gain: float = 1.0,
+        allow_unknown_types: bool = False,
     ) -> AllocationProblem:
         """Build the problem of these jobs on this cluster, with throughputs from the profile.
 
-        Accelerator types that the profile does not know are left out, with a `GavelWarning`. A type that the job does not
-        allow, on which no set of nodes within its locality can hold its gang, or whose GPUs have less memory than it takes, gets
-        none of its time. The optional arrays are those of `from_arrays`, in the order of the jobs.
+        Accelerator types that the profile lacks are an error, or with `allow_unknown_types` left out, with a `GavelWarning`
+        (`Cluster.known_to`). A type that the job does not allow, on which no set of nodes within its locality can hold its gang, or
+        whose GPUs have less memory than it takes, gets none of its time.
+        The optional arrays are those of `from_arrays`, in the order of the jobs.
         whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
         (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
         more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
@@ -262,7 +279,7 @@ class AllocationProblem:
         _check_number("now_seconds", now_seconds)
         _check_number("min_gain", min_gain, least=1)
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
-        cluster = known_part(cluster, profile)
+        cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
         speeds = arrays.speeds if whole_gangs else None
         past = {

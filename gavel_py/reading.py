@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+import math
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from gavel_py.errors import Fault, InputError, nearest
 
 __all__ = [
+    "Document",
     "csv_header",
     "csv_rows",
+    "document",
     "json_document",
     "json_line",
     "json_lines",
@@ -29,7 +35,7 @@ LONGEST_LINE = 1 << 20
 MOST_YAML_NODES = 2_000_000
 """Entries of one YAML document; a few lines of nested aliases can stand for billions."""
 
-MOST_YAML_DEPTH = 100
+MOST_DEPTH = 100
 TOO_DEEP = "is nested too deeply to be a job set, cluster or profile"
 
 
@@ -51,10 +57,22 @@ def lines(path: str | Path) -> Generator[str, None, None]:
                 if len(line) > LONGEST_LINE:
                     _fail(path, number, f"the line is longer than {LONGEST_LINE:,} characters")
                 yield line
-    except UnicodeDecodeError as error:
-        raise InputError(Fault(str(path), "", f"is not UTF-8 text (byte {error.start}: {error.reason})")) from None
+    except UnicodeDecodeError:
+        _fail_undecodable(path)
     except OSError as error:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
+
+
+def _fail_undecodable(path: str | Path) -> NoReturn:
+    """Raise the fault of a file that is not UTF-8, with the line of the first byte that is not: decoders count from a block."""
+    if Path(path).is_file():  # a pipe can be read only once
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    _fail(path, number, f"is not UTF-8 text (byte {error.start} of the line: {error.reason})")
+    raise InputError(Fault(str(path), "", "is not UTF-8 text")) from None
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -80,10 +98,11 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple
         raise InputError(Fault(str(path), "", "is empty; a header line with column names is needed"))
 
 
-def csv_header(path: str | Path) -> list[str]:
-    """Return the cells of the first row that is not blank, none if there is no such row."""
+def csv_header(path: str | Path) -> tuple[str, list[str]]:
+    """Return ("file, line n", cells) of the first row that is not blank, without cells if there is no such row."""
     with closing(_cells(path)) as rows:
-        return next(rows, (0, []))[1]
+        number, cells = next(rows, (1, []))
+    return f"{path}, line {number}", cells
 
 
 def _cells(path: str | Path) -> Generator[tuple[int, list[str]], None, None]:
@@ -119,9 +138,43 @@ def _without_nul(path: str | Path) -> Generator[str, None, None]:
             yield line
 
 
+@dataclass(frozen=True)
+class Document:
+    """What a YAML or JSON file holds, and where each entry stands.
+
+    value: the parsed content; lines: from a number of levels to the line of each entry down to there, by keys and positions from
+    the top as text; is_json: places name the way into the document besides the line, since JSON is often written in a single line.
+    """
+
+    path: str
+    value: Any
+    lines: Callable[[int], Mapping[tuple[str, ...], int]]
+    is_json: bool
+
+    def where(self, *way: str | int) -> str:
+        """Return the place of an entry, by keys and positions from the top: "a.yaml, line 7", or "a.json, line 7, nodes[2]"."""
+        pointer = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in way).lstrip(".")
+        return self.line(*way) + (f", {pointer}" if self.is_json and pointer else "")
+
+    def line(self, *way: str | int) -> str:
+        """Return "file, line n" of an entry, or of what would hold it if it is not there."""
+        names, lines = tuple(map(str, way)), self.lines(len(way))
+        number = next((lines[names[:n]] for n in range(len(names), -1, -1) if names[:n] in lines), 1)
+        return f"{self.path}, line {number}"
+
+
+def document(path: str | Path) -> Document:
+    """Return the YAML or JSON document in the file, told apart by its suffix."""
+    if suffix_of(path, {".yaml": 1, ".yml": 1, ".json": 1}) != ".json":
+        value, places = yaml_document(path)
+        return Document(str(path), value, lambda depth: places, is_json=False)  # noqa: ARG005
+    text = _whole(path)
+    return Document(str(path), _parse_json(path, text, 1), cache(partial(_json_places, path, text)), is_json=True)
+
+
 def json_document(path: str | Path) -> Any:
     """Return the JSON document in the file; a key that stands twice in one object is a fault."""
-    return _parse_json(path, "".join(_whole(path)), 1)
+    return _parse_json(path, _whole(path), 1)
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -135,12 +188,12 @@ def json_line(path: str | Path, line: str, number: int) -> Any:
     return _parse_json(path, line, number)
 
 
-def _whole(path: str | Path) -> Iterator[str]:
+def _whole(path: str | Path) -> str:
     # A JSON document may legally stand in one line, so the limit on lines does not hold here.
     try:
-        yield Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(Fault(str(path), "", f"is not UTF-8 text (byte {error.start}: {error.reason})")) from None
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        _fail_undecodable(path)
     except OSError as error:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
@@ -153,8 +206,8 @@ def _parse_json(path: str | Path, text: str, first_line: int) -> Any:
     except RecursionError:
         _fail(path, first_line, TOO_DEEP)
     except _RepeatedKeyError as error:
-        # The parser does not say where it is; in JSON Lines the line is known all the same.
-        raise InputError(Fault(f"{path}, line {first_line}" if first_line > 1 else str(path), "", str(error))) from None
+        _json_places(path, text, MOST_DEPTH, first_line)  # says where
+        _fail(path, first_line, str(error))
     except ValueError:
         _fail(path, first_line, "has a number of too many digits")
 
@@ -167,19 +220,69 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _RepeatedKeyError(f"key {next(n for n in names if names.count(n) > 1)!r} stands twice in one object")
+        raise _RepeatedKeyError(_repeated_key(next(n for n in names if names.count(n) > 1)))
     return result
 
 
+def _repeated_key(name: str) -> str:
+    return f"key {name!r} stands twice in one object"
+
+
+_BLANK = re.compile(r"[ \t\n\r,:]*")
+
+
+def _json_places(path: str | Path, text: str, depth: int, line: int = 1) -> dict[tuple[str, ...], int]:
+    """Return the line of each entry of a JSON document, down to this many levels, by the keys and positions from the top.
+
+    The text has been parsed before, so all that can be wrong is a key that stands twice, which is a fault. line: of its first.
+    """
+    decoder = json.JSONDecoder()
+    places: dict[tuple[str, ...], int] = {}
+    seen = 0
+
+    def next_part(at: int) -> int:
+        """Return where the next key, value or closing bracket begins, and count the lines up to there."""
+        nonlocal line, seen
+        found = _BLANK.match(text, at)
+        at = found.end() if found else at
+        line, seen = line + text.count("\n", seen, at), at
+        return at
+
+    def walk(at: int, way: tuple[str, ...]) -> int:
+        """Note a value and all that it holds, and return where it ends."""
+        closing_bracket = {"[": "]", "{": "}"}.get(text[at])
+        if closing_bracket is None or len(way) == depth:
+            return decoder.raw_decode(text, at)[1]
+        is_object, number, at = text[at] == "{", 0, next_part(at + 1)
+        while text[at] != closing_bracket:
+            inner, begins = (*way, str(number)), line
+            if is_object:
+                key, at = decoder.raw_decode(text, at)
+                inner, at = (*way, key), next_part(at)
+                if inner in places:
+                    _fail(path, begins, _repeated_key(key))
+            places[inner] = begins
+            at, number = next_part(walk(at, inner)), number + 1
+        return at + 1
+
+    start = next_part(0)
+    places[()] = line
+    walk(start, ())
+    return places
+
+
 def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
-    """Return the YAML document and the line of each entry, by its way from the top in words, as ("nodes", "3")."""
+    """Return the YAML document and the line of each entry, by its way from the top in words, as ("nodes", "3").
+
+    Keys are text, and so are plain scalars such as `on`, `010`, `0x10`, `1_000`, `1:30`, `1.10` and dates: all but null, true and
+    false, and numbers written as Python prints them.
+    """
     import yaml
 
     text = "".join(lines(path))
-    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_depth(path, yaml.parse(text, kind))
-        loader = kind(text)
+        _check_depth(path, yaml.parse(text, _yaml_loader()))
+        loader = _yaml_loader()(text)
         try:
             node = loader.get_single_node()
             places: dict[tuple[str, ...], int] = {}
@@ -199,13 +302,50 @@ def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
         raise InputError(Fault(str(path), "", f"is not valid YAML: {error}")) from None
 
 
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = (
+    ("null", r"~|null|Null|NULL|", "~nN"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+.0-9].*", "-+.0123456789"),
+    ("merge", r"<<", "<"),
+)
+"""What a plain scalar may stand for besides text: its tag, its form, and how it begins. PyYAML alone reads YAML 1.1, where `on` is
+true, 010 is 8, 1:30 is 90, 1_0 is 10, and 2024-01-01 is a date."""
+
+
+@cache
+def _yaml_loader() -> Any:
+    """Return the class that reads YAML."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+        def construct_number(self, node: Any) -> int | float | str:
+            """Return the number, or the text where it is not written as that number is printed, so that a rack 1.10 is not 1.1."""
+            text: str = self.construct_scalar(node)
+            if re.fullmatch(r"[-+]?\.inf|\.nan", text.lower()):
+                return float(text.replace(".", ""))
+            for kind in (int, float):
+                with suppress(ValueError):
+                    if str(kind(text)) == text and math.isfinite(kind(text)):
+                        return kind(text)
+            return text
+
+    for name, form, begins in _PLAIN:
+        Loader.add_implicit_resolver(_TAG + name, re.compile(f"(?:{form})$"), [*begins, *([""] if name == "null" else [])])
+    for name in ("int", "float"):
+        Loader.add_constructor(_TAG + name, Loader.construct_number)
+    return Loader
+
+
 def _check_depth(path: str | Path, events: Iterator[Any]) -> None:
     """Refuse nesting that would exhaust the stack of the parser, which is not Python's and ends the process."""
     depth = 0
     for event in events:
         name = type(event).__name__
         depth += name.endswith("StartEvent") - name.endswith("EndEvent")
-        if depth > MOST_YAML_DEPTH:
+        if depth > MOST_DEPTH:
             _fail(path, event.start_mark.line + 1, TOO_DEEP)
 
 
@@ -213,14 +353,16 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
     if node is None or place in places:
         return
     # An alias may stand for what contains it; nothing that deep was written out.
-    if len(places) == MOST_YAML_NODES or len(place) > MOST_YAML_DEPTH:
-        _fail(path, line, f"has more than {MOST_YAML_NODES:,} entries or {MOST_YAML_DEPTH} levels, counting what aliases repeat")
+    if len(places) == MOST_YAML_NODES or len(place) > MOST_DEPTH:
+        _fail(path, line, f"has more than {MOST_YAML_NODES:,} entries or {MOST_DEPTH} levels, counting what aliases repeat")
     places[place] = line
     if node.id == "sequence":
         for index, child in enumerate(node.value):
             _walk_yaml(path, child, (*place, str(index)), child.start_mark.line + 1, places)
     elif node.id == "mapping":
         for key, child in node.value:
+            if key.id == "scalar" and key.tag != _TAG + "merge":
+                key.tag = _TAG + "str"  # keys are names, whatever they look like
             inner, at = (*place, str(key.value)), key.start_mark.line + 1
             if inner in places:
                 _fail(path, at, f"key {key.value!r} stands twice in one mapping")

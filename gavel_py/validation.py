@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from numbers import Real
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 
 __all__ = [
     "MOST",
@@ -28,6 +27,8 @@ __all__ = [
     "check_records",
     "gang_size",
     "has_control",
+    "is_absent",
+    "number_of",
     "repeated",
 ]
 
@@ -49,10 +50,17 @@ def has_control(text: str) -> bool:
     return re.search(f"[{CONTROL}]", text) is not None
 
 
-def _no_bool(value: object) -> object:
+def _check_decimal(value: object) -> None:
+    hint = decimal_hint(value) if isinstance(value, str) else ""
+    if hint:
+        raise ValueError(f"must be a decimal number, found {_shown(value)}{hint}")
+
+
+def _plain_number(value: object) -> object:
     # pydantic would read true as 1, which nobody who writes `num_gpus: yes` means.
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {value!r}")
+    _check_decimal(value)
     return value
 
 
@@ -60,7 +68,8 @@ def gang_size(value: object) -> int | float:
     """Return the GPUs that a job asks for, which may be given as text: a whole number of them, or a fraction of one."""
     if type(value) is int and 1 <= value <= MOST:
         return value
-    size = _number(value)
+    _check_decimal(value)
+    size = number_of(value)
     if size < SMALLEST_FRACTION:
         raise ValueError(f"must be at least {SMALLEST_FRACTION:g} of a GPU, found {_shown(value)}")
     if size > MOST:
@@ -72,21 +81,43 @@ def gang_size(value: object) -> int | float:
     raise ValueError(f"must be a whole number of GPUs, or a fraction of one, found {_shown(value)}")
 
 
-def _number(value: object) -> float:
-    """What a number or a text says, NaN where that is no number."""
+def number_of(value: object) -> float:
+    """Return the number that a value or a text says, NaN where it is none, or text in another than decimal form."""
+    if isinstance(value, bool | bytes) or (isinstance(value, str) and (decimal_hint(value) or not value.isascii())):
+        return math.nan
     try:
-        return float(value) if isinstance(value, Real | str) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
+def is_absent(value: object) -> bool:
+    """Say whether a value stands for none at all: None, NaN, NaT, pandas.NA, or a masked entry of numpy."""
+    if value is None or isinstance(value, str):
+        return value is None
+    if type(value).__name__ in ("NAType", "MaskedConstant"):  # whose comparisons are neither true nor false
+        return True
+    try:
+        return bool(value != value)  # NaN of any kind
+    except (TypeError, ValueError):
+        return False
+
+
+def _present(value: object) -> object:
+    # pydantic would make the name "nan" of it.
+    if value is not None and is_absent(value):
+        raise ValueError(f"must be text, found {value!r}")
+    return value
+
+
 # The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
-Text = Annotated[str, Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)]
-Name = Annotated[Text, Field(min_length=1)]
-Integer = Annotated[int, BeforeValidator(_no_bool)]
+_LIMITS = Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)
+Text = Annotated[str, _LIMITS, BeforeValidator(_present)]
+Name = Annotated[str, _LIMITS, Field(min_length=1), BeforeValidator(_present)]
+Integer = Annotated[int, BeforeValidator(_plain_number)]
 Whole = Annotated[Integer, Field(ge=1, le=MOST)]
 GangSize = Annotated[int | float, PlainValidator(gang_size)]
-Finite = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Finite = Annotated[float, BeforeValidator(_plain_number), Field(allow_inf_nan=False)]
 NotNegative = Annotated[Finite, Field(ge=0)]
 Positive = Annotated[Finite, Field(gt=0)]
 
@@ -133,6 +164,23 @@ class Record(BaseModel):
         except ValidationError as error:
             raise InputError(*self._faults(error, fields)) from None
 
+    @property
+    def place(self) -> str:
+        """Where it was read, as in "jobs.csv, line 3", empty if it was not read from a file. Equal records may differ in it."""
+        return str(self.__dict__.get("place", ""))
+
+    def placed(self, place: str) -> Self:
+        """Note where the record was read, for messages, and return it."""
+        # Pydantic compares, hashes, prints and dumps fields only; copies keep the rest of __dict__.
+        self.__dict__["place"] = place
+        return self
+
+    @property
+    def where(self) -> str:
+        """What messages call it: its name, after the place where it was read."""
+        who = f"{self.label} {_shown(getattr(self, self.identifier))}" if self.identifier else self.label
+        return f"{self.place} ({who})" if self.place else who
+
     @classmethod
     def _faults(cls, error: ValidationError, fields: Mapping[str, Any]) -> list[Fault]:
         """Return pydantic's complaints in our words."""
@@ -174,7 +222,7 @@ def check_records(model: type[RecordType], rows: Iterable[tuple[str, Any]]) -> l
             faults.append(Fault(where, "", f"must be a mapping of field to value, found {_shown(fields)}"))
             continue
         try:
-            records.append(model(**{str(name): value for name, value in fields.items()}))
+            records.append(model(**{str(name): value for name, value in fields.items()}).placed(where))
         except InputError as error:
             faults += [Fault(f"{where} ({f.where})", f.field, f.problem) for f in error.faults]
     InputError.raise_any(faults)

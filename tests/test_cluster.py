@@ -418,8 +418,10 @@ class TestFromFile:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("", "c.yaml: must be a mapping with the keys nodes and, if wished, accelerator_types", id="empty"),
-            pytest.param("- a\n", "c.yaml: must be a mapping with the keys nodes and, if wished, accelerator_types", id="list"),
+            pytest.param("", "c.yaml, line 1: must be a mapping with the keys nodes and, if wished, accelerator_types", id="empty"),
+            pytest.param(
+                "- a\n", "c.yaml, line 1: must be a mapping with the keys nodes and, if wished, accelerator_types", id="list"
+            ),
             pytest.param(
                 "nodes: []\nnode: 3\ncolour: red\n",
                 "c.yaml, line 2: key 'node' is not known; did you mean 'nodes'?\n"
@@ -472,20 +474,25 @@ class TestFromFile:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("[]", "c.json: must be a mapping with the keys nodes and, if wished, accelerator_types", id="list"),
-            pytest.param('{"node": []}', "c.json, node: key 'node' is not known; did you mean 'nodes'?", id="unknown key"),
-            pytest.param('{"nodes": 3}', "c.json, nodes, field nodes: must be a list of nodes", id="nodes is a number"),
-            pytest.param('{"nodes": [3]}', "c.json, nodes[0]: must be a mapping of field to value, found 3", id="node is a number"),
+            pytest.param(
+                "[]", "c.json, line 1: must be a mapping with the keys nodes and, if wished, accelerator_types", id="list"
+            ),
+            pytest.param('{"node": []}', "c.json, line 1, node: key 'node' is not known; did you mean 'nodes'?", id="unknown key"),
+            pytest.param('{"nodes": 3}', "c.json, line 1, nodes, field nodes: must be a list of nodes", id="nodes is a number"),
+            pytest.param(
+                '{"nodes": [3]}', "c.json, line 1, nodes[0]: must be a mapping of field to value, found 3", id="node is a number"
+            ),
             pytest.param(
                 '{"nodes": [{"name": "a", "accelerator": "v100", "num_gpus": 8, "cpus": NaN},'
                 '{"name": "b", "accelerator": "v100", "num_gpus": "x"}]}',
-                "c.json, nodes[0] (node 'a'), field cpus: must be a finite number, found nan\n"
-                "c.json, nodes[1] (node 'b'), field num_gpus: must be a whole number, found 'x'",
+                "c.json, line 1, nodes[0] (node 'a'), field cpus: must be a finite number, found nan\n"
+                "c.json, line 1, nodes[1] (node 'b'), field num_gpus: must be a whole number, found 'x'",
                 id="several nodes",
             ),
             pytest.param(
                 '{"accelerator_types": {"v100": {"memory_gb": 0}}}',
-                "c.json, accelerator_types.v100 (accelerator type 'v100'), field memory_gb: must be greater than 0, found 0",
+                "c.json, line 1, accelerator_types.v100 (accelerator type 'v100'), "
+                "field memory_gb: must be greater than 0, found 0",
                 id="type",
             ),
         ],

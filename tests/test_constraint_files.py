@@ -82,7 +82,7 @@ def test_a_list_may_be_empty() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "constraints:\n", "constraints: {kind: deadline}", "7", "quota: 1"])
 def test_another_structure_is_refused(text: str) -> None:
-    message = "c.yaml: must be a mapping with the key constraints, which holds a list of constraints"
+    message = "c.yaml, line 1: must be a mapping with the key constraints, which holds a list of constraints"
     assert refusal(gp.read_constraints, file("c.yaml", text)) == message
 
 
@@ -98,7 +98,7 @@ def test_another_structure_is_refused(text: str) -> None:
         ("null", "line 2: must be a mapping of field to value, found None"),
         ("{kind: quota, tenant: a, share: 1.5}", "line 2 (constraint quota), field share: must be at most 1, found 1.5"),
         ("{kind: quota, tenant: a, share: half}", "line 2 (constraint quota), field share: must be a number, found 'half'"),
-        ("{kind: quota, tenant: a, share: yes}", "line 2 (constraint quota), field share: must be a number, found True"),
+        ("{kind: quota, tenant: a, share: yes}", "line 2 (constraint quota), field share: must be a number, found 'yes'"),
         ("{kind: quota, tenant: a, gpu: 1}", "line 2 (constraint quota), field gpu: is not known; did you mean 'gpus'?"),
         ("{kind: quota, tenant: a}", "line 2 (constraint quota): one of share (0.5 for half of all GPUs) and gpus must be given"),
         ("{kind: min_throughput, job: null, rate: 1}", "line 2 (constraint min_throughput), field job: is required"),
@@ -140,10 +140,10 @@ constraints:
 
 def test_json_faults_name_the_entry() -> None:
     text = '{"constraints": [{"kind": "deadline"}, {"kind": "quota", "tenant": "a", "share": 2}]}'
-    message = "c.json, constraints[1] (constraint quota), field share: must be at most 1, found 2"
+    message = "c.json, line 1, constraints[1] (constraint quota), field share: must be at most 1, found 2"
     assert refusal(gp.read_constraints, file("c.json", text)) == message
     twice = '{"constraints": [], "constraints": []}'
-    assert refusal(gp.read_constraints, file("c.json", twice)) == "c.json: key 'constraints' stands twice in one object"
+    assert refusal(gp.read_constraints, file("c.json", twice)) == "c.json, line 1: key 'constraints' stands twice in one object"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ class TestCommand:
         assert (code, out) == (2, "")
         assert err.splitlines() == [
             "Error: one.yaml, line 1, field kind: 'deadlin' is no kind of constraint; did you mean 'deadline'?",
-            "other.json: must be a mapping with the key constraints, which holds a list of constraints",
+            "other.json, line 1: must be a mapping with the key constraints, which holds a list of constraints",
         ]
 
     def test_a_conflict_is_no_crash(self, gavel: Gavel) -> None:
@@ -244,6 +244,6 @@ class TestCommand:
         typo = file("typo.yaml", "constraints: [{kind: forbid, job: lstn}, {kind: quota, tenant: c, share: 0.5}]")
         _, _, err = gavel("solve", "-p", "fifo", "-p", "min_makespan", "--constraints", typo)
         assert sorted(err.splitlines()) == [
-            "warning: the ban of job 'lstn': there is no job 'lstn'; did you mean 'lstm'?",
-            "warning: the quota of 0.5 of all GPUs for 'c': tenant 'c' has no jobs; known: a, b",
+            "warning: typo.yaml, line 1 (the ban of job 'lstn'): there is no job 'lstn'; did you mean 'lstm'?",
+            "warning: typo.yaml, line 1 (the quota of 0.5 of all GPUs for 'c'): tenant 'c' has no jobs; known: a, b",
         ]

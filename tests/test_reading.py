@@ -78,11 +78,19 @@ class TestFiles:
     @each_reader
     def test_text_that_is_not_utf_8(self, read: Callable[[str], object]) -> None:
         path = file("t", '"café"\n'.encode("latin-1"))
-        assert refusal(read, path) == "t: is not UTF-8 text (byte 4: invalid continuation byte)"
+        assert refusal(read, path) == "t, line 1: is not UTF-8 text (byte 4 of the line: invalid continuation byte)"
 
     @each_reader
     def test_utf_16(self, read: Callable[[str], object]) -> None:
-        assert refusal(read, file("t", '"a"\n'.encode("utf-16"))) == "t: is not UTF-8 text (byte 0: invalid start byte)"
+        assert (
+            refusal(read, file("t", '"a"\n'.encode("utf-16")))
+            == "t, line 1: is not UTF-8 text (byte 0 of the line: invalid start byte)"
+        )
+
+    @each_reader
+    def test_the_line_that_is_not_utf_8_is_named(self, read: Callable[[str], object]) -> None:
+        content = b'"a"\n' * 40_000 + b'"ab\xff"\n'
+        assert refusal(read, file("t", content)) == "t, line 40001: is not UTF-8 text (byte 3 of the line: invalid start byte)"
 
     @line_readers
     def test_a_line_of_many_megabytes_is_refused_at_once(self, read: Callable[[str], object]) -> None:
@@ -207,8 +215,8 @@ class TestJson:
             pytest.param('{"a": 1\n"b": 2}', "t.json, line 2: is not valid JSON: Expecting ',' delimiter (column 1)", id="comma"),
             pytest.param("[1]\n[2]", "t.json, line 2: is not valid JSON: Extra data (column 1)", id="two documents"),
             pytest.param('["a\0b"]', "t.json, line 1: is not valid JSON: Invalid control character at (column 4)", id="NUL"),
-            pytest.param('{"b": 1, "a": 1, "a": 2}', "t.json: key 'a' stands twice in one object", id="repeated key"),
-            pytest.param('[{"b": {"c": 1, "c": 1}}]', "t.json: key 'c' stands twice in one object", id="repeated deeper"),
+            pytest.param('{"b": 1, "a": 1, "a": 2}', "t.json, line 1: key 'a' stands twice in one object", id="repeated key"),
+            pytest.param('[{"b": {"c": 1, "c": 1}}]', "t.json, line 1: key 'c' stands twice in one object", id="repeated deeper"),
             pytest.param(
                 "[" * 200_000, "t.json, line 1: is nested too deeply to be a job set, cluster or profile", id="deep nesting, open"
             ),
@@ -221,6 +229,39 @@ class TestJson:
     )
     def test_faults(self, content: str, problem: str) -> None:
         assert refusal(json, content) == problem
+
+    @pytest.mark.parametrize(
+        ("content", "line"),
+        [
+            ('{"a": 1,\n "b": 2,\n "a": 3}', 3),
+            ('[\n{"c": [{"a": "a"}, {"a":\n1,\n"a": {}}]}]', 4),
+            ('{"\\u0061": 1,\n"a": 2}', 2),
+            ('{"a": 1, "b": "{\\"a\\": 1",\n\n"a": []}', 3),
+        ],
+    )
+    def test_a_repeated_key_is_refused_with_its_line(self, content: str, line: int) -> None:
+        assert refusal(json, content) == f"t.json, line {line}: key 'a' stands twice in one object"
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_a_document_knows_the_lines_of_its_entries(suffix: str) -> None:
+    content = '{"nodes": [\n{"name": "a",\n"gpus": 1}, 7,\n\n{"name":\n"b"}],\n"x": {"y": {}, "z": []}}'
+    read = reading.document(file(f"t.{suffix}", content))
+    assert read.value == {"nodes": [{"name": "a", "gpus": 1}, 7, {"name": "b"}], "x": {"y": {}, "z": []}}
+    entries = [
+        (),
+        ("nodes",),
+        ("nodes", 0),
+        ("nodes", 0, "gpus"),
+        ("nodes", 1),
+        ("nodes", 2, "name"),
+        ("x", "z"),
+        ("x", "q"),
+        ("r",),
+    ]
+    numbers = [1, 1, 2, 3, 3, 5, 7, 7, 1]
+    assert [read.line(*entry) for entry in entries] == [f"t.{suffix}, line {number}" for number in numbers]
+    assert read.where("nodes", 0, "gpus") == f"t.{suffix}, line 3" + (", nodes[0].gpus" if suffix == "json" else "")
 
 
 class TestJsonLines:
@@ -271,6 +312,20 @@ class TestYaml:
     )
     def test_documents(self, content: str | bytes, document: object) -> None:
         assert yaml(content) == document
+
+    @pytest.mark.parametrize(
+        "text",
+        ["on", "off", "yes", "no", "y", "none", "010", "00", "0x10", "0o17", "0b11", "1_000", "1:30", "1:30.5", "2024-01-01",
+         "1.10", "2024-01-01 10:00:00", "+5", ".5", "1e5", ".", "=", "-inf", "1 2"],
+    )  # fmt: skip
+    def test_what_yaml_1_1_takes_for_something_else_is_text(self, text: str) -> None:
+        assert yaml(f"a: {text}\n{text}: b\n") == {"a": text, text: "b"}
+
+    def test_numbers_and_words_with_an_explicit_tag(self) -> None:
+        assert yaml("[!!int 12, !!float 1.5, !!int 010, !!float 1_0, !!str 7]") == [12, 1.5, "010", "1_0", "7"]
+
+    def test_keys_are_text(self) -> None:
+        assert yaml("{1: a, 1.5: b, true: c, null: d, ~: e}") == {"1": "a", "1.5": "b", "true": "c", "null": "d", "~": "e"}
 
     def test_lines_of_entries(self) -> None:
         content = "# two nodes\nnodes:\n  - name: a\n    num_gpus: 2\n\n  - {name: b}\nkinds: {v: {}}\n"

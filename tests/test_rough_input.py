@@ -123,7 +123,7 @@ def test_capacities_frozen() -> None:
 def test_allowed_in_cluster_only() -> None:
     cluster = Cluster.from_counts({"v100": 8, "mi300": 8})
     with pytest.warns(GavelWarning):
-        problem = from_jobs([job(allowed_accelerators="v100|mi300")], cluster, PROFILE)
+        problem = from_jobs([job(allowed_accelerators="v100|mi300")], cluster, PROFILE, allow_unknown_types=True)
     assert problem.runnable.tolist() == [[True]]
 
 
@@ -247,7 +247,7 @@ def test_json_huge_int() -> None:
 
 def test_warning_punctuation() -> None:
     with pytest.warns(GavelWarning) as caught:
-        from_jobs([job()], Cluster.from_counts({"v100": 8, "v10": 8}), PROFILE)
+        from_jobs([job()], Cluster.from_counts({"v100": 8, "v10": 8}), PROFILE, allow_unknown_types=True)
     assert "?;" not in str(caught[0].message)
 
 

@@ -217,8 +217,8 @@ class TestFiles:
             "  h: {parent: bb}\n",
         )
         assert refusal(TenantTree.from_file, path).splitlines() == [
-            "tenants.yaml (tenant tree), field policy: must be one of 'fairness' or 'fifo', found 'fare'",
-            "tenants.yaml (tenant tree), field tenant: is not known; did you mean 'tenants'?",
+            "tenants.yaml, line 1 (tenant tree), field policy: must be one of 'fairness' or 'fifo', found 'fare'",
+            "tenants.yaml, line 2 (tenant tree), field tenant: is not known; did you mean 'tenants'?",
             "tenants.yaml, line 7 (tenant 'c'), field parent: is told by where it stands; leave it out",
             "tenants.yaml, line 8 (tenant 'a'), field name: is told by where it stands; leave it out",
             "tenants.yaml, line 4 (tenant 'a'), field weight: must be greater than 0, found 0; to give a tenant nothing, leave "
@@ -234,21 +234,23 @@ class TestFiles:
     def test_faults_in_json_and_in_dictionaries_tell_the_way(self) -> None:
         entries = {"a": {"tenants": {"b": {"weight": -1}}}}
         fault = "tenants.a.tenants.b (tenant 'b'), field weight: must be greater than 0, found -1"
-        assert refusal(TenantTree.from_file, file("tenants.json", json.dumps({"tenants": entries}))) == f"tenants.json, {fault}"
+        assert (
+            refusal(TenantTree.from_file, file("tenants.json", json.dumps({"tenants": entries})))
+            == f"tenants.json, line 1, {fault}"
+        )
         assert refusal(TenantTree.from_dict, entries) == fault
 
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            ("", "tenants.yaml: must be a mapping of field to value, found None"),
-            ("- a\n- b\n", "tenants.yaml: must be a mapping of field to value, found ['a', 'b']"),
-            ("policy: fifo\n", "tenants.yaml (tenant tree), field tenants: is required"),
-            ("tenants:\n", "tenants.yaml (tenant tree), field tenants: must be a mapping from name to details, found None"),
+            ("", "tenants.yaml, line 1: must be a mapping of field to value, found None"),
+            ("- a\n- b\n", "tenants.yaml, line 1: must be a mapping of field to value, found ['a', 'b']"),
+            ("policy: fifo\n", "tenants.yaml, line 1 (tenant tree), field tenants: is required"),
+            ("tenants:\n", "tenants.yaml, line 1 (tenant tree), field tenants: must be a mapping from name to details, found None"),
             (
                 "tenants: [{name: a}]\n",
-                "tenants.yaml (tenant tree), field tenants: must be a mapping from name to details, found [{'name': 'a'}]",
+                "tenants.yaml, line 1 (tenant tree), field tenants: must be a mapping from name to details, found [{'name': 'a'}]",
             ),
-            ("tenants: {yes: }\n", "tenants.yaml, line 1 (tenant True), field name: must be text, found True"),
             ("tenants:\n  a:\n  a:\n", "tenants.yaml, line 3: key 'a' stands twice in one mapping"),
         ],
     )
@@ -259,6 +261,11 @@ class TestFiles:
         assert refusal(TenantTree.from_file, "tenants.csv") == (
             "tenants.csv: cannot tell the format from the name; it must end in .yaml, .yml, .json"
         )
+
+    def test_names_are_text_whatever_yaml_1_1_takes_them_for(self) -> None:
+        names = ["yes", "no", "on", "null", "~", "010", "1_0", "1:30", "1.10", "2024-01-01", "0x10"]
+        tree = TenantTree.from_file(file("tenants.yaml", "tenants:\n" + "".join(f"  {name}:\n" for name in names)))
+        assert sorted(tenant.name for tenant in tree.tenants) == sorted(names)
 
     def test_names_may_be_numbers(self) -> None:
         assert [tenant.name for tenant in TenantTree.from_file(file("tenants.yaml", "tenants: {10: , 9: }\n")).tenants] == [

@@ -10,7 +10,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import Request, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import counted, emit, gang_text, number, table_text, width
+from gavel_py.cli.output import counted, emit, gang_text, number, table_text, unused_text, width
 
 __all__ = ["command"]
 
@@ -56,7 +56,8 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     if request.form == "json":
         emit(json.dumps(explanation.to_dict(), indent=2, allow_nan=False), request.out)
     else:
-        emit("\n".join(_report(explanation, policy.label, sharing=sharing, partner=partner)), request.out)
+        parts = [*_report(explanation, policy.label, sharing=sharing, partner=partner), unused_text(inputs.cluster.left_out)]
+        emit("\n".join(part for part in parts if part), request.out)
 
 
 def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: str | None) -> Iterator[str]:

@@ -58,6 +58,7 @@ class Common:
     constraint_files: tuple[Path, ...]
     renames: tuple[str, ...]
     store: Path | None
+    allow_unknown_types: bool
     round_seconds: float
     form: str | None
     out: Path | None
@@ -73,12 +74,18 @@ class Request(Common):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the files and options say, read and checked."""
+    """What the files and options say, read and checked; cluster: the part of it whose speeds are known."""
 
     jobs: gp.JobSet
     cluster: gp.Cluster
     profile: gp.Profile
     whole_gangs: bool
+
+    @property
+    def unused(self) -> dict[str, dict[str, int]]:
+        """What JSON tells of GPUs that are left out (--allow-unknown-types), nothing where there are none."""
+        gpus = {name: count for name, count in self.cluster.left_out.items() if count}
+        return {"unused_gpus": gpus} if gpus else {}
 
     def problem(self, *, sharing: bool = False, min_gain: float = 1.0) -> gp.AllocationProblem:
         """Return the allocation problem of all jobs together, at time 0; sharing, min_gain: as of `from_jobs`."""
@@ -126,6 +133,7 @@ common_options: tuple[Option, ...] = (
         help="What every policy must keep: a YAML or JSON file; may be given several times.",
     ),
     click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."),
+    click.option("--allow-unknown-types", is_flag=True, help="Leave GPUs unused whose type has no speeds, which is an error else."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
 )
 round_option: Option = click.option(
@@ -173,7 +181,8 @@ def load(request: Request) -> Inputs:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
-    return Inputs(jobs, cluster, profile, request.whole_gangs)
+    known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
+    return Inputs(jobs, known, profile, request.whole_gangs)
 
 
 def cluster_of(request: Common) -> gp.Cluster:

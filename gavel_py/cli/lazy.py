@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
+from gavel_py.errors import decimal_hint
+
 __all__ = ["LazyGroup"]
+
+
+def _in_decimal(command: click.Command) -> click.Command:
+    """Let a command, and those below it, take numbers in decimal form only: click would read 010 and 1_0 as 10."""
+    for parameter in command.params:
+        kind = parameter.type
+        if isinstance(kind, type(click.INT) | type(click.FLOAT)) and "convert" not in vars(kind):
+            parameter.type = copy.copy(kind)  # other parameters may have the same one
+            parameter.type.convert = functools.partial(_converted, kind.convert)  # type: ignore[method-assign]
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _in_decimal(below)
+    return command
+
+
+def _converted(convert: Callable[..., Any], value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    hint = decimal_hint(value) if isinstance(value, str) else ""
+    if hint:
+        raise click.BadParameter(f"{value!r} is not a decimal number{hint}", ctx, param)
+    return convert(value, param, ctx)
 
 
 class LazyGroup(click.Group):
@@ -27,5 +50,4 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in self._modules:
             return None
-        command: click.Command = importlib.import_module(f"{self._package}.{self._modules[name]}").command
-        return command
+        return _in_decimal(importlib.import_module(f"{self._package}.{self._modules[name]}").command)

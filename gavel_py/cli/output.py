@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import click
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["counted", "csv_text", "emit", "gang_text", "number", "table_text", "width"]
+__all__ = ["counted", "csv_text", "emit", "gang_text", "number", "table_text", "unused_text", "width"]
 
 LEAST_TEXT = 16
 """Columns that text gets at least, before it folds."""
@@ -121,6 +121,12 @@ def width() -> int:
 def counted(count: int, word: str) -> str:
     """Return "1 job", "2 jobs"."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def unused_text(gpus: Mapping[str, int]) -> str:
+    """Return a line on the GPUs that are left out, {accelerator type: GPUs}; nothing where there are none."""
+    told = ", ".join(f"{count} of {name}" for name, count in gpus.items() if count)
+    return f"GPUs not used, since the profile lacks their type: {told}\n" if told else ""
 
 
 def gang_text(num_gpus: float) -> str:

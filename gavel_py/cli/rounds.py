@@ -13,7 +13,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import MOST_ROUNDS, Inputs, Request, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import csv_text, emit, gang_text, table_text, width
+from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
 from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option
 
 __all__ = ["Played", "command", "delivery_text", "play", "rounds_text"]
@@ -59,13 +59,15 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
             "constraints": [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in rounds],
             "delivery": delivery.to_dict(),
+            **inputs.unused,
         }
         emit(json.dumps(document, indent=2, allow_nan=False), request.out)
     elif request.form == "csv":
         emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
         told = constraints_text([(policy.label, allocation)])
-        emit("\n".join(part for part in (rounds_text(inputs.jobs, rounds), delivery_text(delivery), told) if part), request.out)
+        parts = (rounds_text(inputs.jobs, rounds), delivery_text(delivery), told, unused_text(inputs.cluster.left_out))
+        emit("\n".join(part for part in parts if part), request.out)
 
 
 class Played(NamedTuple):

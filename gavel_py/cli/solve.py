@@ -13,7 +13,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.constraints import constraints_text
 from gavel_py.cli.inputs import MOST_ROUNDS, Inputs, Request, import_solver, load, policies_of, problem_options, warnings_shown
-from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text
+from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text
 from gavel_py.cli.rounds import Played, delivery_text, play, rounds_text
 from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option, sharing_text
 from gavel_py.cli.what_if import Change, WhatIf, changes_of, what_if_text
@@ -123,6 +123,7 @@ def _result(
     policy, allocation = solver.policy, solver.solve(problem)
     document = allocation.to_dict()
     document["seconds"] |= seconds
+    document |= inputs.unused
     if not rounds_to_play.number:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others)
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
@@ -169,7 +170,7 @@ def _report(inputs: Inputs, results: list[Result], *, sharing: bool) -> str:
     for result in results if sharing else ():
         parts.append(sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
     parts.append(_excluded_text(results[0].allocation))
-    parts.append(_summary(results[0]) if len(results) == 1 else _comparison(results))
+    parts.append((_summary(results[0]) if len(results) == 1 else _comparison(results)) + unused_text(inputs.cluster.left_out))
     parts.append(constraints_text((result.label, result.allocation) for result in results))
     parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
     return "\n".join(part for part in parts if part)

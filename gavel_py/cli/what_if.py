@@ -12,7 +12,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.output import number, table_text, width
-from gavel_py.errors import nearest
+from gavel_py.errors import decimal_hint, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,9 @@ class Change:
     def applied(self, problem: gp.AllocationProblem) -> gp.AllocationProblem:
         """Return the problem with the other numbers of GPUs; normalisers, and who fits where, stay as they are."""
         gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
-        for name, sign, count in self.parts:
+        spelled = {name.casefold(): name for name in gpus}
+        for asked, sign, count in self.parts:
+            name = asked if asked in gpus else spelled.get(asked.casefold(), asked)
             if name not in gpus:
                 raise self._fault(f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}")
             there = gpus[name]
@@ -65,8 +67,9 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
         if match is None:
             raise click.UsageError(f"--what-if {text!r} is not of the form {FORM}")
         name, sign, count = match[1], match[2], match[3]
-        if not re.fullmatch(r"[0-9]{1,9}", count):
-            raise click.UsageError(f"--what-if {text!r}: the GPUs of {name} must be a whole number of at least 0, found {count!r}")
+        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", count):
+            problem = f"must be a whole number of at least 0, found {count!r}{decimal_hint(count)}"
+            raise click.UsageError(f"--what-if {text!r}: the GPUs of {name} {problem}")
         if name in seen:
             raise click.UsageError(f"--what-if {text!r} names {name!r} twice")
         seen.add(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
+from gavel_py.ordering import same_name
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Need, Place, Row
 from gavel_py.validation import Positive, Record
@@ -67,15 +68,21 @@ class Scope:
         return mask
 
     def column(self, accelerator: str) -> int | None:
-        """Return the column of an accelerator type, None where there is none of this name."""
+        """Return the column of an accelerator type, whose name may be in another case; None where there is none of this name."""
         types = self.problem.accelerator_types
-        return types.index(accelerator) if accelerator in types else None
+        name = same_name(accelerator, types)
+        return None if name is None else types.index(name)
+
+    def columns(self, accelerators: Iterable[str]) -> Mask:
+        """Return (K,) the types of these names."""
+        named = {self.column(accelerator) for accelerator in accelerators}
+        return np.array([column in named for column in range(len(self.problem.accelerator_types))], dtype=bool)
 
     def warn(self, who: Constraint, text: str) -> None:
         """Say, once, that a constraint, or a part of it, is about nothing."""
         if text not in self._said:
             self._said.add(text)
-            warnings.warn(f"{who.text}: {text}", GavelWarning, stacklevel=2)
+            warnings.warn(f"{who.where}: {text}", GavelWarning, stacklevel=2)
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -140,6 +147,11 @@ class Constraint(Record):
     def text(self) -> str:
         """The constraint in the user's words."""
 
+    @property
+    def where(self) -> str:
+        """What messages call it: the constraint in words, after the place where it was read."""
+        return f"{self.place} ({self.text})" if self.place else self.text
+
     def faults(self, scope: Scope) -> list[Fault]:  # noqa: ARG002
         """Return what is wrong with it for this problem."""
         return []
@@ -157,12 +169,12 @@ class Constraint(Record):
         return []
 
     def _fault(self, field: str, text: str) -> Fault:
-        return Fault(self.text, field, text)
+        return Fault(self.where, field, text)
 
     def _unknown_types(self, scope: Scope, field: str, names: tuple[str, ...]) -> list[Fault]:
         types = scope.problem.accelerator_types
         text = "is not an accelerator type of this problem"
-        return [self._fault(field, f"{name!r} {text}{nearest(name, types)}") for name in names if name not in types]
+        return [self._fault(field, f"{name!r} {text}{nearest(name, types)}") for name in names if scope.column(name) is None]
 
 
 def listed(value: object) -> object:

@@ -29,31 +29,20 @@ def read_constraints(path: str | Path) -> tuple[Constraint, ...]:
 
     Raises `InputError` with all faults of the file, each with its place and field.
     """
-    readers: dict[str, Callable[[str | Path], tuple[Any, Where]]] = {".yaml": _yaml, ".yml": _yaml, ".json": _json}
-    document, where = readers[reading.suffix_of(path, readers)](path)
+    read = reading.document(path)
+    document = read.value
     if not isinstance(document, dict) or not isinstance(document.get(KEY), list):
-        raise InputError(Fault(str(path), "", f"must be a mapping with the key {KEY}, which holds a list of constraints"))
-    faults = [Fault(where(key), "", f"key {key!r} is not known; the only one is {KEY}") for key in document if key != KEY]
+        raise InputError(Fault(read.line(KEY), "", f"must be a mapping with the key {KEY}, which holds a list of constraints"))
+    faults = [Fault(read.where(key), "", f"key {key!r} is not known; the only one is {KEY}") for key in document if key != KEY]
     found: list[Constraint] = []
     for i, entry in enumerate(document[KEY]):
         try:
-            found.append(_constraint(entry, lambda *field, i=i: where(KEY, i, *field)))
+            pointer = f", {KEY}[{i}]" if read.is_json else ""
+            found.append(_constraint(entry, lambda *field, i=i, p=pointer: read.line(KEY, i, *field) + p))
         except InputError as error:
             faults += error.faults
     InputError.raise_any(faults)
     return tuple(found)
-
-
-def _yaml(path: str | Path) -> tuple[Any, Where]:
-    document, places = reading.yaml_document(path)
-    return document, lambda *place: f"{path}, line {places.get(tuple(str(part) for part in place), 1)}"
-
-
-def _json(path: str | Path) -> tuple[Any, Where]:
-    def where(*place: str | int) -> str:
-        return f"{path}, " + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place[:2]).lstrip(".")
-
-    return reading.json_document(path), where
 
 
 def _constraint(entry: Any, where: Where) -> Constraint:
@@ -71,7 +60,7 @@ def _constraint(entry: Any, where: Where) -> Constraint:
     if "soft" in fields:
         fields["penalty"] = fields.pop("soft")
     try:
-        return cls(**fields)
+        return cls(**fields).placed(where())
     except InputError as error:
         names = {fault: {"penalty": "soft"}.get(fault.field, fault.field) for fault in error.faults}
         raise InputError(*(Fault(_of(_line(where, names[f], entry), cls), names[f], f.problem) for f in error.faults)) from None

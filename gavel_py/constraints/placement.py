@@ -43,8 +43,7 @@ class Pin(Constraint):
         return self._unknown_types(scope, "accelerators", self.accelerators)
 
     def places(self, scope: Scope) -> list[Place]:
-        types = [name in self.accelerators for name in scope.problem.accelerator_types]
-        return [_at_most(self.text, scope.jobs(self.job, self), types, insists=True)]
+        return [_at_most(self.text, scope.jobs(self.job, self), scope.columns(self.accelerators), insists=True)]
 
 
 class Forbid(Constraint):
@@ -64,8 +63,7 @@ class Forbid(Constraint):
 
     def places(self, scope: Scope) -> list[Place]:
         banned = self.accelerators or scope.problem.accelerator_types
-        types = [name not in banned for name in scope.problem.accelerator_types]
-        return [_at_most(self.text, scope.jobs(self.job, self), types)]
+        return [_at_most(self.text, scope.jobs(self.job, self), ~scope.columns(banned))]
 
 
 class KeepRunning(Constraint):
@@ -119,5 +117,5 @@ class SwitchCost(Constraint):
         return f"the cost of change, {self.cost:g} per GPU"
 
 
-def _at_most(name: str, rows: NDArray[np.int64], types: list[bool], *, insists: bool = False) -> Place:
+def _at_most(name: str, rows: NDArray[np.int64], types: Mask, *, insists: bool = False) -> Place:
     return Place(lambda i: name, rows, np.tile(types, (len(rows), 1)), insists)  # noqa: ARG005

@@ -52,7 +52,7 @@ class CostBudget(_Shared):
         problem = scope.problem
         unpriced = np.isnan(problem.prices_per_hour) & (problem.capacities > 0)
         names = [problem.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
-        return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, and {self.text} needs it") for name in names]
+        return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, and {self.where} needs it") for name in names]
 
     def _limits(self, scope: Scope) -> list[Limit]:
         prices = np.nan_to_num(scope.problem.prices_per_hour)
@@ -88,8 +88,7 @@ class MaxGpus(_Shared):
             group = scope.tenant(self.tenant, self)
         elif self.job is not None:
             group = scope.mask(scope.jobs(self.job, self))
-        types = scope.problem.accelerator_types
-        counts = np.array([1.0 if self.accelerator in (None, name) else 0.0 for name in types])
+        counts = scope.columns(scope.problem.accelerator_types if self.accelerator is None else [self.accelerator]).astype(float)
         return [Limit(self.text, group, counts, self.gpus)] if group.any() else []
 
 

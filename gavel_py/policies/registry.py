@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gavel_py.constraints import given_constraints
-from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.policies.base import Policy
 from gavel_py.policies.importing import imported_policy, told
 from gavel_py.policies.installed import Offer, offers
@@ -166,11 +166,14 @@ def _checked_options(cls: type[Policy], name: str, options: dict[str, Any]) -> d
         raise UnknownNameError(*unknown)
     values, faults = {}, []
     for option, value in options.items():
+        given, text = _parts(known[option].type, value), f"must be {type_words(known[option].type)}, found {value!r}"
         try:
-            values[option] = TypeAdapter(known[option].type).validate_python(_parts(known[option].type, value))
+            values[option] = TypeAdapter(known[option].type).validate_python(given)
+            hint = _not_decimal(given, values[option])
+            faults += [Fault(f"policy {name}", f"option {option}", text + hint)] if hint else []
         except ValidationError:
-            text = f"must be {type_words(known[option].type)}, found {value!r}"
-            faults.append(Fault(f"policy {name}", f"option {option}", text))
+            hint = decimal_hint(given) if isinstance(given, str) and "number" in type_words(known[option].type) else ""
+            faults.append(Fault(f"policy {name}", f"option {option}", text + hint))
     InputError.raise_any(faults)
     return values
 
@@ -180,6 +183,13 @@ def _parts(kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is not tuple or not isinstance(value, str):
         return value
     return () if value in ("", "none") else value.split(":")
+
+
+def _not_decimal(given: Any, value: Any) -> str:
+    """What to write instead, where text was read as a number though it is in another than decimal form."""
+    if isinstance(given, list | tuple) and isinstance(value, list | tuple):
+        return next(filter(None, map(_not_decimal, given, value)), "")
+    return decimal_hint(given) if isinstance(given, str) and isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
 def type_words(kind: Any) -> str:

@@ -69,13 +69,14 @@ def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
 def _cluster_document(cluster: Cluster) -> dict[str, Any]:
     kinds = [kind.model_dump(mode="json") for kind in cluster.accelerator_types]
     nodes = [node.model_dump(mode="json") for node in cluster.nodes]
-    return {"accelerator_types": kinds, "nodes": nodes, "left_out": list(cluster.left_out)}
+    return {"accelerator_types": kinds, "nodes": nodes, "left_out": cluster.left_out}
 
 
 def _cluster_from(document: Mapping[str, Any]) -> Cluster:
     nodes = (Node(**node) for node in document["nodes"])
     cluster = Cluster(nodes, (AcceleratorType(**kind) for kind in document["accelerator_types"]))
-    cluster.left_out = tuple(document["left_out"])
+    left = document["left_out"]
+    cluster.left_out = dict(left) if isinstance(left, Mapping) else dict.fromkeys(left, 0)  # of an earlier version, without GPUs
     return cluster
 
 

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 class RoundScheduler(JobEvents, NodeEvents):
     """Turns a policy's time fractions into rounds: which job runs on which GPUs from one round to the next.
 
-    cluster: types that the profile does not know are left out, with a `GavelWarning`; policy: a name or a `Policy` object;
-    round_seconds: length of a round; mechanism: who runs, a name (`resolve_mechanism`) or a function of what is owed;
+    cluster, allow_unknown_types: what becomes of types that the profile lacks, see `Cluster.known_to`; policy: a name or a `Policy`
+    object; round_seconds: length of a round; mechanism: who runs, a name (`resolve_mechanism`) or a function of what is owed;
     restart_seconds: what a restart costs a job that does not say it itself; min_run_seconds: a gang that has started is not
     preempted before it has run so long, unless it loses its GPUs or may no longer run there; whole_gangs, sharing,
     min_gain: see `AllocationProblem.from_jobs`; by_events: rounds begin when something happens, and no time is counted in them, for

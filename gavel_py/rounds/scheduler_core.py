@@ -9,8 +9,8 @@ from typing import TypeGuard
 from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
 from gavel_py.cluster import Cluster
-from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.job_arrays import Profile, known_part
+from gavel_py.errors import Fault, InputError
+from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
@@ -50,6 +50,7 @@ class SchedulerCore(Synchronized):
         by_events: bool = False,
         solve_seconds: float = 0.0,
         time_limit_seconds: float | None = None,
+        allow_unknown_types: bool = False,
     ) -> None:
         if not (is_finite(round_seconds) and round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
@@ -57,7 +58,7 @@ class SchedulerCore(Synchronized):
         for name, value in seconds.items():
             if not (is_finite(value) and value >= 0):
                 raise InputError(fault(name, f"must be a finite number of at least 0, found {value!r}"))
-        self.cluster = known_part(cluster, profile)
+        self.cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         self._profile = profile
         self.time_limit_seconds = checked_limit("round scheduler", time_limit_seconds)
         # It keeps the basis of the last program, so that few changes take little time.
@@ -99,10 +100,8 @@ class SchedulerCore(Synchronized):
     @synchronized
     def profile(self, profile: Profile) -> None:
         unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
-        known = profile.accelerators
-        InputError.raise_any(
-            [fault("profile", f"does not know accelerator {n!r}, which the cluster has{nearest(n, known)}") for n in unknown]
-        )
+        has = f"it has {', '.join(profile.accelerators)}"
+        InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
         self._profile = profile
         self._state.turn()
 

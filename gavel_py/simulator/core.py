@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gavel_py.cluster import Cluster
-from gavel_py.job_arrays import Profile, known_part
+from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.rounds import Round, RoundScheduler
@@ -51,9 +51,10 @@ class SimulationCore:
         seed: int = 0,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
+        allow_unknown_types: bool = False,
         **scheduling: Any,
     ) -> None:
-        cluster = known_part(cluster, profile)
+        cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         chosen = resolve_policy(policy)
         check_settings(chosen, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference, measure_jobs)
         length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)

@@ -37,8 +37,9 @@ class Simulation(SimulationCore):
     trace: jobs or submissions in the order of their arrival; round_seconds: length of a round, or None for event mode: decisions
     when a job arrives or ends, or a node changes, and at no other time, for policies that give jobs all of their time or none
     (ordered ones); restart_seconds: what a job loses that starts, moves or is resumed, unless it says so itself; mechanism,
-    min_run_seconds, solve_seconds: see `RoundScheduler`; node_failures, maintenance: when nodes are down; job_failures: the
-    probability with which an attempt of a job fails, at a random point of its work, or "recorded": as often as the trace says;
+    min_run_seconds, solve_seconds, allow_unknown_types: see `RoundScheduler`; node_failures, maintenance: when nodes are down;
+    job_failures: the probability with which an attempt of a job fails, at a random point of its work, or "recorded": as often as
+    the trace says;
     checkpoint_seconds: how long a gang works from one checkpoint to the next, None: it has one when a round begins, and in event
     mode every 360 s; interference: the part of its speed that a job with a part of a GPU loses to each other one on that GPU,
     none unless said; estimates: "exact", or "recorded": policies see the steps that would fit the trace's estimate of the duration;

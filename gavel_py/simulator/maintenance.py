@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gavel_py import reading
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.simulator.events import NodeWindow
+from gavel_py.validation import number_of
 
 __all__ = ["read_maintenance"]
 
@@ -37,7 +38,7 @@ def _faults(where: str, row: Mapping[str, str]) -> list[Fault]:
     times = {name: _number(row[name]) for name in COLUMNS[1:] if name in row}
     for name, value in times.items():
         if value is None:
-            faults.append(Fault(where, name, f"must be a finite number of seconds, found {row[name]!r}"))
+            faults.append(Fault(where, name, f"must be a finite number of seconds, found {row[name]!r}{decimal_hint(row[name])}"))
     start, end = times.get("start_seconds"), times.get("end_seconds")
     if start is not None and end is not None and not start < end:
         faults.append(Fault(where, "end_seconds", f"must be after start_seconds ({start:g}), found {end:g}"))
@@ -45,8 +46,5 @@ def _faults(where: str, row: Mapping[str, str]) -> list[Fault]:
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
+    value = number_of(text)
     return value if math.isfinite(value) else None

@@ -11,6 +11,7 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
+from gavel_py.ordering import same_name
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import JobDelivery
 from gavel_py.rounds.spans import Spans
@@ -238,7 +239,8 @@ def total_steps_of(job: Job, profile: Profile) -> float:
     if job.duration_seconds is None or job.duration_accelerator is None:
         text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
         raise InputError(Fault(f"job {job.job_id!r}", "total_steps", text))
-    steps = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
+    accelerator = same_name(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
+    steps = job.duration_seconds * profile.job_throughput(job, accelerator)
     if not steps > 0:
         text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
         raise InputError(Fault(f"job {job.job_id!r}", "duration_accelerator", text))

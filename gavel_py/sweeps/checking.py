@@ -51,8 +51,8 @@ def _check_scene(cell: Cell) -> None:
     text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
     jobs = [submission.job for submission in scenario_of(cell.task.source).trace]
     check_enough(len(jobs), cell.task.settings.value.get("measure_jobs"))
-    lacking = [job.job_id for job in jobs if job.total_steps is None and job.duration_seconds is None]
-    InputError.raise_any([Fault(f"job {job_id!r}", "total_steps", text) for job_id in lacking])
+    lacking = [job for job in jobs if job.total_steps is None and job.duration_seconds is None]
+    InputError.raise_any([Fault(job.where, "total_steps", text) for job in lacking])
 
 
 def _check_policy(cell: Cell) -> None:

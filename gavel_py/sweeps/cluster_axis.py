@@ -65,7 +65,7 @@ def _cluster(asked: Asked, entry: Any) -> tuple[Cluster, str]:
         kinds = zip(entry.accelerator_names, entry.capacities.tolist(), strict=True)
         return entry, ",".join(f"{name}:{count:g}" for name, count in kinds)
     if isinstance(entry, dict):
-        counts = {str(name): tuple(count) if isinstance(count, list) else count for name, count in entry.items()}
+        counts = {name: tuple(count) if isinstance(count, list) else count for name, count in entry.items()}
         text = ",".join(f"{name}:{'/'.join(map(str, c)) if isinstance(c, tuple) else c}" for name, c in counts.items())
         return Cluster.from_counts(counts), text
     if not isinstance(entry, str):

@@ -143,7 +143,8 @@ def _places(asked: Asked, traces: Sequence[Choice], clusters: Sequence[Choice], 
                 "round_seconds": length,
                 "extrapolate": spec.extrapolate,
             }
-            source = Source(trace.part, cluster.part, profile.part, load, seed if draws else None, spec.extrapolate)
+            drawn = seed if draws else None
+            source = Source(trace.part, cluster.part, profile.part, load, drawn, spec.extrapolate, spec.allow_unknown_types)
             yield _Place(labels, content, source, length)
 
 

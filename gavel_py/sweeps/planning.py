@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gavel_py.ordering import same_name
 from gavel_py.runs import Labels
 from gavel_py.runs.cells import CellStore, GridPlace
 from gavel_py.sweeps.checking import check_cells
@@ -56,6 +57,21 @@ class SweepPlan:
 
     def __len__(self) -> int:
         return len(self._cells)
+
+    @property
+    def unused_gpus(self) -> dict[str, dict[str, int]]:
+        """{cluster: {accelerator type: GPUs}} of the GPUs that `allow_unknown_types` leaves out, for clusters that have such."""
+        sources = {str(cell.labels["cluster"]): cell.task.source for cell in self._grid.cells}
+        clusters = {label: (source.cluster.value, source.profile.value.accelerators) for label, source in sources.items()}
+        found = {
+            label: {
+                name: int(count)
+                for name, count in zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True)
+                if count and same_name(name, known) is None
+            }
+            for label, (cluster, known) in clusters.items()
+        }
+        return {label: gpus for label, gpus in found.items() if gpus}
 
     def kept(self) -> dict[str, int]:
         """Return how many of the cells the store has, by status: "done", "failed"."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
-from gavel_py.job_arrays import Profile, known_part
+from gavel_py.job_arrays import Profile
 from gavel_py.problem import AllocationProblem
 from gavel_py.sweeps.parts import Part
 from gavel_py.sweeps.trace_axis import Generator, lacks_type
@@ -30,6 +30,7 @@ class Source:
     load: float | None
     seed: int | None
     extrapolate: bool
+    allow_unknown_types: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Scenario:
 def scenario_of(source: Source) -> Scenario:
     """Return the scenario, one object for one source; raises `InputError`."""
     cluster, profile, given = source.cluster.value, source.profile.value, source.trace.value
-    cluster = known_part(cluster, profile)
+    cluster = cluster.known_to(profile, allow_unknown_types=source.allow_unknown_types)
     trace = given
     if isinstance(given, Generator):
         if not isinstance(profile, ThroughputProfile):

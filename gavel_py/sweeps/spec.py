@@ -49,6 +49,7 @@ class Spec(Record):
     throughputs: Name | None = None
     extrapolate: bool = False
     fairness: bool = False
+    allow_unknown_types: bool = False
     measure_jobs: Annotated[JobWindow | None, PlainValidator(job_window)] = None
     settings: dict[str, Any] = Field(default_factory=dict)
     results: Name | None = None
@@ -81,7 +82,7 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         document, places = reading.yaml_document(source)
         folder = Path(source).parent
         if not isinstance(document, dict):
-            raise InputError(Fault(str(source), "", "must be a mapping with the keys policies, traces and clusters"))
+            raise InputError(Fault(f"{source}, line 1", "", "must be a mapping with the keys policies, traces and clusters"))
     at_home = {key: _from_here(value, key) for key, value in changes.items()} if folder != Path() else changes
     document = {str(key): value for key, value in document.items()} | dict(at_home)
 

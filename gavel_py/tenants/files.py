@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,8 +25,8 @@ Where = Callable[[tuple[str, ...]], str]
 
 def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:
     """Return the tenants of a YAML or JSON file, and the policy among those at the top."""
-    readers: dict[str, Callable[[str | Path], tuple[Any, Where]]] = {".yaml": _yaml, ".yml": _yaml, ".json": _json}
-    return _document(str(path), *readers[reading.suffix_of(path, readers)](path))
+    read = reading.document(path)
+    return _document(read.line, read.value, lambda keys: read.where(*keys))
 
 
 def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy]:
@@ -35,26 +36,26 @@ def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy
     """
     others = (details for key, details in given.items() if key != "tenants")
     if "tenants" in given and not any(details is None or isinstance(details, Mapping) for details in others):
-        return _document("tenants", given, ".".join)
+        return _document(lambda *_: "tenants", given, ".".join)
     return tenants_of(given), "fairness"
 
 
-def _document(name: str, document: Any, where: Where) -> tuple[list[Tenant], TenantPolicy]:
-    """The tenants and the policy of a document; `name` and `where` say where faults stand."""
+def _document(place: Callable[..., str], document: Any, where: Where) -> tuple[list[Tenant], TenantPolicy]:
+    """The tenants and the policy of a document; place: of one of its keys, or of all of it; where: of a tenant."""
     entries = document.get("tenants") if isinstance(document, Mapping) else None
     with together() as attempt:
-        heads = attempt(lambda: check_records(_Document, [(name, document)]))
+        head = attempt(lambda: _head(place, document))
         tenants = attempt(lambda: tenants_of(entries if isinstance(entries, Mapping) else {}, where))
-    return tenants, heads[0].policy
+    return tenants, head.policy
 
 
-def _yaml(path: str | Path) -> tuple[Any, Where]:
-    document, lines = reading.yaml_document(path)
-    return document, lambda keys: f"{path}, line {lines.get(keys, 1)}"
-
-
-def _json(path: str | Path) -> tuple[Any, Where]:
-    return reading.json_document(path), lambda keys: f"{path}, {'.'.join(keys)}"
+def _head(place: Callable[..., str], document: Any) -> _Document:
+    if not isinstance(document, Mapping):
+        raise InputError(Fault(place(), "", f"must be a mapping of field to value, found {document!r:.60}"))
+    try:
+        return _Document(**{str(key): value for key, value in document.items()})
+    except InputError as error:
+        raise InputError(*(replace(fault, where=f"{place(fault.field)} ({fault.where})") for fault in error.faults)) from None
 
 
 def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tenant]:

@@ -76,7 +76,7 @@ def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault])
 def _gavel_rows(path: str | Path, faults: list[Fault]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the fields of each figure with its place; what cannot be read becomes a fault."""
     source = Path(path).name
-    for kind, table in _object(str(path), reading.json_document(path), faults):
+    for kind, table in _object(f"{path}, line 1", reading.json_document(path), faults):
         place = {
             "accelerator": kind.removesuffix(SPREAD),
             "placement": "spread" if kind.endswith(SPREAD) else "consolidated",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py import reading
-from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, nearest
+from gavel_py.array_checks import ArrayChecker
+from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.missing import counted, may_use
+from gavel_py.validation import is_absent, number_of
 
 __all__ = ["ThroughputMatrix"]
 
@@ -21,9 +24,9 @@ __all__ = ["ThroughputMatrix"]
 class ThroughputMatrix:
     """Steps/s of each job's whole gang on each accelerator, found by job id whatever the job type; immutable.
 
-    values: (N, K) steps/s, NaN where missing; given as an array, or as nested lists with None for missing. 0 = cannot run
-    there. `places` says where each row was found, for messages. Raises `InputError` for a wrong shape, names that stand twice
-    and values that are negative or not finite.
+    values: (N, K) steps/s, NaN where missing; given as an array, or as nested lists with None for missing, or as a masked array, or
+    as a DataFrame with job ids and accelerators as labels. 0 = cannot run there. `places` says where each row was found, for
+    messages. Raises `InputError` for a wrong shape, names that stand twice and values that are negative or not finite.
 
     >>> ThroughputMatrix("mine", ["a", "b"], ["v100", "k80"], [[4.0, 1.0], [3.0, None]])
     ThroughputMatrix('mine': 2 jobs on v100, k80)
@@ -32,19 +35,23 @@ class ThroughputMatrix:
     def __init__(
         self,
         name: str,
-        job_ids: Iterable[str],
-        accelerators: Iterable[str],
+        job_ids: Iterable[object],
+        accelerators: Iterable[object],
         values: ArrayLike,
         places: Sequence[str] | None = None,
     ) -> None:
         self.name = name
-        self.job_ids: tuple[str, ...] = tuple(str(job_id) for job_id in job_ids)
-        self.accelerators: tuple[str, ...] = tuple(accelerators)
+        self.job_ids: tuple[str, ...] = tuple("" if is_absent(job_id) else str(job_id) for job_id in job_ids)
+        self.accelerators: tuple[str, ...] = tuple("" if is_absent(each) else str(each) for each in accelerators)
         if places is None:
             places = [f"{self._where}, row {number}" for number in range(1, len(self.job_ids) + 1)]
         faults = _name_faults("job_id", zip(places, self.job_ids, strict=True))
         faults += _name_faults("accelerator", ((f"{self._where}, column {k}", a) for k, a in enumerate(self.accelerators, 1)))
-        self.values, wrong = _checked(np.asarray(values, dtype=object), places, self.accelerators, self._where)
+        check, axes = ArrayChecker(), [("job", self.job_ids), ("accelerator type", self.accelerators)]
+        values = check.in_order("values", values, axes) if isinstance(values, list | tuple) else values  # rows may be labelled
+        cells = check.in_order("values", _cells(values), axes, labelled=values)
+        InputError.raise_any(faults + [replace(fault, where=self._where) for fault in check.faults] if check.faults else [])
+        self.values, wrong = _checked(cells, places, self.accelerators, self._where)
         InputError.raise_any(faults + wrong)
         self.values.flags.writeable = False
         self._rows = {job_id: row for row, job_id in enumerate(self.job_ids)}
@@ -60,7 +67,7 @@ class ThroughputMatrix:
         """Read a matrix from CSV: a column job_id, then one column per accelerator; an empty cell is missing."""
         rows = list(reading.csv_rows(path, required=("job_id",)))
         # An empty cell is no part of its row, so only the header names all columns.
-        accelerators = [column for column in reading.csv_header(path) if column != "job_id"]
+        accelerators = [column for column in reading.csv_header(path)[1] if column != "job_id"]
         job_ids = [row.get("job_id", "") for _, row in rows]
         cells: Any = [[row.get(a) for a in accelerators] for _, row in rows]
         return cls(Path(path).stem if name is None else name, job_ids, accelerators, cells, [where for where, _ in rows])
@@ -156,19 +163,27 @@ def _checked(
         for k, cell in enumerate(row):
             value = _number(cell)
             if value is None:
-                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}"
+                hint = decimal_hint(cell) if isinstance(cell, str) else ""
+                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}{hint}"
                 faults.append(Fault(places[n], accelerators[k], problem))
             else:
                 values[n, k] = value
     return values, faults
 
 
+def _cells(values: Any) -> NDArray[np.object_]:
+    """The values as objects, None where one is masked, or NaN in a DataFrame, which cannot say otherwise that it is missing."""
+    cells = np.asarray(values, dtype=object)
+    if isinstance(values, np.ma.MaskedArray):
+        cells[np.ma.getmaskarray(values)] = None
+    elif hasattr(values, "columns"):
+        cells = np.array([None if is_absent(cell) else cell for cell in cells.flat], dtype=object).reshape(cells.shape)
+    return cells
+
+
 def _number(cell: object) -> float | None:
     """The throughput in a cell, NaN when it is empty, None when it holds something else."""
-    if cell is None:
+    if is_absent(cell) and not isinstance(cell, float):
         return math.nan
-    try:
-        value = float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return None
+    value = number_of(cell)
     return value if 0 <= value < math.inf else None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py import reading
+from gavel_py.array_checks import labels_of
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import builtin, formats
@@ -231,16 +232,19 @@ class ThroughputProfile:
         cls,
         source: str | Path | ArrayLike,
         *,
-        job_ids: Iterable[str] | None = None,
-        accelerators: Iterable[str] | None = None,
+        job_ids: Iterable[object] | None = None,
+        accelerators: Iterable[object] | None = None,
         name: str | None = None,
     ) -> ThroughputMatrix:
         """Return throughputs known job by job, from a CSV file (job_id, then a column per accelerator) or an (N, K) array.
 
-        An array needs `job_ids` (N) and `accelerators` (K). An empty cell (None) is missing, 0 = cannot run there.
+        An array needs `job_ids` (N) and `accelerators` (K), which a DataFrame has as labels of its rows and columns. An empty cell
+        (None) is missing, 0 = cannot run there.
         """
         if isinstance(source, str | Path):
             return ThroughputMatrix.from_csv(source, name)
+        job_ids = labels_of(source) if job_ids is None else job_ids
+        accelerators = labels_of(source, 1) if accelerators is None else accelerators
         if job_ids is None or accelerators is None:
             raise InputError("an array of throughputs needs job_ids, one per row, and accelerators, one per column")
         return ThroughputMatrix(name or "matrix", job_ids, accelerators, source)

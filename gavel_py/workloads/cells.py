@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, decimal_hint
+from gavel_py.validation import number_of
 
 __all__ = ["amount", "contradicts", "count", "is_missing", "moment", "required_moment", "run_between", "whole_or_part"]
 
@@ -31,12 +32,9 @@ def amount(row: Mapping[str, object], field: str, default: float | None = None) 
         if default is not None:
             return default
         raise InputError(Fault("", field, "is missing; a number is needed"))
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, bool) or not 0 <= number < math.inf:
-        raise InputError(Fault("", field, f"must be a finite number, at least 0, found {value!r}"))
+    number = number_of(value)
+    if not 0 <= number < math.inf:
+        raise InputError(Fault("", field, f"must be a finite number, at least 0, found {value!r}{decimal_hint(str(value))}"))
     return number
 
 

@@ -105,4 +105,4 @@ class Entry:
 
     def job(self, fields: Mapping[str, Any], **recorded: Any) -> None:
         """Keep the job of these fields, with what was recorded of it."""
-        self.intake.take(self.where, Submission(Job(**fields), **recorded))
+        self.intake.take(self.where, Submission(Job(**fields).placed(self.where), **recorded))

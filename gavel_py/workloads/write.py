@@ -69,7 +69,7 @@ def _recorded_defaults() -> dict[str, Any]:
 
 
 def _values(submission: Submission) -> dict[str, Any]:
-    values = dict(submission.job.__dict__)
+    values = {name: getattr(submission.job, name) for name in Job.model_fields}
     for name in RECORDED_FIELDS:
         values[RECORDED + name] = getattr(submission, name)
     return values

@@ -245,7 +245,7 @@ def test_what_a_trace_lacks_is_said_before_it_starts(gavel: Gavel, tmp_path: Pat
     (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus,total_steps\na,LM (batch size 10),1,\nb,LM (batch size 10),3,9\n")
     outcome = gavel("jobs.csv", "-c", "v100:4")
     assert outcome.code == 2
-    assert "Error: jobs.csv (job 'a'), field total_steps: is unknown, and so is when the job ends" in outcome.err
+    assert "Error: jobs.csv, line 2 (job 'a'), field total_steps: is unknown, and so is when the job ends" in outcome.err
     assert "has no throughput of 'LM (batch size 10)' on 3 x v100" in outcome.err
 
 

@@ -46,7 +46,7 @@ def told(tmp_path: Path, text: str) -> str:
         (("generate: {jobs: 3}", "generate: {jobs: 0}"), "sweep.yaml, line 4, generate, field jobs: must be at least 1, found 0"),
         (("generate: {jobs: 3}", "file: absent.csv"), "sweep.yaml, line 4, absent.csv: cannot be read: No such file"),
         (("generate: {jobs: 3}", "name: x"), "sweep.yaml, line 4, field traces: must have either file or generate"),
-        (('["v100:4"]', '["v10:4"]'), "field accelerator 'v10': is not in profile 'gavel-osdi20'; did you mean 'v100'?"),
+        (('["v100:4"]', '["v10:4"]'), "field accelerator 'v10': is not in profile 'gavel-osdi20', which has k80, p100, v100"),
         (('["v100:4"]', "[{v100: -1}]"), "accelerator type 'v100', field GPUs: must be a whole number of at least 0, found -1"),
         (('["v100:4"]', "[absent.yaml]"), "line 5, absent.yaml: cannot be read: No such file"),
         (('["v100:4"]', '["v100:4"]\nloads: [0]'), "sweep.yaml, line 6, field loads.0: must be greater than 0, found 0"),
@@ -71,7 +71,7 @@ def told(tmp_path: Path, text: str) -> str:
         ),
         (("mode: simulate", "measure_jobs: 1:2"), "sweep.yaml, line 1, field measure_jobs: must be two whole numbers"),
         (("mode: simulate", "measure_jobs: [1, 4]"), "field measure_jobs: must end within the trace, which has 3 jobs, found 1:4"),
-        ((WHOLE, "[1]"), "sweep.yaml: must be a mapping with the keys policies, traces and clusters"),
+        ((WHOLE, "[1]"), "sweep.yaml, line 1: must be a mapping with the keys policies, traces and clusters"),
         ((WHOLE, "a: [\n"), "is not valid YAML"),
     ],
 )

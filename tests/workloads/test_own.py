@@ -76,8 +76,8 @@ def test_columns_that_say_nothing_are_left_out() -> None:
 def test_an_unknown_column_is_an_error() -> None:
     name = file("jobs.csv", "job_id,recorded_run_secs\na,60\n")
     assert refusal(read_trace, name, "csv") == (
-        "jobs.csv: column 'recorded_run_secs' is not known; did you mean 'recorded_run_seconds' or 'recorded_wait_seconds' or "
-        "'recorded_cancelled_seconds'?"
+        "jobs.csv, line 1: column 'recorded_run_secs' is not known; did you mean 'recorded_run_seconds' or 'recorded_wait_seconds' "
+        "or 'recorded_cancelled_seconds'?"
     )
 
 

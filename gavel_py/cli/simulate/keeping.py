@@ -146,8 +146,8 @@ def _played_document(played: Played) -> dict[str, Any]:
 
 def _every(text: str) -> tuple[float | None, int | None]:
     """Return the seconds, or the rounds, that a text such as 10min or 500rounds stands for."""
-    rounds = re.fullmatch(r"\s*(\d+)\s*rounds?\s*", text)
-    if rounds is not None and int(rounds[1]) > 0:
+    rounds = re.fullmatch(r"\s*([1-9][0-9]*)\s*rounds?\s*", text)
+    if rounds is not None:
         return None, int(rounds[1])
     seconds = seconds_of(text)
     if seconds is None or seconds < 0:

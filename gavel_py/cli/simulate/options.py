@@ -13,6 +13,7 @@ from gavel_py.cli.inputs import Common, Option, bundled, common_options, output_
 from gavel_py.cli.sharing import min_gain_option, sharing_option
 from gavel_py.cli.simulate.times import time_option
 from gavel_py.cli.trace.files import format_option, strict_option
+from gavel_py.errors import decimal_hint
 
 __all__ = ["Request", "measure_option", "simulation_options"]
 
@@ -59,7 +60,7 @@ class Request(Common):
 
 def _window(text: str) -> tuple[int, int] | None:
     """Return the window of jobs that a text such as 4000:5000 stands for."""
-    parts = re.fullmatch(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,9})\s*", text)
+    parts = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*:\s*(0|[1-9][0-9]{0,8})\s*", text)
     if parts is None or int(parts[1]) >= int(parts[2]):
         form = "is not of the form FIRST:END, with FIRST before END, as in 4000:5000 for the jobs 4,000 to 4,999 by arrival"
         raise click.BadParameter(f"{text!r} {form}")
@@ -79,11 +80,12 @@ def _job_failures(text: str) -> float | str:
     if text == RECORDED:
         return RECORDED
     try:
-        part = float(text)
+        part = -1.0 if decimal_hint(text) else float(text)
     except ValueError:
         part = -1.0
     if not 0 <= part < 1:
-        raise click.BadParameter(f"{text!r} is neither a probability of at least 0 and below 1 nor {RECORDED!r}")
+        problem = f"is neither a probability of at least 0 and below 1 nor {RECORDED!r}{decimal_hint(text)}"
+        raise click.BadParameter(f"{text!r} {problem}")
     return part
 
 

@@ -38,9 +38,12 @@ def load(request: Request) -> Scenario:
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
         windows = attempt(lambda: maintenance_of(request.maintenance))
+    # What a simulation has left out when it began is no error when it goes on.
+    allowed = request.allow_unknown_types or request.continue_from is not None
+    cluster = cluster.known_to(profile, allow_unknown_types=allowed)
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
-        attempt(partial(_check_ends, trace, request))
+        attempt(partial(_check_ends, trace))
         attempt(lambda: _check_jobs(trace, cluster, profile, request))
     _warn(trace, request)
     return Scenario(trace, cluster, profile, failures, windows)
@@ -52,10 +55,9 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
         if request.extrapolate:
             raise click.UsageError("--extrapolate estimates by job type, and --throughputs gives speeds by job; leave out one")
         return trace, profile
-    names = [name for name in cluster.accelerator_names if name in profile.accelerators]
     if any(_lacks_type(submission.job) for submission in trace):
-        known = names or None
-        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=known, extrapolate=request.extrapolate)
+        names = cluster.accelerator_names
+        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=request.extrapolate)
     if request.extrapolate:
         profile = gp.extend_profile(profile, {submission.job.num_gpus for submission in trace})
     return trace, profile
@@ -69,11 +71,10 @@ def _lacks_end(job: gp.Job) -> bool:
     return job.total_steps is None and job.duration_seconds is None
 
 
-def _check_ends(trace: gp.Trace, request: Request) -> None:
+def _check_ends(trace: gp.Trace) -> None:
     """Raise for jobs without an end, which would end a simulation half-way, as throughputs do that are missing."""
     text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
-    lacking = [submission.job.job_id for submission in trace if _lacks_end(submission.job)]
-    InputError.raise_any([Fault(f"{request.trace_file} (job {job_id!r})", "total_steps", text) for job_id in lacking])
+    InputError.raise_any([Fault(each.job.where, "total_steps", text) for each in trace if _lacks_end(each.job)])
 
 
 def _check_jobs(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gavel_py as gp
-from gavel_py.cli.output import csv_text, gang_text, number, table_text, width
+from gavel_py.cli.output import csv_text, gang_text, number, table_text, unused_text, width
 from gavel_py.cli.simulate.metrics import metrics_of
 from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.simulate.played import Played, reasons
@@ -26,7 +26,7 @@ def text_of(scenario: Scenario, all_played: Sequence[Played], not_played: Sequen
     """Return the tables, and what has to be said besides."""
     parts = [report_text(scenario.trace.report) + "\n"]
     if all_played:
-        parts += [_summary(all_played), *_gangs(all_played)]
+        parts += [_summary(all_played) + unused_text(scenario.cluster.left_out), *_gangs(all_played)]
     return "\n".join([*parts, *_notes(all_played, not_played)])
 
 
@@ -91,6 +91,8 @@ def json_of(request: Request, scenario: Scenario, all_played: Sequence[Played], 
         "complete": not not_played and all(played.complete for played in all_played),
         "policies": [played.to_dict() for played in all_played],
     }
+    if unused := {name: count for name, count in scenario.cluster.left_out.items() if count}:
+        document["unused_gpus"] = unused
     return json.dumps(document, indent=2, allow_nan=False)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import click
 
+from gavel_py.errors import decimal_hint
+
 __all__ = ["seconds_of", "time_option", "time_text", "unit_of"]
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -22,8 +24,8 @@ def seconds_of(text: str) -> float | None:
     >>> seconds_of("90"), seconds_of("1.5h"), seconds_of("tomorrow")
     (90.0, 5400.0, None)
     """
-    parts = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([a-z]*)\s*", text.lower())
-    if parts is None or parts[2] not in UNITS:
+    parts = re.fullmatch(r"\s*([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    if parts is None or parts[2] not in UNITS or decimal_hint(parts[1]):
         return None
     try:
         seconds = float(parts[1]) * UNITS[parts[2]]

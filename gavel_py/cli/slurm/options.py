@@ -13,6 +13,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import Common, Option, assignments, bundled, import_solver, policies_of, profile_of
 from gavel_py.cli.slurm.rules import rules_in
+from gavel_py.errors import decimal_hint
 
 __all__ = ["Request", "driver_of", "plan_options", "state_directory"]
 
@@ -171,6 +172,7 @@ def _common(request: Request) -> Common:
         constraint_files=request.constraint_files,
         renames=(),
         store=request.store,
+        allow_unknown_types=True,  # what there is in Slurm is not for its user to say
         round_seconds=request.round_seconds,
         form=None,
         out=None,
@@ -178,7 +180,8 @@ def _common(request: Request) -> Common:
 
 
 def _price(name: str, text: str) -> float:
+    hint = decimal_hint(text)
     try:
-        return float(text)
+        return float("" if hint else text)
     except ValueError:
-        raise click.UsageError(f"--price {name}={text!r} is not a number") from None
+        raise click.UsageError(f"--price {name}={text!r} is not a number{hint}") from None

@@ -34,6 +34,7 @@ class Request:
     profile: str | None
     fairness: bool | None
     measure_jobs: tuple[int, int] | None
+    allow_unknown_types: bool
     results: str | None
     engine: Literal["local", "dask"]
     scheduler: str | None
@@ -46,7 +47,7 @@ class Request:
 
 def _seeds(text: str) -> range:
     """Return the seeds of a text such as 3 or 0-4."""
-    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", text)
+    found = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*(?:-\s*(0|[1-9][0-9]{0,8})\s*)?", text)
     seeds = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
     if not 0 < len(seeds) <= MOST_SEEDS:
         raise click.BadParameter(f"{text!r} is neither a seed nor a range of them, as in 0-4")
@@ -67,6 +68,7 @@ OPTIONS: tuple[Option, ...] = (
     click.option("--profile", metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20]."),
     click.option("--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."),
     measure_option,
+    click.option("--allow-unknown-types", is_flag=True, help="Leave GPUs unused whose type has no speeds, which is an error else."),
     click.option("--results", metavar="FILE", help="The SQLite file where cells are stored, and gone on from."),
     click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True, help="Who plays the cells."),
     click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that is there [begin one on this computer]."),
@@ -95,4 +97,5 @@ def changes_of(request: Request) -> dict[str, Any]:
         "round_seconds": list(request.round_seconds),
     }
     single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "measure_jobs", "results")}
+    single["allow_unknown_types"] = request.allow_unknown_types or None
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}

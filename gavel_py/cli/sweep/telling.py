@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import gavel_py as gp
-from gavel_py.cli.output import counted, number, table_text, width
+from gavel_py.cli.output import counted, number, table_text, unused_text, width
 from gavel_py.cli.simulate.times import time_text, unit_of
 
 __all__ = ["ended_text", "grid_text"]
@@ -51,7 +51,11 @@ def grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) ->
         on = counted(estimate.workers, "process") if estimate.workers == 1 else f"{estimate.workers} processes"
         lines.append(f"estimate: {time_text(estimate.seconds)} on {on}, {time_text(estimate.cell_seconds)} one after the other")
     lines.append(f"basis: {estimate.basis}")
-    return "".join(textwrap.fill(line, width(), subsequent_indent="    ") + "\n" for line in lines if line)
+    return "".join(textwrap.fill(line, width(), subsequent_indent="    ") + "\n" for line in lines if line) + _unused(plan)
+
+
+def _unused(plan: gp.SweepPlan) -> str:
+    return "".join(f"cluster {label}: {unused_text(gpus)}" for label, gpus in plan.unused_gpus.items())
 
 
 def _axis(words: str, labels: Sequence[str | float | None]) -> str:
@@ -69,7 +73,7 @@ def ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     if len(failed) > MOST_ERRORS:
         lines.append(f"... and {len(failed) - MOST_ERRORS:,} cells more; the column error of --export has all")
     text = "".join(textwrap.fill(line, width(), subsequent_indent="    ") + "\n" for line in lines)
-    return (_means(plan, done) if done else "") + text
+    return (_means(plan, done) if done else "") + _unused(plan) + text
 
 
 def _who(row: Row) -> str:

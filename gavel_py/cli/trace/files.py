@@ -45,6 +45,8 @@ def read(file: Path, format_name: str | None = None, strict: bool = False) -> gp
             trace = gp.read_trace(kept, format_name, strict=strict)
         except gp.InputError as error:
             raise type(error)(*_named(error.faults, kept)) from None
+    for submission in trace:
+        submission.job.placed(submission.job.place.replace(str(kept), "standard input"))
     report = trace.report
     return gp.Trace(trace, dataclasses.replace(report, source="standard input", faults=tuple(_named(report.faults, kept))))
 

@@ -8,6 +8,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.trace.files import FILE, find_profile, out_option, read, tell, write
+from gavel_py.errors import decimal_hint
 
 __all__ = ["command"]
 
@@ -65,7 +66,7 @@ def command(
 def _gangs(text: str) -> dict[float, float]:
     try:
         pairs = [part.split(":") for part in text.split(",")]
-        return {float(size): float(weight) for size, weight in pairs}
+        return {_number(size): _number(weight) for size, weight in pairs}
     except ValueError:
         raise click.UsageError(f"--gangs {text!r} is not of the form GPUS:PART,..., as in 1:0.7,2:0.3") from None
 
@@ -85,4 +86,10 @@ def _durations(text: str) -> gp.LogUniform | gp.Empirical:
 def _piece(text: str) -> tuple[float, float, float]:
     weight, bounds = text.split(":")
     shortest, longest = bounds.split("-")
-    return float(weight), float(shortest), float(longest)
+    return _number(weight), _number(shortest), _number(longest)
+
+
+def _number(text: str) -> float:
+    if hint := decimal_hint(text):
+        raise click.UsageError(f"{text!r} is not a decimal number{hint}")
+    return float(text)

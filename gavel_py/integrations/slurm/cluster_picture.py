@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gavel_py.cluster import AcceleratorType, Cluster, Node
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.ordering import same_name
 from gavel_py.rounds import NodeState
 
 __all__ = ["Parts", "closed_nodes", "cluster_of", "cpus_used_by", "state_of", "used_by"]
@@ -24,15 +25,20 @@ UNNAMED = "gpu"
 
 @dataclass(frozen=True)
 class Parts:
-    """cluster: the nodes with GPUs; slurm_names: {accelerator: names of its GPU types in Slurm}; left_out: nodes, and why."""
+    """cluster: the nodes with GPUs; slurm_names: {accelerator: names of its GPU types in Slurm}; left_out: which nodes are left
+    out and why, and what else is to be said of them.
+    """
 
     cluster: Cluster
     slurm_names: Mapping[str, frozenset[str]]
     left_out: tuple[str, ...]
 
 
-def cluster_of(nodes: Iterable[SlurmNode], settings: SlurmSettings) -> Parts:
-    """Return the cluster that the managed partition is. Raises `InputError` where the partition has no GPUs."""
+def cluster_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str]) -> Parts:
+    """Return the cluster that the managed partition is. known: accelerators of the profile, whose spelling counts.
+
+    Raises `InputError` where the partition has no GPUs.
+    """
     kept: list[Node] = []
     left_out: list[str] = []
     names: dict[str, set[str]] = {}
@@ -45,14 +51,21 @@ def cluster_of(nodes: Iterable[SlurmNode], settings: SlurmSettings) -> Parts:
             left_out.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is left out")
             continue
         ((kind, gpus),) = node.gpus.items()
-        accelerator = settings.accelerators.get(kind or UNNAMED, kind or UNNAMED)
+        called = settings.accelerators.get(kind or UNNAMED, kind or UNNAMED)
+        accelerator = same_name(called, known) or called
         names.setdefault(accelerator, set()).add(kind)
         memory = node.memory_mb / 1024 or None
         kept.append(Node(name=node.name, accelerator=accelerator, num_gpus=gpus, cpus=node.cpus or None, memory_gb=memory))
     if not kept:
         raise InputError(Fault("slurm", "partition", _without_gpus(settings.partition, everywhere)))
+    text = "is taken for {!r} of the profile: they differ in case only"
+    left_out += [f"GPU type {k!r} {text.format(n)}" for n, found in names.items() for k in sorted(found) if _differ_in_case(k, n)]
     kinds = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
     return Parts(Cluster(kept, kinds), {name: frozenset(kinds) for name, kinds in names.items()}, tuple(left_out))
+
+
+def _differ_in_case(one: str, other: str) -> bool:
+    return one != other and one.casefold() == other.casefold()
 
 
 def _without_gpus(partition: str, partitions: set[str]) -> str:

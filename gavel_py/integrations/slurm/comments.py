@@ -6,7 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from gavel_py.errors import decimal_hint
 from gavel_py.integrations.slurm.values import printable
+from gavel_py.validation import number_of
 
 __all__ = ["HOLD", "Said", "said_in"]
 
@@ -45,10 +47,7 @@ def said_in(comment: str) -> Said:
 def _steps(text: str) -> tuple[float | None, str]:
     if not text:
         return None, ""
-    try:
-        steps = float(text)
-    except ValueError:
-        steps = math.nan
+    steps = number_of(text)
     if math.isfinite(steps) and steps > 0:
         return steps, ""
-    return None, f"steps={printable(text)} is not a number greater than 0"
+    return None, f"steps={printable(text)} is not a number greater than 0{decimal_hint(text)}"

@@ -140,7 +140,7 @@ class Decider:
 
     def picture(self, snapshot: Snapshot) -> Picture:
         """Bring the scheduler up to a reading, and return what is seen. Raises `InputError`."""
-        parts = self._known_parts(cluster_of(snapshot.nodes.values(), self._settings))
+        parts = self._known_parts(cluster_of(snapshot.nodes.values(), self._settings, self._profile.accelerators))
         state = self._state_for(parts)
         types = {node.name: node.accelerator for node in parts.cluster.nodes}
         self.watcher = Watcher(state, self._progress, types, self._log)
@@ -185,13 +185,13 @@ class Decider:
         state.unplanned = left
 
     def _known_parts(self, parts: Parts) -> Parts:
-        """Only the types whose speeds are known can be planned."""
-        known = set(self._profile.accelerators)
+        """Only the types whose speeds are known can be planned; that none is known is an error before the first round only."""
+        known = self._profile.accelerators
         names = parts.cluster.accelerator_names
         unknown = [name for name in names if name not in known]
-        where = f"profile {self._profile.name}"
-        texts = [f"does not know GPU type {name!r}{nearest(name, sorted(known))}" for name in unknown]
-        if len(unknown) == len(names):
+        where, has = f"profile {self._profile.name}", f"it has {', '.join(known)}"
+        texts = [f"does not know GPU type {name!r}; {has}" for name in unknown]
+        if len(unknown) == len(names) and self.state is None:
             hint = "; name it as in the profile with --map-accelerator OLD=NEW"
             raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
         left = tuple(f"{where} {text}; its nodes are left out" for text in texts)
@@ -201,9 +201,12 @@ class Decider:
     def _state_for(self, parts: Parts) -> DriverState:
         if self.state is None:
             self.state = self._loaded() or self._new(parts)
-        shapes = [{n.name: (n.accelerator, n.num_gpus) for n in c.nodes} for c in (self.state.scheduler.cluster, parts.cluster)]
+        cluster = self.state.scheduler.cluster
+        shapes = [{n.name: (n.accelerator, n.num_gpus) for n in c.nodes} for c in (cluster, parts.cluster)]
         if not shapes[1].items() <= shapes[0].items():
-            self.state = self._renewed(self.state, parts)
+            self.state = self._renewed(self.state, parts, "nodes have come, or have other GPUs than before")
+        elif not set(cluster.accelerator_names) <= set(self.state.speeds.profile.accelerators):
+            self.state = self._renewed(self.state, parts, "the profile does not know GPU types any more that it knew")
         return self.state
 
     def _loaded(self) -> DriverState | None:
@@ -214,7 +217,9 @@ class Decider:
             setattr(state.scheduler, name, value)
         speeds = Speeds(self._profile, state.speeds.measured, state.speeds.sizes)
         if speeds.base.rows != state.speeds.base.rows:
-            state.speeds, state.scheduler.profile = speeds, speeds.profile
+            state.speeds = speeds
+            if set(state.scheduler.cluster.accelerator_names) <= set(speeds.profile.accelerators):
+                state.scheduler.profile = speeds.profile
         return state
 
     def _new(self, parts: Parts) -> DriverState:
@@ -224,9 +229,9 @@ class Decider:
     def _scheduler(self, parts: Parts, speeds: Speeds) -> RoundScheduler:
         return RoundScheduler(parts.cluster, speeds.profile, self._policy, **self._options)  # type: ignore[arg-type]
 
-    def _renewed(self, state: DriverState, parts: Parts) -> DriverState:
+    def _renewed(self, state: DriverState, parts: Parts, why: str) -> DriverState:
         """There are other nodes than before: begin anew with them, and let all jobs come again. What was owed is lost."""
-        self._log("cluster", nodes=len(parts.cluster.nodes), why="nodes have come, or have other GPUs than before")
+        self._log("cluster", nodes=len(parts.cluster.nodes), why=why)
         aside = {**state.aside, **state.tracked}
         return replace(state, scheduler=self._scheduler(parts, state.speeds), tracked={}, aside=aside, gone=[])
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gavel_py import reading
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.integrations.slurm.hostlists import is_node_name
+from gavel_py.validation import number_of
 
 __all__ = ["OnExit", "SlurmSettings", "TypeRule"]
 
@@ -38,21 +39,13 @@ class TypeRule:
         for where, row in reading.csv_rows(path, required=("name", "job_type")):
             faults += [Fault(where, name, "is required") for name in ("name", "job_type") if name not in row]
             faults += [Fault(where, name, f"is not known{nearest(name, COLUMNS)}") for name in row if name not in COLUMNS]
-            steps = _steps(row.get("total_steps"))
+            steps = number_of(row["total_steps"]) if "total_steps" in row else None
             if steps is not None and not 0 < steps < math.inf:
-                text = f"must be a number greater than 0, found {row['total_steps']!r}"
+                text = f"must be a number greater than 0, found {row['total_steps']!r}{decimal_hint(row['total_steps'])}"
                 faults.append(Fault(where, "total_steps", text))
             rules.append(cls(row.get("name", ""), row.get("job_type", ""), steps))
         InputError.raise_any(faults)
         return tuple(rules)
-
-
-def _steps(cell: str | None) -> float | None:
-    """The number in a cell, NaN if it is none."""
-    try:
-        return None if cell is None else float(cell)
-    except ValueError:
-        return math.nan
 
 
 @dataclass(frozen=True)

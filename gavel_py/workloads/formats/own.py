@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gavel_py import reading
-from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.jobs import RECORDED, Job
+from gavel_py.errors import Fault, InputError, decimal_hint, nearest
+from gavel_py.jobs import RECORDED, Job, json_rows
+from gavel_py.validation import is_absent, number_of
 from gavel_py.workloads.cells import amount, count
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
@@ -24,18 +26,14 @@ TEXTS = {"status", "accelerator"}
 
 
 def _read_csv(path: Path, intake: Intake) -> None:
-    header = reading.csv_header(path)
-    InputError.raise_any([Fault(str(path), "", f"column {n!r} is not known{nearest(n, KNOWN)}") for n in header if n not in KNOWN])
+    where, header = reading.csv_header(path)
+    InputError.raise_any([Fault(where, "", f"column {n!r} is not known{nearest(n, KNOWN)}") for n in header if n not in KNOWN])
     rows = table_rows(path, intake, required=("job_id",))
     take_rows(((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows), intake)
 
 
 def _read_json(path: Path, intake: Intake) -> None:
-    document = reading.json_document(path)
-    rows = document.get("jobs") if isinstance(document, dict) else document
-    if not isinstance(rows, list):
-        raise InputError(Fault(str(path), "", 'must be a list of jobs, or an object with the list under "jobs"'))
-    take_rows(((f"{path}, entry {number}", row) for number, row in enumerate(rows, 1)), intake)
+    take_rows(json_rows(path), intake)
 
 
 def _read_json_lines(path: Path, intake: Intake) -> None:
@@ -73,7 +71,7 @@ def _numbers(recorded: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in recorded.items():
         field = RECORDED + name
         if name in TEXTS:
-            values[name] = str(value)
+            values[name] = "" if is_absent(value) else str(value)
         elif name == "failed_attempts":
             values[name] = count({field: value}, field)
         else:
@@ -83,10 +81,10 @@ def _numbers(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 def _number(field: str, value: Any) -> float:
     """A clock may start before the first job, so a moment may be negative."""
-    try:
-        return -amount({field: -float(value)}, field) if float(value) < 0 else amount({field: value}, field)
-    except (TypeError, ValueError):
-        raise InputError(Fault("", field, f"must be a finite number, found {value!r}")) from None
+    number = number_of(value)
+    if not math.isfinite(number):
+        raise InputError(Fault("", field, f"must be a finite number, found {value!r}{decimal_hint(str(value))}"))
+    return number
 
 
 def _is_csv(head: Head) -> bool:

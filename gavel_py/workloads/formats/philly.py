@@ -31,7 +31,7 @@ def _read(path: Path, intake: Intake) -> None:
     memory = _memory_of_machines(log.parent / MACHINES, intake)
     document = reading.json_document(log)
     if not isinstance(document, list):
-        raise InputError(Fault(str(log), "", "must be a list of jobs"))
+        raise InputError(Fault(f"{log}, line 1", "", "must be a list of jobs"))
     for number, job in enumerate(document, 1):
         with intake.entry(f"{log}, entry {number}") as entry:
             fields, recorded = _job(job, memory, intake)

@@ -11,8 +11,8 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.records import Phase
-from tests.integrations.slurm.fake_slurm import FakeSlurm, no_answer
-from tests.integrations.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
+from tests.integrations.slurm.fake_slurm import FakeClock, FakeSlurm, no_answer
+from tests.integrations.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events, profile
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
 
@@ -376,3 +376,41 @@ def test_the_state_of_another_partition_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(gp.InputError, match="is of partition 'gpu', not 'free'"):
         other.plan()
+
+
+class TestTypesThatTheProfileLacks:
+    def test_names_in_another_case_are_matched_and_noted(self, tmp_path: Path) -> None:
+        slurm = FakeSlurm(FakeClock(), {"v100-0": ("V100", 4), "k80-0": ("k80", 4)})
+        slurm.submit(1, per_job="gpu:V100:4", comment=BERT)
+        with driver(slurm, tmp_path) as driven:
+            decided, applied = driven.round()
+        assert applied.started == ["1"]
+        assert decided.picture.state.scheduler.cluster.accelerator_names == ("k80", "v100")
+        assert decided.picture.notes == ("GPU type 'V100' is taken for 'v100' of the profile: they differ in case only",)
+
+    def test_none_known_is_an_error_before_the_first_round_only(self, tmp_path: Path) -> None:
+        strange = FakeSlurm(FakeClock(), {"a": ("v10", 4)})
+        with driver(strange, tmp_path / "a") as driven, pytest.raises(gp.UnknownNameError) as error:
+            driven.round()
+        told = "profile small: does not know GPU type 'v10'; it has v100, k80; "
+        assert str(error.value) == told + "name it as in the profile with --map-accelerator OLD=NEW"
+        slurm = cluster_with(1, 4)
+        with driver(slurm, tmp_path / "b") as driven:
+            driven.round()
+            slurm.nodes = dict.fromkeys(slurm.nodes, ("h100", 4))
+            slurm.clock.seconds += 100
+            decided, _ = driven.round()
+        assert len(decided.picture.notes) == 1
+        assert "does not know GPU type 'h100'; it has v100, k80; its nodes are left out" in decided.picture.notes[0]
+
+    def test_a_state_whose_types_the_profile_has_lost_is_begun_anew(self, tmp_path: Path) -> None:
+        slurm = cluster_with(2, 4)
+        with driver(slurm, tmp_path) as driven:
+            driven.round()
+        fewer = gp.ThroughputProfile("small", [each for each in profile().measurements if each.accelerator == "v100"])
+        settings = gp.SlurmSettings("gpu")
+        slurm.clock.seconds += 100
+        with gp.SlurmDriver(settings, fewer, directory=tmp_path, commands=slurm, clock=slurm.clock, round_seconds=100.0) as driven:
+            decided, _ = driven.round()
+        assert decided.picture.state.scheduler.cluster.accelerator_names == ("v100",)
+        assert "GPU types" in events(tmp_path, "cluster")[-1]["why"]
