@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import figure_published as published
-from figure_policies import InteriorFairness, RandomTypeFifo, ShuffledPriority, SpreadFairness, all_on_v100
+from figure_policies import InteriorFairness, RandomTypeFifo, ShuffledPriority, all_on_v100
 from figure_traces import generated_jobs, published_jobs
 
 import gavel_py as gp
@@ -94,18 +94,19 @@ def _priority() -> str:
     return "priority"
 
 
-FAIR, MAKESPAN, AGNOSTIC_FIFO = _named("max_min_fairness"), _named("min_makespan"), _named("fifo", agnostic=True)
+FAIR, AGNOSTIC = _named("max_min_fairness"), _named("max_min_fairness", agnostic=True)
+MAKESPAN, AGNOSTIC_FIFO = _named("min_makespan"), _named("fifo", agnostic=True)
 PUBLISHED_ROWS = {"whole_gangs": False}
 
 FAIRNESS = (
     Curve("aware", "aware", FAIR),
-    Curve("agnostic", "agnostic", SpreadFairness, settings=PUBLISHED_ROWS),
+    Curve("agnostic", "agnostic", AGNOSTIC),
 )
 SHARING = Curve("sharing", "aware, with sharing", FAIR, settings={"sharing": True})
 FAIRNESS_VARIANTS = (
     Curve("aware-interior", "aware, any optimum", InteriorFairness, settings=PUBLISHED_ROWS),
     Curve("aware-both", "aware, any optimum and the published rule", InteriorFairness, _priority, PUBLISHED_ROWS),
-    Curve("agnostic-priority", "agnostic, the published rule, types shuffled", SpreadFairness, ShuffledPriority, PUBLISHED_ROWS),
+    Curve("agnostic-priority", "agnostic, the published rule, types shuffled", AGNOSTIC, ShuffledPriority),
 )
 FIFO_BUG = Curve("fifo-bug", "fifo, all jobs on V100", AGNOSTIC_FIFO, lambda: all_on_v100)
 
@@ -120,9 +121,8 @@ FIGURES = (
         curves=(*FAIRNESS, SHARING),
         variants=(
             *FAIRNESS_VARIANTS,
-            Curve("corner", "agnostic, as the option `agnostic` decides", _named("max_min_fairness", agnostic=True)),
             Curve("aware-others", "aware, other jobs of the same mix", FAIR, jobs=generated_jobs),
-            Curve("agnostic-others", "agnostic, other jobs of the same mix", SpreadFairness, jobs=generated_jobs),
+            Curve("agnostic-others", "agnostic, other jobs of the same mix", AGNOSTIC, jobs=generated_jobs),
         ),
         published=published.SINGLE,
         seeds=2,

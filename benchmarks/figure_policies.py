@@ -13,41 +13,15 @@ from gavel_py.job_classes import JobClasses
 from gavel_py.rounds import choose_by_priority
 from gavel_py.rounds.demand import RoundDemand
 
-__all__ = ["InteriorFairness", "RandomTypeFifo", "ShuffledPriority", "SpreadFairness", "all_on_v100"]
+__all__ = ["InteriorFairness", "RandomTypeFifo", "ShuffledPriority", "all_on_v100"]
 
 SLACK = 1e-6
 """What the solver leaves beyond the limits is less than this part."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpreadFairness(gp.FormulaPolicy):
-    """The agnostic max-min answer that spreads the time of each job over all types: x_ij = (c_j / C) · min(1, θ / s_i).
-
-    θ: the level at which all GPUs are taken, Σ_i s_i · min(1, θ / s_i) = C, or the largest gang where there are more than enough.
-    To an agnostic policy all splits over the types are alike. A simplex method returns a corner, each job on a type or two; an
-    interior-point method, as in the published code (ECOS), ends in the middle of all optima: here.
-    """
-
-    def fractions(self, jobs: JobClasses) -> NDArray[np.float64]:
-        total = jobs.capacities.sum()
-        times = np.minimum(1.0, _level(jobs.num_gpus, jobs.counts, total) / jobs.num_gpus)
-        return times[:, None] * (jobs.capacities / total)
-
-
 @cache
 def _drawn(job_id: str, types: int) -> NDArray[np.float64]:
     return np.random.default_rng(int(job_id)).permutation(types) + 1.0
-
-
-def _level(sizes: NDArray[np.int64], counts: NDArray[np.int64], total: float) -> float:
-    """Return θ with Σ counts · min(size, θ) = total, at most the largest size."""
-    order = np.argsort(sizes)
-    taken, left = 0.0, float(counts.sum())
-    for size, count in zip(sizes[order].tolist(), counts[order].tolist(), strict=True):
-        if taken + left * size >= total:
-            return (total - taken) / left
-        taken, left = taken + count * size, left - count
-    return float(sizes.max())
 
 
 @dataclass(frozen=True, kw_only=True)

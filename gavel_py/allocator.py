@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.agnostic import even_decision
 from gavel_py.allocation import Allocation, AllocationStatus, Route
 from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
@@ -212,7 +213,7 @@ class Solver(Synchronized):
                 if rules:
                     kept = self.policy.check_rules(jobs, attempt.solver)
                 self._kept.limit.check()
-                answer = _proven(problem, self.policy, self.policy.view(jobs), attempt, rules)
+                answer = _proven(problem, self.policy, self.policy.view(jobs), attempt, rules, columns)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
                 logger.debug("%s: no proven answer, the next route is tried: %s", self.policy.label, failed[-1])
@@ -289,7 +290,14 @@ class _Stopped(Exception):  # noqa: N818
         self.jobs, self.fractions, self.prices, self.route = jobs, fractions, prices, route
 
 
-def _proven(problem: AllocationProblem, policy: Policy, jobs: JobClasses, attempt: Attempt, rules: Rules) -> Answer | None:
+def _proven(
+    problem: AllocationProblem,
+    policy: Policy,
+    jobs: JobClasses,
+    attempt: Attempt,
+    rules: Rules,
+    columns: TwoKinds | PairColumns | None,
+) -> Answer | None:
     """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.
 
     jobs: the classes as the policy sees them.
@@ -298,6 +306,7 @@ def _proven(problem: AllocationProblem, policy: Policy, jobs: JobClasses, attemp
         decision = policy.decide_shared(jobs.columns)
     else:
         decision = policy.decide(jobs, attempt.solver)
+        decision = even_decision(policy, jobs, decision, None if columns is None else columns.source)
     if rules.mend is not None:
         decision = replace(decision, time_fractions=rules.mend(jobs, decision.time_fractions))
     by_class = decision.time_fractions

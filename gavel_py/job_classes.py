@@ -15,7 +15,7 @@ from gavel_py.numbering import Numbering, number_equal, refined
 from gavel_py.ordering import NumberedNames
 from gavel_py.problem import AllocationProblem
 from gavel_py.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
-from gavel_py.rules import NO_RULES, Floor, Rules, entries_of, scale_of
+from gavel_py.rules import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -50,7 +50,7 @@ class JobClasses:
     index: class of each job; kinds, kind_keys: (G,) classes with equal throughputs, gang and types are of one kind;
     keys: (G,) a number made of each class's content; rules: what constraints ask for, beside validity.
     columns: where the jobs have more columns than `problem` has types, and K is the number of these; wide: (G jobs) one job of
-    each class with all of them.
+    each class with all of them; where: (G, K) the types to which the classes are kept, None where nothing keeps them.
     """
 
     problem: AllocationProblem
@@ -67,6 +67,7 @@ class JobClasses:
     rules: Rules = NO_RULES
     columns: Columns | None = None
     wide: AllocationProblem | None = None
+    where: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         return f"JobClasses({self.num_jobs} jobs in {len(self)} classes)"
@@ -128,7 +129,7 @@ class JobClasses:
     def runnable(self) -> NDArray[np.bool_]:
         """(G, K) where a job of the class may be given time."""
         runnable: NDArray[np.bool_] = self._of_each("runnable")
-        return runnable
+        return runnable if self.where is None else runnable & self.where
 
     @property
     def real_throughputs(self) -> Floats:
@@ -210,6 +211,12 @@ class JobClasses:
         """Return the rule that a job of each class must have (G,) throughputs, since a policy (`asker`) says so."""
         return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
 
+    def gains(self, name: str, table: Floats, least: float) -> Gains:
+        """Return the rule Σ_g n_g Σ_j G_gj x_gj >= least, with the (G, K) gains of the time of a job of each class."""
+        index = np.full(self.problem.num_jobs, -1)
+        index[self.jobs] = self.index
+        return Gains(name, table, least, index)
+
     def with_rules(self, rules: Rules) -> JobClasses:
         """Return the same classes under other rules, of which every class is a kind of its own."""
         each = np.arange(len(self))
@@ -242,6 +249,7 @@ class JobClasses:
             kind_keys=self.kind_keys[rows],
             throughputs=self.throughputs[rows],
             wide=None if self.wide is None else self.wide.select(rows),
+            where=None if self.where is None else self.where[rows],
         )
 
     def example(self, row: int) -> str:

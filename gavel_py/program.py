@@ -273,6 +273,11 @@ class Program(AllocationProgram):
         slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
         return self.matrix_of(slopes[self.program.columns[PARTS]] / self._matrices.sizes / self.jobs.counts[self.rows])
 
+    @property
+    def time_prices(self) -> Floats:
+        """(G,) by how much the objective just maximised grows per unit of time that a job of each class has beyond all of it."""
+        return self.solution.duals[self.time_rows] / self.jobs.counts
+
     def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
         """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
         return self.tangent_plane(objective, np.zeros(self.jobs.throughputs.shape))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gavel_py.allocation import AllocationStatus
 from gavel_py.constraints import Constraint, given_constraints
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.pairing import Pairs
 from gavel_py.problem import AllocationProblem
@@ -171,6 +172,15 @@ class Policy(ABC):
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:  # noqa: ARG002
         """Return the rules by which another policy keeps what this one has decided, its objective to a part of `tolerance`."""
         raise InputError(Fault(f"policy {self.name}", "", "has no objective that a second policy could keep"))
+
+    @property
+    def is_agnostic(self) -> bool:
+        """Whether all types are equally fast to it, so that on which of them a job runs is left to chance."""
+        return self.agnostic
+
+    def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:  # noqa: ARG002
+        """Return which total times of jobs are as good as those of a decision, for an agnostic policy; None if nothing is known."""
+        return None
 
     def view(self, jobs: JobClasses) -> JobClasses:
         """Return the jobs as this policy sees them.

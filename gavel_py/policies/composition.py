@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gavel_py.constraints import SwitchCost
 from gavel_py.errors import Fault, InputError
+from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.proof import Certificate, Prices, Stage, Stages
-from gavel_py.rules import NO_RULES, Rules
+from gavel_py.rules import NO_RULES, Gains, Rules
 from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver
 
 __all__ = ["Then", "WeightedSum", "without_penalties"]
+
+Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 """The part by which an objective may be missed for the next one, if nothing else is said."""
@@ -52,6 +58,10 @@ class WeightedSum(SumPolicy):
     @property
     def reads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for _, policy in self.terms for name in policy.reads))
+
+    @property
+    def is_agnostic(self) -> bool:
+        return self.agnostic or all(policy.is_agnostic for _, policy in self.terms)
 
     @property
     def label(self) -> str:
@@ -142,6 +152,10 @@ class Then(Policy):
         return tuple(dict.fromkeys((*self.first.reads, *self.second.reads)))
 
     @property
+    def is_agnostic(self) -> bool:
+        return self.agnostic or (self.first.is_agnostic and self.second.is_agnostic)
+
+    @property
     def label(self) -> str:
         tolerance = f"; tolerance={self.tolerance:g}" if self.tolerance != TOLERANCE else ""
         return f"then({self.first.label}; {self.second.label}{tolerance})"
@@ -170,9 +184,13 @@ class Then(Policy):
         rules = jobs.rules.also(kept)
         _check_kinks(f"the objective of {self.first.name}", self.second, rules)
         if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
-            raise InputError(_fault("takes two policies that are both agnostic, or none that is"))
+            text = "takes two policies that are both agnostic, or none that is"
+            if self.is_agnostic:
+                text = f"cannot keep what {self.first.name} gives in a weighted sum of agnostic policies; write it as one policy"
+            raise InputError(_fault(text))
+        kept = _translated(kept, jobs, _speeds(self.first, jobs, last=True), _speeds(self.second, jobs))
         try:
-            second = self.second.decide(self.second.view(jobs).with_rules(rules), solver)
+            second = self.second.decide(self._after(jobs, kept), solver)
         except TimeLimitReached:
             assert first.certificate is not None  # noqa: S101
             raise TimeLimitReached(None, (first.time_fractions,), (first.certificate.scarcity,)) from None
@@ -195,7 +213,25 @@ class Then(Policy):
         assert isinstance(in_turn, _InTurn)  # noqa: S101
         # The first is kept as it was for the second: any less of it, and the second could be better than its bound.
         last = Decision(decision.time_fractions, in_turn.last)
-        return in_turn.kept.also(self.second.keep(self.second.view(jobs), last, tolerance))
+        kept = _translated(in_turn.kept, jobs, _speeds(self.second, jobs), _speeds(self.second, jobs, last=True))
+        return kept.also(self.second.keep(self.second.view(jobs), last, tolerance))
+
+    def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
+        in_turn = decision.certificate
+        assert isinstance(in_turn, _InTurn)  # noqa: S101
+        last = Decision(decision.time_fractions, in_turn.last)
+        free = self.second.leaves_free(self._after(jobs, in_turn.kept), last)
+        if free is None:
+            return None
+        # The second policy may have used less than all of the tolerance.
+        times = jobs.counts[:, None] * decision.time_fractions
+        kept = [replace(row, least=max(row.least, float((row.table * times).sum()))) for row in _gains(in_turn.kept)]
+        return replace(free, rows=(*kept, *free.rows))
+
+    def _after(self, jobs: JobClasses, kept: Rules) -> JobClasses:
+        """The jobs as the second policy sees them, which keeps what the first has reached."""
+        rules = _translated(jobs.rules, jobs, _speeds(self.first, jobs), _speeds(self.second, jobs))
+        return self.second.view(jobs).with_rules(rules.also(kept))
 
 
 @dataclass(frozen=True)
@@ -224,6 +260,25 @@ def _check_kinks(before: str, policy: Policy, rules: Rules) -> None:
 def _views(policy: Policy) -> set[bool]:
     """Whether the policy, or each of its parts, is agnostic."""
     return _views(policy.first) | _views(policy.second) if isinstance(policy, Then) else {policy.agnostic}
+
+
+def _speeds(policy: Policy, jobs: JobClasses, *, last: bool = False) -> Floats | None:
+    """(G,) the throughput on any type as an agnostic policy sees it, or as the first or last of several; None if it is not."""
+    if isinstance(policy, Then):
+        return _speeds(policy.second if last else policy.first, jobs, last=last)
+    return policy.view(jobs).throughputs[:, 0] if policy.agnostic else None
+
+
+def _translated(rules: Rules, jobs: JobClasses, before: Floats | None, after: Floats | None) -> Rules:
+    """The same rules with floors for a policy that sees other speeds: an agnostic one promises time."""
+    if not rules.floors or before is None or after is None:
+        return rules
+    factor = jobs.by_job(after / before)
+    return replace(rules, floors=tuple(replace(floor, throughputs=floor.throughputs * factor) for floor in rules.floors))
+
+
+def _gains(rules: Rules) -> Iterator[Gains]:
+    return (row for row in rules.rows if isinstance(row, Gains))
 
 
 def _stages(policy: Policy, decision: Decision, tolerance: float) -> tuple[Stage, ...]:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from gavel_py.array_checks import returned_numbers
 from gavel_py.errors import Fault, InputError
+from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.rules import Rules
+from gavel_py.rules import Gains, Rules
 
 if TYPE_CHECKING:
     from gavel_py.levels import Levels
@@ -97,6 +98,15 @@ class DemandPolicy(Policy):
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
         return kept_levels(self.name, jobs, certificate, decision.time_fractions, tolerance)
 
+    def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
+        levels: Levels | None = getattr(decision.certificate, "levels", None)
+        if levels is None:
+            return None
+        times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
+        least = levels.needs(levels.reached(jobs.fastest * times)) / jobs.fastest
+        rows = (_busy(self.name, jobs, times),) if self.efficiency and jobs.rules and not jobs.rules.has_penalties else ()
+        return FreeTimes(np.minimum(least, times), np.ones(len(jobs)), rows, is_certain=not jobs.rules)
+
     def guess(self, jobs: JobClasses) -> Floats | None:
         from gavel_py.levels import Levels
 
@@ -147,6 +157,12 @@ def _best(levels: Levels, candidates: Sequence[Floats], certificates: Sequence[C
     values = [levels.worse * certificates[0].value(fractions) for fractions in candidates]
     bounds = [levels.worse * certificate.bound() for certificate in certificates]
     return Decision(candidates[int(np.argmin(values))], certificates[int(np.argmax(bounds))])
+
+
+def _busy(name: str, jobs: JobClasses, times: Floats) -> Gains:
+    """The row that keeps the efficiency stage of agnostic jobs: as many GPUs in use, Σ_g n_g s_g t_g, as with (G,) these times."""
+    gpus = float((jobs.counts * jobs.num_gpus) @ times)
+    return jobs.gains(f"the GPUs in use under {name}", np.where(jobs.runnable, jobs.num_gpus[:, None], 0.0), gpus)
 
 
 def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, fractions: Floats, tolerance: float) -> Rules:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.policies.demand import LevelCertificate, best_level_of, kept_levels, proportional_guess
@@ -65,6 +66,10 @@ class FillingPolicy(Policy):
         scarce = least.value(fractions) >= first.level * (1 - SAME)
         gains = first.shadow_prices if scarce else np.zeros(len(jobs.capacities))
         return Decision(_without_dust(jobs, fractions, certificates), Stages(tuple(stages)), gains)
+
+    def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes:
+        times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
+        return FreeTimes(times, times, is_certain=not jobs.rules)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
         from gavel_py.filling import first_stop_of

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
@@ -139,6 +140,23 @@ class MinCost(SumPolicy):
         first = decision.certificate.stages[0].certificate  # type: ignore[union-attr]
         nobody_shorter = self._nobody_shorter(jobs, Decision(decision.time_fractions, first))
         return super().keep(jobs, decision, tolerance).also(nobody_shorter)
+
+    def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
+        cost = decision.certificate.stages[1].certificate  # type: ignore[union-attr]
+        free = super().leaves_free(jobs, replace(decision, certificate=cost))
+        throughputs, needs = _throughputs(jobs, decision.time_fractions), needs_of(jobs, self.min_share)
+        if free is None:
+            return None
+        if not _short(throughputs, needs).any():
+            return replace(free, least=np.maximum(free.least, np.minimum(throughputs, needs) / jobs.fastest))
+        # The shortfall is linear in the times of jobs that have no more than they are to have. The others keep what they have.
+        linear = throughputs <= needs * (1 + SHORT)
+        times = throughputs / jobs.fastest
+        most = np.where(linear, np.maximum(times, needs / jobs.fastest), times)
+        worth = np.divide(jobs.weights * jobs.fastest, needs, out=np.zeros(len(jobs)), where=linear & (needs > 0))
+        table = np.where(jobs.runnable, worth[:, None], 0.0)
+        met = jobs.gains("what jobs have of their needs", table, float((jobs.counts * worth) @ times))
+        return FreeTimes(np.where(linear, free.least, times), most, (*free.rows, met))
 
     def _nobody_shorter(self, jobs: JobClasses, found: Decision) -> Rules:
         """Return the rules by which the least shortfall is kept. Where nobody lacks anything these are floors, without kinks."""

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
+from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.proof import Certificate, Prices, within_capacity
-from gavel_py.rules import Gains, Rules
+from gavel_py.rules import Rules
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -32,6 +33,9 @@ NUDGE, ROUNDING = 1e-7, 1e-12
 
 LARGE = 20_000
 """Pairs of a class and a type from which on an objective is looked at for fewer allocations."""
+
+SMALL = 1e-9
+"""Parts of a gain, or of a job's time, that are as good as none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +119,36 @@ class SumPolicy(Policy):
             text = "has a curved objective, which no linear program can keep, so it cannot come before another policy"
             raise InputError(Fault(f"policy {self.name}", "", text))
         if not objective.is_affine():
-            return Rules(kept=(lambda other: check_objective(self.objective(other), self.direction) >= least,))
+            # Whatever throughputs another policy sees, this objective stays that of the throughputs seen here.
+            return Rules(kept=(lambda other: check_objective(self.objective(other.seen_as(jobs)), self.direction) >= least,))
         constant, gains = program.linear_parts(objective)
-        index = np.full(jobs.problem.num_jobs, -1)
-        index[jobs.jobs] = jobs.index
-        return Rules(rows=(Gains(f"the objective of {self.name}", gains, least - constant, index),))
+        return Rules(rows=(jobs.gains(f"the objective of {self.name}", gains, least - constant),))
+
+    def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
+        from gavel_py.program import Program, check_objective
+
+        certificate = decision.certificate
+        if not isinstance(certificate, SumCertificate) or jobs.rules.kept:
+            return None
+        program = Program(jobs)
+        objective = check_objective(self.objective(program), self.direction)
+        if not objective.is_affine() or program.own_variables(objective):
+            return None
+        constant, gains = program.linear_parts(objective)
+        row = jobs.gains(self.name, gains, program.value(objective, decision.time_fractions) - constant)
+        least, most = np.minimum(jobs.floors / jobs.fastest, 1.0), np.ones(len(jobs))
+        # Whose time is worth more than it takes has all of it, and whose time is worth less nowhere has none.
+        times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
+        small = SMALL * np.abs(gains).max(axis=1)
+        idle = (times <= SMALL) & (certificate.program.net_gains() < -small[:, None]).all(axis=1, where=jobs.runnable)
+        least = np.where((times >= 1 - SMALL) & (certificate.program.time_prices > small), 1.0, least)
+        most = np.where(idle, least, 1.0)
+        means = gains.sum(axis=1, where=jobs.runnable) / jobs.runnable.sum(axis=1)
+        if jobs.rules or (np.abs(gains - means[:, None]) > small[:, None] * SMALL).any(where=jobs.runnable):
+            return FreeTimes(least, most, (row,))
+        # Where only the total time of a job counts, it has to be spent where it is worth what it takes.
+        worth = jobs.runnable & (idle[:, None] | (certificate.program.net_gains() >= -small[:, None]))
+        return FreeTimes(least, most, where=worth)
 
     def __mul__(self, weight: float) -> WeightedSum:
         from gavel_py.policies.composition import WeightedSum
