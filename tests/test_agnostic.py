@@ -1,7 +1,7 @@
 """Agnostic twins: the program decides on the time of a job, and the types on which it is spent are left to chance.
 
-The split is compared with an independent program that has a variable for each job and type, total times with the lexicographic max-min
-by its definition, and both with closed forms.
+The split is compared with an independent program that has a variable for each job and type, total times with the lexicographic
+max-min by its definition, and both with closed forms.
 """
 
 from __future__ import annotations
