@@ -25,6 +25,7 @@ from gavel_py.policies import Decision, Policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Certificate, Stages, gap
 from gavel_py.rules import Row, Rules, entries_of
+from gavel_py.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.type_shares import even_shares
 
 __all__ = ["even_decision"]
@@ -40,7 +41,9 @@ SAME = 1e-10
 NOTE = "time is split over accelerator types as the solver found it: no even split keeps the objective and the rules"
 
 
-def even_decision(policy: Policy, jobs: JobClasses, decision: Decision, source: Indices | None = None) -> Decision:
+def even_decision(
+    policy: Policy, jobs: JobClasses, decision: Decision, source: Indices | None = None, limit: TimeLimit | None = NO_LIMIT
+) -> Decision:
     """Replace the decision of an agnostic policy by an equally good one with fair total times and an even split over the types.
 
     Decisions of other policies, and those without a program, are returned as they are.
@@ -50,18 +53,25 @@ def even_decision(policy: Policy, jobs: JobClasses, decision: Decision, source: 
         jobs: The job classes as the policy sees them.
         decision: The decision, with its certificate.
         source: (K',) the accelerator type of each column, where types have several columns.
+        limit: When to stop. None if the time limit has passed: the decision then need not be optimal, its total times are divided
+            anew only where this takes no program, and its objective may get better.
 
     Returns:
         The decision with the same certificate, so that it is proven again for the new time fractions. If no even split keeps the
         objective and the rules, the decision itself with a note.
+
+    Raises:
+        TimeLimitReached: The limit has passed. It carries the decision.
     """
     if not policy.is_agnostic or decision.certificate is None:
         return decision
     for free in _choices(policy, jobs, decision):
         try:
-            fractions = _evened(jobs, free, decision.time_fractions, source)
+            fractions = _evened(jobs, free, decision.time_fractions, source, limit)
         except SolverError:
             continue
+        except TimeLimitReached:
+            raise TimeLimitReached(None, (decision.time_fractions,), (decision.certificate.scarcity,)) from None
         if free.is_certain or _is_as_good(decision.certificate, fractions, decision.time_fractions):
             return replace(decision, time_fractions=fractions)
     return replace(decision, notes=(*decision.notes, NOTE))
@@ -93,12 +103,12 @@ def _indistinguishable(jobs: JobClasses) -> Indices:
     return number_equal(columns, len(jobs)).index
 
 
-def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices | None) -> Floats:
+def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices | None, limit: TimeLimit | None) -> Floats:
     """Return (G, K) the time of each job on each type; before: that of the decision."""
     rules = jobs.rules
     rows = (*rules.hard_rows, *(_Held(row, max(row.most, _used(row, jobs, before))) for row in rules.soft_rows))
     kinds = Kinds(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
-    times = fairest_times(jobs, kinds, free, _weights(jobs))
+    times = fairest_times(jobs, kinds, free, _weights(jobs), limit)
     if free.rows or free.where is not None:  # rows on total times have served their purpose
         kinds = Kinds(jobs, (*rows, *(row for row in free.rows if _depends_on_types(row, jobs))), source)
     if not rules.switch_cost:

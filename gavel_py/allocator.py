@@ -213,7 +213,7 @@ class Solver(Synchronized):
                 if rules:
                     kept = self.policy.check_rules(jobs, attempt.solver)
                 self._kept.limit.check()
-                answer = _proven(problem, self.policy, self.policy.view(jobs), attempt, rules, columns)
+                answer = _proven(problem, self.policy, self.policy.view(jobs), attempt, rules, columns, self._kept.limit)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
                 logger.debug("%s: no proven answer, the next route is tried: %s", self.policy.label, failed[-1])
@@ -297,6 +297,7 @@ def _proven(
     attempt: Attempt,
     rules: Rules,
     columns: TwoKinds | PairColumns | None,
+    limit: TimeLimit,
 ) -> Answer | None:
     """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.
 
@@ -306,7 +307,7 @@ def _proven(
         decision = policy.decide_shared(jobs.columns)
     else:
         decision = policy.decide(jobs, attempt.solver)
-        decision = even_decision(policy, jobs, decision, None if columns is None else columns.source)
+        decision = even_decision(policy, jobs, decision, None if columns is None else columns.source, limit)
     if rules.mend is not None:
         decision = replace(decision, time_fractions=rules.mend(jobs, decision.time_fractions))
     by_class = decision.time_fractions

@@ -19,6 +19,7 @@ from gavel_py.problem_arrays import size_numbers
 from gavel_py.proof import Prices
 from gavel_py.rules import Row, Rules
 from gavel_py.solver import LinearSolver
+from gavel_py.time_limit import TimeLimit
 
 __all__ = ["FreeTimes", "Kinds", "fairest_times"]
 
@@ -106,7 +107,7 @@ def _even(jobs: JobClasses, source: Indices | None) -> Floats:
     return even
 
 
-def fairest_times(jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats) -> Floats:
+def fairest_times(jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> Floats:
     """Return (G,) the fairest times within these bounds: the lexicographic maximum of the sorted s_g t_g / w_g.
 
     Args:
@@ -114,14 +115,16 @@ def fairest_times(jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floa
         kinds: Their kinds under the rows that the times must keep.
         free: The bounds on the times.
         weights: (G,) w_g.
+        limit: When to stop; None if there is no time for linear programs.
 
     Raises:
-        SolverError: If there is no room even for the least times.
+        SolverError: If there is no room even for the least times, or a linear program is needed without time for one.
+        TimeLimitReached: The limit has passed.
     """
     gpus = float(jobs.capacities[kinds.jobs.runnable.any(axis=0)].sum())
     if (jobs.counts * jobs.num_gpus) @ free.least >= gpus * (1 - TOLERANCE) or np.array_equal(free.least, free.most):
         return free.least
-    filling = _Filling(jobs, kinds, free, weights)
+    filling = _Filling(jobs, kinds, free, weights, limit)
     while not filling.held.all():
         filling.rise()
     return filling.times(0.0)
@@ -146,9 +149,9 @@ class _Filling:
         held: (Q,) the kinds whose jobs cannot rise any further.
     """
 
-    def __init__(self, jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats) -> None:
+    def __init__(self, jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> None:
         self._counts = jobs.counts.astype(float)
-        self._kinds, self._solver = kinds, LinearSolver()
+        self._kinds, self._solver = kinds, None if limit is None else LinearSolver(limit=limit)
         self._least, self._most = free.least, np.maximum(free.least, free.most)
         self._rates = weights / jobs.num_gpus
         self.held = np.zeros(len(kinds.jobs), dtype=bool)
@@ -205,6 +208,8 @@ class _Filling:
         """
         from gavel_py.allocation_program import AllocationProgram
 
+        if self._solver is None:
+            raise SolverError("there is no time for the program of the times that are left open")
         jobs, most = self._kinds.jobs, self._kinds.sums(self._counts * self._most)
         program = AllocationProgram(jobs)
         unit = np.zeros(len(jobs))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.agnostic import even_decision
 from gavel_py.errors import SolverError
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies import Decision, Policy
@@ -31,7 +32,7 @@ def incumbent(
     """Return the best valid allocation that is known, with a bound by weak duality.
 
     Candidates are what the solve has found, scaled down to the GPUs, a guess of the policy's, and the isolated share (`isolated`),
-    which is always known.
+    which is always known. The best of them is split evenly over types if the policy is agnostic (`even_decision`).
 
     Args:
         problem: What is solved.
@@ -53,6 +54,10 @@ def incumbent(
         text = "the time limit was reached before an allocation that keeps all constraints was found"
         raise SolverError(f"{text}; give it more time, or make constraints soft")
     decision = policy.best_of(jobs, kept, prices)
+    even = even_decision(policy, jobs, decision, limit=None)
+    fractions = even.time_fractions if rules.mend is None else rules.mend(jobs, even.time_fractions)
+    if evidence.broken(_times(problem, jobs, fractions)) <= VIOLATION_TOLERANCE:
+        decision = replace(even, time_fractions=fractions)
     return _proven(problem, jobs, replace(evidence, certificate=decision.certificate), decision)
 
 

@@ -29,6 +29,7 @@ from gavel_py.program import Program
 from tests.constraint_strategies import constraints, tenanted
 from tests.instances import Floats
 from tests.leximin import leximin
+from tests.test_time_limit import stopped_after
 
 DEMANDS = ("max_min_fairness", "min_makespan", "finish_time_fairness")
 SUMS = ("max_total_throughput", "max_progress_rate", "nash_welfare")
@@ -556,3 +557,40 @@ def test_tenants_have_what_they_had_under_the_tree() -> None:
     allocation = gp.solve(problem, "hierarchical", tenants=tree, agnostic=True)
     assert times_of(allocation) == pytest.approx([0.5] * 3 + [1 / 6] * 3, rel=1e-9)
     assert allocation.time_fractions == pytest.approx(np.outer(times_of(allocation), [0.5, 0.5]), abs=1e-12)
+
+
+class TestTimeLimits:
+    """A solve that its time limit ends has an even split, too; `ending_after` ends it at each point where the clock is read."""
+
+    @pytest.mark.parametrize("name", PROGRAMS)
+    def test_the_split_is_even_in_a_stopped_solve(self, name: str) -> None:
+        problem, stopped = drawn(0), 0
+        for looks in range(8):
+            found = stopped_after(looks, problem, name, agnostic=True, reference="type-0")
+            found.verify()
+            even = np.outer(times_of(found), problem.capacities / problem.capacities.sum())
+            assert found.time_fractions == pytest.approx(even, abs=1e-9)
+            stopped += found.status is gp.AllocationStatus.TIME_LIMIT
+        assert stopped > 0
+
+    @settings(max_examples=40, deadline=None)
+    @given(problem=masked(), looks=st.integers(0, 20), name=st.sampled_from(["max_min_fairness", "max_total_throughput"]))
+    def test_types_of_masked_jobs_are_even_in_a_stopped_solve(self, problem: gp.AllocationProblem, looks: int, name: str) -> None:
+        allocation = stopped_after(looks, problem, name, agnostic=True)
+        allocation.verify()
+        assert_most_even(allocation)
+
+    def test_max_min_fairness_divides_what_a_stopped_solve_leaves(self) -> None:
+        """Where no type is out of reach of a job, fair times take no program."""
+        problem = drawn(2, jobs=12)
+        best = twin(problem, "max_min_fairness")
+        found = stopped_after(0, problem, "max_min_fairness", agnostic=True)
+        assert found.status is gp.AllocationStatus.TIME_LIMIT
+        assert found.time_fractions == pytest.approx(best.time_fractions, rel=1e-9)
+
+    def test_prices_come_first_in_a_stopped_solve(self) -> None:
+        problem = drawn(5, num_gpus=np.ones(7), prices_per_hour=[1.0, 3.0, 1.0])
+        found = stopped_after(0, problem, "throughput_per_dollar", agnostic=True, reference="type-0")
+        assert found.status is gp.AllocationStatus.TIME_LIMIT
+        found.verify()
+        assert not any(note.startswith(NOTE) for note in found.notes)

@@ -127,8 +127,7 @@ class SumPolicy(Policy):
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
         from gavel_py.program import Program, check_objective
 
-        certificate = decision.certificate
-        if not isinstance(certificate, SumCertificate) or jobs.rules.kept:
+        if jobs.rules.kept:
             return None
         program = Program(jobs)
         objective = check_objective(self.objective(program), self.direction)
@@ -137,6 +136,9 @@ class SumPolicy(Policy):
         constant, gains = program.linear_parts(objective)
         row = jobs.gains(self.name, gains, program.value(objective, decision.time_fractions) - constant)
         least, most = np.minimum(jobs.floors / jobs.fastest, 1.0), np.ones(len(jobs))
+        certificate = decision.certificate
+        if not isinstance(certificate, SumCertificate):  # the decision is not optimal
+            return FreeTimes(least, most, (row,))
         # Whose time is worth more than it takes has all of it, and whose time is worth less nowhere has none.
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
         small = SMALL * np.abs(gains).max(axis=1)
