@@ -3,9 +3,18 @@
 To an agnostic policy all accelerator types are equally fast, so its program has many optima: the types on which a job runs make no
 difference, nor may the total times of some jobs. A simplex method returns a corner, in which each job runs on one or two types and
 some jobs have all the time that is left over. Another optimum may be far better or far worse in real throughputs, so a corner
-says little about the policy. The allocation here lies in the middle of the optima and does not depend on the solver: total times
+says little about the policy. The allocation here lies in the middle of the optima and does not depend on the solver. Total times
 are divided fairly where the optimum leaves them open (`free_times`), and then split as evenly as possible over the types
-(`type_shares`).
+(`type_shares`):
+
+    t_i = max(need_i, min(1, θ w_i / s_i)),  θ as large as possible
+    min Σ_ij s_i x_ij ln(x_ij / (t_i c_j / Σ_{k in M_i} c_k))  such that  Σ_j x_ij = t_i,  x valid
+
+need_i is the time that the objective asks for, and M_i are the types on which job i may run.
+
+Source: the baselines of Gavel (OSDI 2020), whose code solves these programs with an interior-point method and so returns a point in
+the middle of the optima. The split is that of least relative entropy to an even one (Kullback, Information Theory and Statistics,
+1959).
 """
 
 from __future__ import annotations
