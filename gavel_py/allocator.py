@@ -201,7 +201,10 @@ class Solver(Synchronized):
     def _limit(self, problem: AllocationProblem) -> TimeLimit:
         """When the search is to stop, so that there is time left to say what is known by then."""
         seconds = self.time_limit_seconds
-        return NO_LIMIT if seconds is None else TimeLimit(seconds - min(seconds / 2, CLOSING_SECONDS * problem.throughputs.size))
+        closing = (
+            CLOSING_SECONDS * problem.throughputs.size * (2 if self.policy.is_agnostic else 1)
+        )  # then time is also split evenly
+        return NO_LIMIT if seconds is None else TimeLimit(seconds - min(seconds / 2, closing))
 
     def _answer(self, problem: AllocationProblem, rules: Rules, columns: TwoKinds | PairColumns | None) -> tuple[Answer, Route]:
         """Return the first proven answer under these rules, and how it was found. Raises `_Stopped` when the time limit ends it."""
