@@ -33,7 +33,7 @@ from gavel_py.numbering import number_equal
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Certificate, Stages, gap
-from gavel_py.rules import Row, Rules, entries_of
+from gavel_py.rules import Row, entries_of
 from gavel_py.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.type_shares import even_shares
 
@@ -107,8 +107,7 @@ def _indistinguishable(jobs: JobClasses) -> Indices:
         values = getattr(jobs, name)
         table = values if isinstance(values, np.ndarray) else np.unique(values, return_inverse=True)[1]
         columns += list(table.reshape(len(jobs), -1).T)
-    limits = replace(jobs, rules=Rules(rows=jobs.rules.hard_rows)).limit_tables[0]
-    columns += list(np.moveaxis(limits, 1, 2).reshape(-1, len(jobs)))
+    columns += list(jobs.limit_marks)
     return number_equal(columns, len(jobs)).index
 
 

@@ -8,6 +8,7 @@ by rules stay there, and θ rises further for the others.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from gavel_py.proof import Prices
 from gavel_py.rules import Row, Rules
 from gavel_py.solver import LinearSolver
 from gavel_py.time_limit import TimeLimit
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 __all__ = ["FreeTimes", "Kinds", "fairest_times"]
 
@@ -73,7 +77,7 @@ class Kinds:
         rules = Rules(rows=rows)
         columns = [size_numbers(jobs.num_gpus), *np.packbits(jobs.runnable, axis=1).T]
         if rows:
-            columns += list(np.moveaxis(replace(jobs, rules=rules).limit_tables[0], 1, 2).reshape(-1, len(jobs)))
+            columns += list(replace(jobs, rules=rules).limit_marks)
         found = number_equal(columns, len(jobs))
         self.of = found.index
         self._starts = np.concatenate([[0], np.flatnonzero(np.diff(self.of)) + 1])
@@ -124,18 +128,68 @@ def fairest_times(jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floa
     gpus = float(jobs.capacities[kinds.jobs.runnable.any(axis=0)].sum())
     if (jobs.counts * jobs.num_gpus) @ free.least >= gpus * (1 - TOLERANCE) or np.array_equal(free.least, free.most):
         return free.least
-    filling = _Filling(jobs, kinds, free, weights, limit)
-    while not filling.held.all():
-        filling.rise()
-    return filling.times(0.0)
+    solver = None if limit is None else LinearSolver(limit=limit)
+    cuts = _row_cuts(kinds, kinds.sums(jobs.counts * np.maximum(free.least, free.most)))
+    for _ in range(MOST_CUTS):
+        # The fairest times under some cuts are the fairest of all if there is room for them. This takes a program for each cut
+        # that is found, and not for each level at which jobs are held, of which there are as many as quotas.
+        times = _Filling(jobs, kinds, free, weights, solver, cuts).filled(with_programs=False)
+        cut = _Filling(jobs, kinds, free, weights, solver, cuts).cut(times)
+        if cut is None:
+            return times
+        if cut.excess(kinds.sums(jobs.counts * times)) <= TOLERANCE * max(1.0, abs(cut.worth)):
+            break  # it says more only once some jobs are held
+        cuts = cuts.also(cut)
+    return _Filling(jobs, kinds, free, weights, solver, cuts).filled(with_programs=True)
 
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """Σ_g n_g q_g t_g <= worth, which holds whenever there is room for the times t; prices: (Q,) q of a job of each kind."""
+    """Σ_q p_q t_q <= worth, which holds for (Q,) total times t of all kinds if there is room for them; prices: (Q,) p."""
 
     prices: Floats
     worth: float
+
+    def excess(self, times: Floats) -> float:
+        """By how much (Q,) total times cost more than there is."""
+        return float(self.prices @ times) - self.worth
+
+
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """Several cuts. prices: (C, Q); worth: (C,)."""
+
+    prices: sp.csr_array
+    worth: Floats
+
+    def also(self, cut: _Cut) -> _Cuts:
+        """Return these cuts and one more."""
+        import scipy.sparse as sp
+
+        return _Cuts(sp.vstack([self.prices, sp.csr_array(cut.prices[None])], format="csr"), np.append(self.worth, cut.worth))
+
+    def most_broken(self, times: Floats) -> _Cut | None:
+        """Return the cut that (Q,) total times break most, or None if they break none."""
+        over = (self.prices @ times - self.worth) / np.maximum(1.0, np.abs(self.worth))
+        if over.max() <= ROUNDING:
+            return None
+        most = int(over.argmax())
+        return _Cut(self.prices[[most]].toarray()[0], float(self.worth[most]))
+
+
+def _row_cuts(kinds: Kinds, most: Floats) -> _Cuts:
+    """The cuts that take no program: all GPUs, and each row with each kind on the type where it uses least of it.
+
+    most: (Q,) the upper bounds on the total times.
+    """
+    import scipy.sparse as sp
+
+    jobs = kinds.jobs
+    costs, limits = jobs.limit_tables
+    least = np.where(jobs.runnable, costs, np.inf).min(axis=2)
+    gpus = jobs.capacities[jobs.runnable.any(axis=0)].sum()
+    prices = np.vstack([jobs.num_gpus, np.maximum(least, 0.0)])
+    return _Cuts(sp.csr_array(prices), np.append(gpus, limits - np.minimum(least, 0.0) @ most))
 
 
 class _Filling:
@@ -145,30 +199,40 @@ class _Filling:
     highest level that keeps the cut is the next one to try (Newton's method, as in `level_search`). Jobs with a price in the last
     cut are held at that level: more time for them would take some from jobs with no more than they have.
 
-    Attributes:
-        held: (Q,) the kinds whose jobs cannot rise any further.
+    solver: None if there is no time for programs; cuts: those that are known before.
     """
 
-    def __init__(self, jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> None:
+    def __init__(
+        self, jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats, solver: LinearSolver | None, cuts: _Cuts
+    ) -> None:
         self._counts = jobs.counts.astype(float)
-        self._kinds, self._solver = kinds, None if limit is None else LinearSolver(limit=limit)
+        self._kinds, self._solver, self._cuts = kinds, solver, cuts
         self._least, self._most = free.least, np.maximum(free.least, free.most)
         self._rates = weights / jobs.num_gpus
-        self.held = np.zeros(len(kinds.jobs), dtype=bool)
+        self._held = np.zeros(len(kinds.jobs), dtype=bool)
 
-    def times(self, level: float) -> Floats:
-        """Return (G,) the time of a job of each class at this level."""
+    def filled(self, *, with_programs: bool) -> Floats:
+        """Return (G,) the times at which all jobs are held back, if need be only by the cuts that are known before."""
+        while not self._held.all():
+            self._rise(with_programs=with_programs)
+        return self._times(0.0)
+
+    def _times(self, level: float) -> Floats:
+        """(G,) the time of a job of each class at this level."""
         return np.clip(level * self._rates, self._least, self._most)
 
-    def rise(self) -> None:
+    def _rise(self, *, with_programs: bool) -> None:
         """Rise to the highest level for which there is room, and hold the jobs there that can rise no further."""
-        level, stopped = float((self._most / self._rates).max()), np.ones(len(self.held), dtype=bool)
+        level, stopped = float((self._most / self._rates).max()), np.ones(len(self._held), dtype=bool)
         for _ in range(MOST_CUTS):
-            cut = self._cut(self.times(level))
+            times = self._times(level)
+            cut = self._cuts.most_broken(self._kinds.sums(self._counts * times))
+            if cut is None and with_programs:
+                cut = self.cut(times)
             if cut is None:
                 self._hold(stopped, level)
                 return
-            before, stopped = level, (cut.prices > 0) & ~self.held
+            before, stopped = level, (cut.prices > 0) & ~self._held
             level = self._level(cut, stopped, before)
             if level == before:  # what seems to be exceeded is rounding
                 self._hold(stopped, level)
@@ -178,19 +242,16 @@ class _Filling:
     def _hold(self, kinds: Mask, level: float) -> None:
         """Hold the jobs of these kinds at this level; the others keep at least what they have there."""
         there = kinds[self._kinds.of]
-        self._least = self.times(level)
+        self._least = self._times(level)
         self._most = np.where(there, self._least, self._most)
-        self.held |= kinds
+        self._held |= kinds
 
-    def _cut(self, times: Floats) -> _Cut | None:
+    def cut(self, times: Floats) -> _Cut | None:
         """Return a cut that (G,) times break, or None if there is room for them."""
         kinds = self._kinds
         jobs, given = kinds.jobs, kinds.sums(self._counts * times)
         if kinds.excess(kinds.even * given[:, None]) <= ROUNDING:
             return None
-        gpus = float(jobs.capacities[jobs.runnable.any(axis=0)].sum())
-        if jobs.num_gpus @ given > gpus * (1 + ROUNDING):
-            return _Cut(jobs.num_gpus, gpus)
         prices = self._prices(given)
         if prices is None:
             return None
@@ -250,4 +311,4 @@ class _Filling:
 
     def _excess(self, cut: _Cut, level: float) -> float:
         """By how much the times of a level cost more than there is."""
-        return float(cut.prices @ self._kinds.sums(self._counts * self.times(level))) - cut.worth
+        return cut.excess(self._kinds.sums(self._counts * self._times(level)))

@@ -201,6 +201,16 @@ class JobClasses:
         costs, most = self.limits
         return costs.toarray().reshape(len(most), *self.throughputs.shape), most
 
+    @property
+    def limit_marks(self) -> Floats:
+        """(2 K, G) numbers by which to compare classes: they agree for two of them if their costs in all `limits` do.
+
+        They are random sums of these costs, so that they differ where any cost does.
+        """
+        costs, most = self.limits
+        mixed: Floats = costs.T @ np.random.default_rng(0).random((len(most), 2))
+        return mixed.reshape(*self.throughputs.shape, 2).transpose(1, 2, 0).reshape(-1, len(self))
+
     def by_job(self, by_class: Floats) -> Floats:
         """Return (G,) numbers of classes as (N,) numbers of all jobs of the problem, 0 for those that can run nowhere."""
         numbers = np.zeros(self.problem.num_jobs)

@@ -301,6 +301,17 @@ class TestRules:
         assert times_of(allocation) == pytest.approx([1 / 3] * 3 + [1 / 2] * 2 + [1.0] * 4, rel=1e-9)
         assert allocation.time_fractions == pytest.approx(np.outer(times_of(allocation), [1 / 3, 2 / 3]), abs=1e-9)
 
+    def test_hundreds_of_quotas(self) -> None:
+        """Each tenant is held at a level of its own; one whose quota is larger than its jobs can use is not."""
+        tenants, jobs = 400, 1200
+        problem = gp.AllocationProblem.from_arrays(
+            np.ones((jobs, 2)), [600, 600], tenants=[f"{i % tenants}" for i in range(jobs)], num_gpus=np.ones(jobs)
+        )
+        quotas = np.linspace(0.1, 4, tenants)
+        limits = [gp.MaxGpus(quota, tenant=f"{i}") for i, quota in enumerate(quotas.tolist())]
+        allocation = twin(problem, "max_min_fairness", constraints=limits)
+        assert times_of(allocation) == pytest.approx(np.minimum(1.0, quotas / 3)[np.arange(jobs) % tenants], rel=1e-9)
+
     def test_a_quota_on_one_type_leaves_the_other_types_to_the_tenant(self) -> None:
         problem = gp.AllocationProblem.from_arrays(np.ones((4, 2)), [2, 2], tenants=["red", "red", "blue", "blue"])
         allocation = twin(problem, "max_min_fairness", constraints=[gp.MaxGpus(0.5, tenant="red", accelerator="type-0")])
