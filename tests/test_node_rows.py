@@ -47,6 +47,25 @@ class TestPromises:
         allocation = gp.solve(problem(list(self.JOBS), node("n", 3, cpus=16)), "fifo", backfill=True)
         assert allocation.time_fractions[:, 0].tolist() == [1, 0, 1]
 
+    @pytest.mark.parametrize(
+        ("policy", "expected"), [("isolated", [2 / 3, 2 / 3, 1]), ("gandiva", [2 / 3, 2 / 3, 1]), ("allox", [2 / 3, 2 / 3, 1])]
+    )
+    def test_formulas_keep_to_them(self, policy: str, expected: list[float]) -> None:
+        """Jobs that need cores have their time reduced by the same factor; the others keep what the formula gives them."""
+        jobs = [job.model_copy(update={"total_steps": 10.0}) for job in self.JOBS]
+        allocation = gp.solve(problem(jobs, node("n", 3, cpus=16)), policy)
+        assert allocation.time_fractions[:, 0] == pytest.approx(expected)
+        allocation.verify()
+
+    @settings(max_examples=60, deadline=None)
+    @given(cores=st.lists(st.sampled_from([0.0, 3.0, 6.0]), min_size=2, max_size=12), data=st.data())
+    def test_jobs_that_share_gpus_keep_to_them_under_gandiva(self, cores: list[float], data: st.DataObject) -> None:
+        profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+        kinds = st.sampled_from(["ResNet-18 (batch size 16)", "LM (batch size 5)", "A3C", "Recommendation (batch size 512)"])
+        jobs = [gp.Job(f"j{i}", job_type=data.draw(kinds), cpus_per_gpu=each) for i, each in enumerate(cores)]
+        nodes = [gp.Node(name=name, accelerator=name, num_gpus=4, cpus=8) for name in ("v100", "k80")]
+        gp.solve(gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes), profile, sharing=True), "gandiva").verify()
+
     def test_the_row_is_named_where_it_binds(self) -> None:
         told = gp.explain(problem(list(self.JOBS), node("n", 3, cpus=16)), "a")
         assert any(binding.name == "the CPUs of the nodes with v100" for binding in told.bindings)
@@ -67,6 +86,15 @@ class TestRounds:
             assert running >= {"c0", "c1", "c2"}
         served = scheduler.delivery().jobs
         assert abs(served["a"].delivered_seconds - served["b"].delivered_seconds) <= 2 * 360
+
+    @pytest.mark.parametrize("policy", ["isolated", "gandiva"])
+    def test_formulas_are_played_where_cpus_are_scarce(self, policy: str) -> None:
+        jobs = [gp.Job(name, cpus_per_gpu=12) for name in "abc"]
+        speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 3, job_ids=list("abc"), accelerators=["v100"])
+        scheduler = gp.RoundScheduler(gp.Cluster([node("n", 4, cpus=16)]), speeds, policy)
+        scheduler.submit_all(jobs)
+        assert [len(scheduler.next_round().assignments) for _ in range(9)] == [1] * 9
+        assert {job.delivered_seconds for job in scheduler.delivery().jobs.values()} == {3 * 360.0}
 
 
 class TestPlaces:

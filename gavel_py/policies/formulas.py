@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gavel_py.allocation import AllocationStatus
 from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
+from gavel_py.node_rows import node_rows
 from gavel_py.policies.base import Decision, Policy
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ Floats = NDArray[np.float64]
 class FormulaPolicy(Policy):
     """State the allocation itself; write `fractions`. There is no objective and no bound; what is proven is that it is valid.
 
-    Time on types where a job cannot run is taken out.
+    Time on types where a job cannot run is taken out. Where the nodes of a type lack the CPUs or the memory for what is stated, the
+    jobs that need some have their time there reduced by the same factor.
     """
 
     family: ClassVar[str] = "comparison"
@@ -46,4 +48,10 @@ class FormulaPolicy(Policy):
         if fractions.shape != shape:
             text = f"must return a table of the shape {shape}, one row for each row of jobs, found {fractions.shape}"
             raise InputError(Fault(f"policy {self.name}", "fractions", text))
-        return Decision(np.where(jobs.runnable, fractions, 0.0))
+        times = np.where(jobs.runnable, fractions, 0.0)
+        for row in node_rows(jobs.problem):
+            needs = row.costs(jobs.rows, jobs.num_gpus)
+            used = float(jobs.counts @ (needs * times).sum(axis=1))
+            if used > row.most:
+                times = np.where(needs > 0, times * (row.most / used), times)
+        return Decision(times)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.job_classes import JobClasses, separate_jobs
+from gavel_py.node_rows import node_rows
 from gavel_py.pair_columns import PairColumns
 from gavel_py.pair_speeds import PairSpeeds
 from gavel_py.pairing import Pairs
@@ -42,7 +43,7 @@ class PackingPolicy(FormulaPolicy):
     def decide_shared(self, columns: PairColumns) -> Decision:
         """Return the decision in the columns of jobs that share GPUs."""
         jobs = separate_jobs(columns.base, self.name, self.reads)
-        packing = self.packed(jobs, columns.pairs)
+        packing = _within_nodes(jobs, self.packed(jobs, columns.pairs))
         found, kinds, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
         times = np.zeros((columns.base.num_jobs, len(columns.source)))
         times[jobs.rows, :types] = np.where(jobs.runnable, packing.alone, 0.0)
@@ -53,3 +54,16 @@ class PackingPolicy(FormulaPolicy):
             np.add.at(times, (found.first[here], one), found.times[here])
             np.add.at(times, (found.second[here], other), found.times[here])
         return Decision(times[jobs.rows], pairs=found)
+
+
+def _within_nodes(jobs: JobClasses, packing: Packing) -> Packing:
+    """Reduce time on types whose nodes lack CPUs or memory, for jobs that need some and for pairs with such a job."""
+    alone, pairs = packing.alone, packing.pairs
+    for row in node_rows(jobs.problem):
+        needs = row.costs(np.arange(jobs.problem.num_jobs), jobs.problem.num_gpus)
+        of_pairs = (needs[pairs.first] + needs[pairs.second])[np.arange(len(pairs)), pairs.types]
+        used = float((needs[jobs.rows] * alone).sum() + of_pairs @ pairs.times)
+        if used > row.most:
+            alone = np.where(needs[jobs.rows] > 0, alone * (row.most / used), alone)
+            pairs = replace(pairs, times=np.where(of_pairs > 0, pairs.times * (row.most / used), pairs.times))
+    return Packing(alone, pairs)
