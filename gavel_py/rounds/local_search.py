@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.rounds.displacement import displace, displacements
 from gavel_py.rounds.exchange import LEAST_GAIN, exchange
-from gavel_py.rounds.replacement import replace_one
+from gavel_py.rounds.replacement import replace_one, replacements
 from gavel_py.rounds.seats import Seats
 
 __all__ = ["improve"]
@@ -20,7 +22,7 @@ MOST_STEPS = 20
 MOST_LOOKED_AT = 40_000
 
 # On so few GPUs a gang in the wrong place counts, and trying takes little.
-FEW_GPUS = 64
+FEW_GPUS = 128
 
 
 def improve(seats: Seats, scores: Floats) -> None:
@@ -33,14 +35,14 @@ def improve(seats: Seats, scores: Floats) -> None:
     for _ in range(max(2, min(MOST_STEPS, MOST_LOOKED_AT // max(1, len(scores))))):
         if displace(seats, scores) or replace_one(seats, scores):
             exchange(seats, scores)
-        elif not (few and _displaced_and_exchanged(seats, scores)):
+        elif not (few and _changed_and_exchanged(seats, scores)):
             return
 
 
-def _displaced_and_exchanged(seats: Seats, scores: Floats) -> bool:
-    """Take the best of all displacements that gain when jobs change places afterwards; False when there is none."""
+def _changed_and_exchanged(seats: Seats, scores: Floats) -> bool:
+    """Take the best displacement or replacement that gains when jobs change places afterwards; False when none does."""
     best, most = seats, _value(seats, scores) + LEAST_GAIN
-    for moves in displacements(seats, scores):
+    for moves in chain(displacements(seats, scores), replacements(seats, scores)):
         trial = seats.copy()
         for move in moves:
             trial.move(move.row, move.column)

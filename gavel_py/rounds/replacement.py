@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.rounds.exchange import LEAST_GAIN
+from gavel_py.rounds.displacement import Move, make_best
 from gavel_py.rounds.ranking import first_of_each
 from gavel_py.rounds.seats import Seats
 
-__all__ = ["replace_one"]
+__all__ = ["replace_one", "replacements"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
 def replace_one(seats: Seats, scores: Floats) -> bool:
-    """Unseat the gang whose place raises Σ s_i·score_i over the seated most when smaller ones get it; False when there is none.
+    """Unseat the gang whose place raises Σ s_i·score_i over the seated most when smaller ones get it; False when there is none."""
+    return make_best(seats, replacements(seats, scores))
 
-    scores: (N, K) value of each pair per GPU, -inf where a job must not sit. Of the gangs of each size on each type only the one
-    that is worth least may go; those that come are the best waiting ones, in their order, as far as they fit.
+
+def replacements(seats: Seats, scores: Floats) -> Iterator[list[Move]]:
+    """The ways to unseat the gang of each size on each type that is worth least, whether they gain or not.
+
+    scores: (N, K) value of each pair per GPU, -inf where a job must not sit. Those that come are smaller: the best waiting ones, in
+    their order, as far as they fit.
     """
     sizes = seats.num_gpus
-    options: list[tuple[float, int, int, Indices]] = []
     for column in range(scores.shape[1]):
         comers = _waiting(seats, scores, column)
-        if not len(comers):
-            continue
-        rows = np.flatnonzero((seats.columns == column) & (sizes > sizes[comers].min()) & np.isfinite(scores[:, column]))
+        rows = np.flatnonzero((seats.columns == column) & (sizes > 1) & np.isfinite(scores[:, column]))
         for row in rows[first_of_each(sizes[rows], scores[rows, column])].tolist():
             size = int(sizes[row])
             coming = _filling(sizes, comers[sizes[comers] < size], size + seats.free[column])
-            gain = float((sizes[coming] * scores[coming, column]).sum() - size * scores[row, column])
-            options.append((gain, -row, column, coming))
-    gain, leaver, column, coming = max(options, key=lambda option: option[:2], default=(0.0, 0, 0, sizes[:0]))
-    if gain <= LEAST_GAIN:
-        return False
-    seats.move(-leaver, -1)
-    seats.seat(coming, np.full(len(coming), column))
-    return True
+            come = [Move(each, column, -float(sizes[each] * scores[each, column])) for each in coming]
+            yield [Move(row, -1, float(size * scores[row, column])), *come]
 
 
 def _waiting(seats: Seats, scores: Floats, column: int) -> Indices:
@@ -47,7 +45,7 @@ def _waiting(seats: Seats, scores: Floats, column: int) -> Indices:
     return waiting[np.argsort(-scores[waiting, column], kind="stable")]
 
 
-def _filling(sizes: Indices, rows: Indices, gpus: int) -> Indices:
+def _filling(sizes: Indices, rows: Indices, gpus: int) -> list[int]:
     """Of these jobs, in this order, those that fit so many GPUs together, skipping who does not."""
     chosen: list[int] = []
     for row in rows[: 4 * gpus].tolist():
@@ -56,4 +54,4 @@ def _filling(sizes: Indices, rows: Indices, gpus: int) -> Indices:
             gpus -= int(sizes[row])
         if not gpus:
             break
-    return np.array(chosen, dtype=np.int64)
+    return chosen
