@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import groupby
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ __all__ = ["Played", "command", "delivery_text", "play", "rounds_text"]
 SAME = "= stays where it was"
 MOST_SHOWN = 5
 """Jobs listed of those that are owed time; the JSON has them all."""
+
+SOME = 1e-3
+"""GPU-seconds or rounds; less is rounding."""
 
 
 @click.command("rounds")
@@ -162,20 +166,33 @@ def _groups(widths: list[int], room: int) -> Iterable[list[int]]:
 
 
 def _reasons(delivery: gp.DeliveryReport) -> str:
-    """A sentence on why time is owed, the most first; nothing where no job waited for a reason."""
-    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > 0}
+    """A sentence on why time is owed, the largest part first; nothing where none is owed."""
+    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > SOME}
     parts = [f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason])]
-    return f"Owed since {'; '.join(parts)}, in GPU-hours.\n" if parts else ""
+    return f"Owed because {'; '.join(parts)}, in GPU-hours.\n" if parts else ""
+
+
+def _limits(delivery: gp.DeliveryReport) -> str:
+    """A sentence on the least that whole rounds allow and on the job that is furthest behind; nothing where no time is owed."""
+    if delivery.shortfall_gpu_seconds <= SOME:
+        return ""
+    least, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - SOME) / 10
+    return (
+        f"Whole rounds cannot leave less than {least:.4g} ({delivery.least_undelivered_share:.2%}) owed; "
+        f"no job is more than {behind:.1f} rounds behind.\n"
+    )
 
 
 def delivery_text(delivery: gp.DeliveryReport) -> str:
     """Return what was delivered of what was promised, and the jobs that fell short most."""
     promised, owed = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
-    beyond = delivery.delivered_gpu_seconds / 3600 - (promised - owed)
+    ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
     summary = (
         f"Promised {promised:.4g} GPU-hours: {promised - owed:.4g} delivered, "
         f"{owed:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
-        f"which later rounds serve first, as far as whole gangs fit. Beyond the promise: {beyond:.4g} GPU-hours to waiting jobs.\n"
+        f"which later rounds serve first, as far as whole gangs fit.\n{_limits(delivery)}"
+        f"Beyond the promise: {idle:.4g} GPU-hours of idle GPUs to waiting jobs; "
+        f"{ahead:.4g} GPU-hours to jobs ahead of their own fractions.\n"
     )
     misplaced = delivery.misplaced_gpu_seconds / 3600
     if misplaced:
@@ -195,6 +212,6 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
         ]
         for job in short[:MOST_SHOWN]
     )
-    columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s", "it waited mostly since"]
+    columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s", "mostly because"]
     more = f", the first {MOST_SHOWN} of {len(short)}" if len(short) > MOST_SHOWN else ""
     return summary + "\n" + table_text(f"Jobs that are owed most{more}", columns, rows)

@@ -76,14 +76,18 @@ def begin(state: SchedulerState, begun: Round, round_seconds: float, moved: Set[
         if job_id in running and job_id not in begun.assignments:
             state.book.standings[job_id].running_since_seconds = None
     for job_id in begun.started:
-        state.book.standings[job_id].running_since_seconds = begun.start_seconds
+        past = state.book.standings[job_id]
+        past.running_since_seconds, past.has_run = begun.start_seconds, True
     state.gangs.begin(begun.assignments)
     state.coming, state.last, state.newly_failed = None, begun, {}
 
 
 def copied(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """Return copies: what a caller does with the lists must not change what runs."""
-    return {job_id: replace(held, gpus=list(held.gpus)) for job_id, held in assignments.items()}
+    return {
+        job_id: Assignment(held.accelerator, list(held.gpus), held.shared_with, held.gpu_part)
+        for job_id, held in assignments.items()
+    }
 
 
 def given_away(told: Round) -> Round:
@@ -98,7 +102,8 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
     fractions = in_force.fractions * present
     columns = columns_of(problem, begun.assignments)
     waits = _waits(state, in_force, fractions, columns, present, _shares(problem, begun.assignments))
-    state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds, waits)
+    offered = _offered(problem, columns)
+    state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds, waits, offered)
     if in_force.apart is not None:
         runs_apart = {job_id for job_id, held in begun.assignments.items() if state.spans.is_spread(held)}
         is_apart = np.array([job_id in runs_apart for job_id in problem.job_ids], dtype=bool)
@@ -128,6 +133,14 @@ def _waits(
     used = np.bincount(columns[ran], weights=shares[ran], minlength=len(problem.capacities))
     claims = np.where(present & in_force.lasting, state.ledger.deficits(ids) + fractions, 0.0)
     return waits_of(claims, ran, problem.runnable, problem.capacities - used, problem.num_gpus, ~state.ledger.knows(ids))
+
+
+def _offered(problem: AllocationProblem, columns: NDArray[np.int64]) -> Floats:
+    """(K,) the GPUs that could be given this round; two jobs that may share one count it twice, as their gangs do."""
+    ran = columns >= 0
+    used = np.bincount(columns[ran], weights=problem.num_gpus[ran], minlength=len(problem.capacities))
+    # Nodes may have come back since the allocation was found.
+    return np.maximum(problem.capacities * (1 if problem.pairs is None else 2), used)
 
 
 def _shares(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -> Floats:

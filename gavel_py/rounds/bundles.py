@@ -149,13 +149,15 @@ def _joined(demand: RoundDemand, parts: Floats, found: Sequence[tuple[Crew, _Bun
     """Put what bundles are owed on their types into the rows of their first jobs; suits: (N, K) where each bundle can be."""
     deficits, fractions, received = demand.deficits.copy(), demand.fractions.copy(), demand.received.copy()
     runnable, on, restarts = demand.runnable.copy(), demand.running_on.copy(), demand.restart_rounds.copy()
+    new, promised = demand.new.copy(), demand.promised.copy()
     for table in (deficits, fractions, received):
         table[small] = 0.0
     runnable[small], on[small] = False, -1
     owed = (demand.claims > 0) | demand.running
     for crew, bundle in found:
         first, rows, j = crew.rows[0], list(crew.rows), bundle.type
-        restarts[first] = parts[rows] @ demand.restart_rounds[rows]
+        restarts[first], new[first] = parts[rows] @ demand.restart_rounds[rows], demand.new[rows].all()
+        promised[first] = demand.promised[rows].min()
         if not bundle.owed:
             runnable[first] = suits[first]
             continue
@@ -171,4 +173,6 @@ def _joined(demand: RoundDemand, parts: Floats, found: Sequence[tuple[Crew, _Bun
         runnable=runnable,
         running_on=on,
         restart_rounds=restarts,
+        new=new,
+        promised=promised,
     )

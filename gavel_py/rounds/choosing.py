@@ -188,7 +188,7 @@ class Chooser:
         return plan_in_crews(plan, demand, crews, idle, ground, parts, state.lasting, fixed)
 
     def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
-        problem = in_force.problem
+        problem, standings = in_force.problem, state.book.standings
         runnable = problem.runnable & in_force.present(state.book)[:, None]
         deficits = np.where(runnable, state.ledger.deficits(problem.job_ids), 0.0)
         restarts = self._restart_seconds(in_force.jobs) / self.round_seconds
@@ -206,6 +206,8 @@ class Chooser:
             restart_rounds=restarts,
             kinds=_kinds(state, in_force, deficits, restarts),
             locked=np.array([job_id in fixed for job_id in problem.job_ids], dtype=bool),
+            promised=state.ledger.promised(problem.job_ids).sum(axis=1) / self.round_seconds,
+            new=np.array([not standings[job_id].has_run for job_id in problem.job_ids], dtype=bool),
         )
 
     @property
@@ -255,10 +257,10 @@ def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_r
     problem, apart = in_force.problem, in_force.apart
     if problem.speeds is None or apart is None:
         return np.zeros((), dtype=np.int8)
-    stands = np.zeros(apart.shape)
-    columns = columns_of(problem, state.lasting)
+    stands, lasting, is_spread = np.zeros(apart.shape), state.lasting, state.spans.is_spread
+    columns = columns_of(problem, lasting)
     runs = np.flatnonzero(columns >= 0)
-    stands[runs, columns[runs]] = [1.0 if state.spans.is_spread(state.lasting[problem.job_ids[i]]) else -1.0 for i in runs.tolist()]
+    stands[runs, columns[runs]] = [1.0 if is_spread(lasting[problem.job_ids[i]]) else -1.0 for i in runs.tolist()]
     owed = state.ledger.apart(problem.job_ids)
     fractions = in_force.fractions
     return kinds_of(fractions, apart, problem.speeds.apart, deficits, owed, stands, restart_rounds)

@@ -25,7 +25,9 @@ class RoundDemand:
     received: (N, K) rounds received since the allocation in force began;
     restart_rounds: (N,) what a restart costs the job, in rounds;
     locked: (N,) bool, jobs that run now and must stay on their type;
-    kinds: (N, K) the `Kind` of placement that each job should have on each type. These four are 0 unless given.
+    new: (N,) bool, jobs that have never run;
+    kinds: (N, K) the `Kind` of placement that each job should have on each type. These five are 0 unless given;
+    promised: (N,) rounds promised so far, on all types together, since the job came; without limit unless given.
     """
 
     deficits: Floats
@@ -39,12 +41,14 @@ class RoundDemand:
     received: Floats = field(default_factory=lambda: np.zeros(()))
     restart_rounds: Floats = field(default_factory=lambda: np.zeros(()))
     locked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((), dtype=bool))
+    new: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((), dtype=bool))
+    promised: Floats = field(default_factory=lambda: np.full((), np.inf))
     kinds: NDArray[np.int8] = field(default_factory=lambda: np.zeros((), dtype=np.int8))
 
     def __post_init__(self) -> None:
         """Give what was left out its full shape."""
         jobs, pairs = self.num_gpus.shape, self.fractions.shape
-        shapes = {"received": pairs, "restart_rounds": jobs, "locked": jobs, "kinds": pairs}
+        shapes = {"received": pairs, "restart_rounds": jobs, "locked": jobs, "new": jobs, "promised": jobs, "kinds": pairs}
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 object.__setattr__(self, name, np.broadcast_to(getattr(self, name), shape))

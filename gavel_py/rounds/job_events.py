@@ -141,7 +141,8 @@ class JobEvents(SchedulerCore):
         if len(assignment.gpus) != job.num_gpus:
             raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {job.num_gpus} in all, found {len(assignment.gpus)}"))
         state.gangs.put(job_id, assignment)
-        state.book.standings[job_id].running_since_seconds = None if state.last is None else state.last.start_seconds
+        past = state.book.standings[job_id]
+        past.running_since_seconds, past.has_run = None if state.last is None else state.last.start_seconds, True
         state.note()
 
     @synchronized

@@ -35,6 +35,8 @@ class DeliveryLedger:
     A deficit is the running balance in rounds: D_ij += X_ij − received_ij each round, whatever the allocation, kept between
     −max(1, LONGEST_PAYBACK_ROUNDS·X_ij) and MOST_OWED_ROUNDS, and dropped where the job can no longer run. So it is with rounds on
     more nodes than the gang needs, for jobs that are promised such: A_ij += S_ij − received so.
+
+    A shortfall max(0, promised − delivered) is kept by reason as it rises; when it falls, all reasons fall by the same part of it.
     """
 
     def __init__(self, accelerator_types: Sequence[str]) -> None:
@@ -43,7 +45,11 @@ class DeliveryLedger:
         self._num_gpus: list[float] = []
         names = ("promised", "delivered", "deficits", "received", "apart")
         self._tables = {name: np.zeros((0, len(self.accelerator_types))) for name in names}
+        # rounds: in how many of them the job was promised time or ran, -1 where they differ in length.
         self._tables |= {"waits": np.zeros((0, len(WAITS))), "misplaced": np.zeros((0, 1))}
+        self._tables |= {"short": np.zeros((0, len(WAITS))), "rounds": np.zeros((0, 1))}
+        self._offered: Floats = np.zeros(len(self.accelerator_types))
+        self._round_seconds = 0.0
 
     def deficits(self, job_ids: Sequence[str]) -> Floats:
         """Return (N, K) D_ij, rounds owed; 0 for jobs not seen yet."""
@@ -56,6 +62,10 @@ class DeliveryLedger:
     def received(self, job_ids: Sequence[str]) -> Floats:
         """Return (N, K) rounds received since the allocation in force began; 0 for jobs not seen yet."""
         return self._looked_up("received", job_ids)
+
+    def promised(self, job_ids: Sequence[str]) -> Floats:
+        """Return (N, K) seconds promised in all rounds so far; 0 for jobs not seen yet."""
+        return self._looked_up("promised", job_ids)
 
     def knows(self, job_ids: Sequence[str]) -> Mask:
         """Return (N,) the jobs that have an account."""
@@ -79,18 +89,27 @@ class DeliveryLedger:
         columns: NDArray[np.int64],
         round_seconds: float,
         waits: NDArray[np.int64] | None = None,
+        offered: Floats | None = None,
     ) -> None:
         """Enter one round: the (N, K) fractions in force, and the (N,) columns on which jobs ran, -1 = none.
 
-        waits: (N,) why the others waited (`waits_of`).
+        waits: (N,) why the others waited (`waits_of`); offered: (K,) the GPUs that could be given, without limit if left out.
         """
-        rows, tables = self._rows_of(job_ids, num_gpus), self._tables
+        rows = self._rows_of(job_ids, num_gpus)
+        self._set_round_seconds(round_seconds)
+        tables, received = self._tables, self._received(columns)
         if waits is not None:
             tables["waits"][rows] += waits[:, None] == np.arange(len(WAITS))
-        received = self._received(columns)
+        codes = np.full(len(rows), -1) if waits is None else waits
+        # Who waits though the balance owes it nothing has a shortfall from debts that were cut.
+        codes = np.where(columns >= 0, WAITS.index(Wait.OTHER_TYPE), np.where(codes < 0, WAITS.index(Wait.TURN), codes))
+        before = self._shortfalls(rows)
         tables["promised"][rows] += fractions * round_seconds
         tables["delivered"][rows] += received * round_seconds
+        self._enter_shortfalls(rows, before, codes)
         tables["received"][rows] += received
+        tables["rounds"][rows, 0] += (tables["rounds"][rows, 0] >= 0) & (received.any(axis=1) | (fractions > 0).any(axis=1))
+        self._offered += np.inf if offered is None else offered * round_seconds
         most_ahead = -np.maximum(1.0, LONGEST_PAYBACK_ROUNDS * fractions)
         balance = np.clip(tables["deficits"][rows] + fractions - received, most_ahead, MOST_OWED_ROUNDS)
         tables["deficits"][rows] = np.where(runnable, balance, 0.0)
@@ -122,9 +141,11 @@ class DeliveryLedger:
 
         is_apart: whether it was on more nodes than it needed.
         """
-        row = self._rows_of([job_id], np.array([num_gpus], dtype=np.int64))[0]
-        tables, at = self._tables, (row, self.accelerator_types.index(accelerator))
+        rows = self._rows_of([job_id], np.array([num_gpus], dtype=np.int64))
+        tables, at = self._tables, (rows[0], self.accelerator_types.index(accelerator))
+        before = self._shortfalls(rows)
         tables["delivered"][at] = max(0.0, tables["delivered"][at] - round_seconds)
+        self._enter_shortfalls(rows, before, np.array([WAITS.index(Wait.NODE)]))
         tables["waits"][at[0], WAITS.index(Wait.NODE)] += 1
         tables["received"][at] = max(0.0, tables["received"][at] - 1.0)
         tables["deficits"][at] = min(tables["deficits"][at] + 1.0, MOST_OWED_ROUNDS)
@@ -151,7 +172,8 @@ class DeliveryLedger:
 
     def report(self) -> DeliveryReport:
         """Return all accounts, sorted by job_id."""
-        return DeliveryReport({job_id: self._account(job_id, row) for job_id, row in sorted(self._rows.items())})
+        offered = dict(zip(self.accelerator_types, self._offered.tolist(), strict=True))
+        return DeliveryReport({job_id: self._account(job_id, row) for job_id, row in sorted(self._rows.items())}, offered)
 
     def account(self, job_id: str) -> JobDelivery | None:
         """Return the account of one job, None if it has none."""
@@ -176,7 +198,38 @@ class DeliveryLedger:
             dict(zip(self.accelerator_types, tables[name][row].tolist(), strict=True)) for name in ("promised", "delivered")
         )
         waits = {reason: int(count) for reason, count in zip(WAITS, tables["waits"][row].tolist(), strict=True) if count}
-        return JobDelivery(job_id, self._num_gpus[row], promised, delivered, waits, float(tables["misplaced"][row, 0]))
+        short = {reason: seconds for reason, seconds in zip(WAITS, tables["short"][row].tolist(), strict=True) if seconds > 0}
+        misplaced, rounds = float(tables["misplaced"][row, 0]), int(tables["rounds"][row, 0])
+        return JobDelivery(
+            job_id,
+            self._num_gpus[row],
+            promised,
+            delivered,
+            waits,
+            misplaced,
+            short,
+            self._round_seconds,
+            None if rounds < 0 else rounds,
+        )
+
+    def _shortfalls(self, rows: Indices) -> Floats:
+        """(N, K) max(0, promised − delivered) of these rows, in seconds."""
+        short: Floats = np.maximum(0.0, self._tables["promised"][rows] - self._tables["delivered"][rows])
+        return short
+
+    def _enter_shortfalls(self, rows: Indices, before: Floats, codes: NDArray[np.int64]) -> None:
+        """Bring the shortfalls by reason up to date; before: (N, K) what they were; codes: (N,) the reason for what is new."""
+        short, total = self._tables["short"], before.sum(axis=1)
+        change = self._shortfalls(rows) - before
+        paid = np.maximum(0.0, -change).sum(axis=1)
+        short[rows] *= 1.0 - np.divide(paid, total, out=np.zeros(len(rows)), where=total > 0)[:, None]
+        short[rows, codes] += np.maximum(0.0, change).sum(axis=1)
+
+    def _set_round_seconds(self, round_seconds: float) -> None:
+        """Note how long rounds are; jobs that were there when they had another length have counted rounds of several lengths."""
+        if round_seconds != self._round_seconds:
+            self._tables["rounds"][self._tables["rounds"] > 0] = -1.0
+            self._round_seconds = round_seconds
 
     def _rows_of(self, job_ids: Sequence[str], num_gpus: Floats) -> Indices:
         """(N,) the row of each job; new jobs get rows of zeros."""
@@ -200,6 +253,7 @@ class DeliveryLedger:
 
     def _resize(self, row: int, gang: float) -> None:
         """Count what a gang of another size was promised and had in seconds of the gang of now, GPU-seconds being the same."""
-        for name in ("promised", "delivered", "misplaced"):
+        for name in ("promised", "delivered", "misplaced", "short"):
             self._tables[name][row] *= self._num_gpus[row] / gang
+        self._tables["rounds"][row] = -1.0
         self._num_gpus[row] = gang

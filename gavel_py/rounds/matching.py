@@ -133,10 +133,12 @@ def _with_crews(demand: RoundDemand, companies: Companies, claims: Floats, pairs
     deficits[followers] = fractions[followers] = 0.0
     runnable[followers] = False
     restarts, received, kinds = demand.restart_rounds.copy(), demand.received.copy(), demand.kinds.copy()
+    on, new, promised = demand.running_on.copy(), demand.new.copy(), demand.promised.copy()
     restarts[leaders] = np.maximum(restarts[leaders], restarts[followers])
     received[leaders] = (received[leaders] + received[followers]) / 2
+    new[leaders] &= new[followers]
+    promised[leaders] = np.minimum(promised[leaders], promised[followers])
     kinds[leaders] = np.where(kinds[leaders] == Kind.APART, Kind.TOGETHER, kinds[leaders])  # how fast pairs are spread nobody knows
-    on = demand.running_on.copy()
     on[followers] = -1
     joint = replace(
         demand,
@@ -146,6 +148,8 @@ def _with_crews(demand: RoundDemand, companies: Companies, claims: Floats, pairs
         running_on=on,
         restart_rounds=restarts,
         received=received,
+        new=new,
+        promised=promised,
         kinds=kinds,
     )
     return Crews(tuple(Crew(pair, pair[0] if running[pair[0]] >= 0 else -1) for pair in ordered), joint)

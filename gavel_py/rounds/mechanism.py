@@ -25,8 +25,9 @@ def choose_jobs(
     """Return the (N,) column on which each job runs this round, -1 for none; gangs whole, Σ_i s_i <= c_j.
 
     Job i has a claim of D_ij + X_ij rounds on type j, and is owed this round there when the claim is positive. A pair that is owed
-    scores its claim, plus h_ij/2 where it runs now and minus h_ij/2 where not, and half a round more when the job is promised all
-    rounds; pairs with a claim above `urgent_rounds` come before the others.
+    scores its claim if the job has never run; otherwise a_i less, plus h_ij/2 where it runs now and minus h_ij/2 where not, and
+    half a round more when the job is promised all rounds. With what has been promised to the job so far, a_i grows from ⅓ to 1, and
+    h_ij with it (`scores_of`). Pairs with a claim above `urgent_rounds` come before the others.
     1. Seat the jobs that are locked.
     2. Seat jobs by score, skipping gangs that do not fit.
     3. Let jobs change places and displace each other (`improve`) while Σ s_i·score_i over the seated rises.

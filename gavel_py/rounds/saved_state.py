@@ -23,6 +23,7 @@ from gavel_py.rounds.node_states import NodeStates
 from gavel_py.rounds.running import Running
 from gavel_py.rounds.scheduler_state import Coming, SchedulerState
 from gavel_py.rounds.standing import Departure, Standing
+from gavel_py.rounds.waits import WAITS, Wait
 
 __all__ = ["state_document", "state_from"]
 
@@ -86,7 +87,9 @@ def _book_from(document: Mapping[str, Any]) -> JobBook:
         book.put(Job(**each))
     for job_id, past in document["standings"].items():
         left = past["left"]
-        book.standings[job_id] = Standing(**past | {"left": None if left is None else Departure(left)})
+        # Files of version 1 do not say who has run.
+        has_run = past["attained_gpu_seconds"] > 0 or past["running_since_seconds"] is not None
+        book.standings[job_id] = Standing(**{"has_run": has_run} | past | {"left": None if left is None else Departure(left)})
     if not book.jobs.keys() <= book.standings.keys():
         raise ValueError("a job has no standing")
     return book
@@ -94,10 +97,33 @@ def _book_from(document: Mapping[str, Any]) -> JobBook:
 
 def _ledger_from(document: Mapping[str, Any], cluster: Cluster) -> DeliveryLedger:
     ledger = DeliveryLedger(cluster.accelerator_names)
-    if set(document) != set(vars(ledger)):
+    values = {name: from_data(value) for name, value in document.items()}
+    if not values.keys() & {"_offered", "_round_seconds"}:
+        values |= _of_version_1(values["_tables"], np.array(values["_num_gpus"], dtype=float))
+    if set(values) != set(vars(ledger)):
         raise KeyError("ledger")
-    vars(ledger).update({name: from_data(value) for name, value in document.items()})
+    vars(ledger).update(values)
     return ledger
+
+
+def _of_version_1(tables: dict[str, np.ndarray[Any, Any]], num_gpus: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the fields of the ledger that files of version 1 lack, estimated from those that they have.
+
+    The number and length of the rounds is unknown, and so are the GPU-seconds offered, other than that they cover what was
+    promised and what was delivered; the least shortfall is bounded by less then.
+
+    Args:
+        tables: the tables of the file; the missing ones are added to a copy.
+        num_gpus: (N,) the gang sizes of the rows.
+    """
+    promised, delivered, waits = tables["promised"], tables["delivered"], tables["waits"]
+    waits = np.pad(waits, ((0, 0), (0, len(WAITS) - waits.shape[1])))
+    reasons = waits.copy()
+    # A job that is owed time and has never waited ran on another of its types.
+    reasons[~waits.any(axis=1), WAITS.index(Wait.OTHER_TYPE)] = 1.0
+    short = np.maximum(0.0, promised - delivered).sum(axis=1, keepdims=True) * reasons / reasons.sum(axis=1, keepdims=True)
+    tables = tables | {"waits": waits, "short": short, "rounds": np.full((len(num_gpus), 1), -1.0)}
+    return {"_tables": tables, "_offered": num_gpus @ np.maximum(promised, delivered), "_round_seconds": 0.0}
 
 
 def _in_force_document(in_force: InForce) -> dict[str, Any]:

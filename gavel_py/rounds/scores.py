@@ -11,7 +11,7 @@ __all__ = ["HYSTERESIS_ROUNDS", "URGENT_ROUNDS", "hysteresis_of", "scores_of"]
 
 Floats = NDArray[np.float64]
 
-HYSTERESIS_ROUNDS = 2.4
+HYSTERESIS_ROUNDS = 2.6
 URGENT_ROUNDS = 3.0
 
 # Lifts urgent pairs above the others, whose scores differ by a few rounds, and the more the longer they have been urgent. If it
@@ -21,28 +21,37 @@ URGENT_SCORE = 5.0
 # A job that is promised every round, now here and now there, can never make good for one in which it waits.
 NO_SLACK_ROUNDS = 0.5
 
+# One round owed is a third of what was promised after three rounds, and a hundredth after a hundred. Jobs that have been promised
+# little so far, and may leave before they are compensated, go first and take short turns. Counting the coming round, a job has half
+# of the full hysteresis after so many promised rounds.
+SETTLING_ROUNDS = 2.0
+
 # Among pairs that are about as near to their bound, the one that is owed more goes first.
 CLAIM_WEIGHT = 0.02
 
 
 def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS, urgent_rounds: float = URGENT_ROUNDS) -> Floats:
-    """(N, K) the score of each pair that is owed this round, -inf for the others; none that is owed scores less than 0."""
-    kept_for = _hysteresis(demand, hysteresis_rounds)
+    """(N, K) the score of each pair that is owed this round, -inf for the others; none that is owed scores less than 0.
+
+    a_i = (P_i + 1) / (P_i + 1 + SETTLING_ROUNDS), P_i: rounds promised to job i so far.
+    """
+    settled = 1.0 - SETTLING_ROUNDS / (demand.promised[:, None] + 1.0 + SETTLING_ROUNDS)
+    kept_for = _hysteresis(demand, hysteresis_rounds, settled)
     claims, running = demand.claims, demand.running
     owed = claims > 0
     if demand.backfill:
         # Running on, ahead of what is owed, is a use of idle GPUs too; the hysteresis says how far ahead.
         owed |= running & (demand.shares > 0) & (claims + kept_for > 0)
-    most = kept_for.max(initial=0.0)
-    # A GPU that serves anybody is worth more than one that serves nobody: `most` keeps scores above 0.
-    scores = most + _weighed(demand, kept_for) if most else _nearness(demand, urgent_rounds)
+    turns_are_free = not hysteresis_rounds and not demand.restart_rounds.any()
+    scores = _nearness(demand, urgent_rounds) if turns_are_free else _weighed(demand, kept_for, settled)
     scores += np.where(claims > urgent_rounds, URGENT_SCORE * (1.0 + claims - urgent_rounds), 0.0)
     return np.where(demand.possible & owed, scores, -np.inf)
 
 
-def _hysteresis(demand: RoundDemand, rounds: float) -> Floats:
-    """(N, K) h_ij of each pair, `hysteresis_of`."""
-    return hysteresis_of(demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None], rounds)
+def _hysteresis(demand: RoundDemand, rounds: float, settled: Floats) -> Floats:
+    """(N, K) h_ij of each pair (`hysteresis_of`), where a_i multiplies all but the cost of a restart; settled: (N, 1) a_i."""
+    restart = demand.restart_rounds[:, None]
+    return restart + settled * hysteresis_of(demand.fractions, demand.num_gpus[:, None], np.zeros_like(restart), rounds)
 
 
 def hysteresis_of(
@@ -58,10 +67,17 @@ def hysteresis_of(
     return result
 
 
-def _weighed(demand: RoundDemand, kept_for: Floats) -> Floats:
-    """(N, K) claim_ij ± h_ij/2, and half a round more for jobs that are promised every round."""
+def _weighed(demand: RoundDemand, kept_for: Floats, settled: Floats) -> Floats:
+    """(N, K) claim_ij for jobs that have never run, which no restart can hurt; claim_ij − a_i ± h_ij/2 for the others.
+
+    Jobs that have run and are promised every round have half a round more. All scores are raised by the most that is subtracted
+    from any, since serving a job is worth more than an idle GPU.
+    """
     no_slack = rounded(demand.fractions.sum(axis=1, keepdims=True)) >= 1.0
-    result: Floats = demand.claims + np.where(demand.running, kept_for, -kept_for) / 2 + NO_SLACK_ROUNDS * no_slack
+    kept = np.where(demand.running, kept_for, -kept_for) / 2 + NO_SLACK_ROUNDS * no_slack - settled
+    has_run = ~demand.new[:, None]
+    raised = kept_for.max(initial=0.0, where=has_run) + 1.0 if has_run.any() else 0.0
+    result: Floats = raised + demand.claims + np.where(has_run, kept, 0.0)
     return result
 
 

@@ -24,7 +24,7 @@ class Standing:
     isolated_seconds: Σ (steps done from one change of jobs or nodes to the next) / iso_i then, what its progress would have taken
     alone; steps_counted: the steps up to which that sum goes; attained_gpu_seconds: of the rounds that it ran;
     running_since_seconds: the start of the first round of those that it has run without a break, None while it does not run;
-    failures: how often it failed; left: how it left.
+    has_run: whether it has ever held GPUs; failures: how often it failed; left: how it left.
     """
 
     waiting_since_seconds: float
@@ -33,6 +33,7 @@ class Standing:
     isolated_seconds: float = 0.0
     attained_gpu_seconds: float = 0.0
     running_since_seconds: float | None = None
+    has_run: bool = False
     failures: int = 0
     left: Departure | None = None
 

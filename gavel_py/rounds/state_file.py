@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     what: str
 
 
-SCHEDULER = Kind("gavel-py scheduler", 1, "the state of a scheduler, as RoundScheduler.save writes it")
+SCHEDULER = Kind("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
 
 
 def write_state(path: str | Path, state: dict[str, Any], kind: Kind = SCHEDULER) -> None:

@@ -1,4 +1,4 @@
-"""Why a job that is owed time waits for a round."""
+"""Why a job does not receive the time that it is owed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ OWED = 1e-6
 
 
 class Wait(StrEnum):
-    """What kept a job waiting that was owed time on some type, in words that follow "it waited since"."""
+    """Why a job that is owed time on some type did not receive it in a round, in words that follow "because"."""
 
     NEW = "it had just arrived"
     TURN = "others were owed more"
     GANG = "fewer GPUs were free than its gang needs"
     PLACE = "no nodes within its locality had room, CPUs and memory"
     NODE = "nodes were down"
+    OTHER_TYPE = "it ran on another of its types"
 
 
 WAITS = tuple(Wait)

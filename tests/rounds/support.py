@@ -55,6 +55,8 @@ def demand(
     received: ArrayLike = 0.0,
     restart_rounds: ArrayLike = 0.0,
     locked: ArrayLike = False,
+    new: ArrayLike = False,
+    promised: ArrayLike = np.inf,
 ) -> RoundDemand:
     """A demand in which all is 1 GPU, equally fast, owed nothing and waiting unless said; throughput 0 = not runnable."""
     x = np.array(fractions, dtype=float)
@@ -71,6 +73,8 @@ def demand(
         received=np.array(received, dtype=float),
         restart_rounds=np.array(restart_rounds, dtype=float),
         locked=np.array(locked, dtype=bool),
+        new=np.broadcast_to(np.array(new, dtype=bool), len(x)),
+        promised=np.array(promised, dtype=float),
     )
 
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import gavel_py as gp
 from tests.rounds.schedulers import PROFILE
+from tests.rounds.test_delivery import accounts_add_up
 
 SECONDS = 10.0
 POLICIES = ["max_min_fairness", "max_total_throughput", "fifo", "least_attained_service", "shortest_job_first"]
@@ -258,6 +259,7 @@ class Life(RuleBasedStateMachine):
             assert account.num_gpus * account.delivered_seconds == pytest.approx(self.gpu_seconds[job_id])
         assert report.delivered_gpu_seconds == pytest.approx(sum(self.gpu_seconds.values()))
         assert report.shortfall_gpu_seconds <= report.promised_gpu_seconds + 1e-6
+        accounts_add_up(report)
 
     @property
     def known(self) -> dict[str, gp.Job]:

@@ -37,8 +37,9 @@ class Recorder(gp.Policy):
 
 
 def test_two_jobs_share_a_gpu() -> None:
+    """Turns are short at first, so that each job soon has its part, and longer later, so that fewer restarts are needed."""
     made = scheduler(jobs=[job("a"), job("b")])
-    assert line([made.next_round() for _ in range(12)]) == list("aaabbbbbbaaa")
+    assert line([made.next_round() for _ in range(25)]) == list("abbbaaaabbbbbaaaaaabbbbbb")
 
 
 def test_a_round_says_who_stays_who_starts_and_who_has_to_go() -> None:

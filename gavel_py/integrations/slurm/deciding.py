@@ -92,7 +92,8 @@ class Decided:
         for job_id in self.picture.state.tracked:
             if job_id not in self.begun.assignments and job_id not in told:
                 delivery = scheduler.delivery_of(job_id)
-                told[job_id] = str((delivery.why if delivery is not None else None) or Wait.TURN)
+                waits = {} if delivery is None else delivery.waits
+                told[job_id] = str(max(waits, key=lambda reason: waits[reason], default=Wait.TURN))
         return told
 
     def account(self) -> dict[str, Any]:
