@@ -73,7 +73,7 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
             had[:] = 0.0
         jobs = [scene.jobs[row] for row in phase.rows]
         for _ in range(phase.rounds):
-            asked = demand_of(phase, ledger, held, had[phase.rows])
+            asked = demand_of(phase, ledger, held, had[phase.rows], ~outcome.delivered[phase.rows].any(axis=1))
             plan = plan_round(asked, jobs, names, scene.cluster.nodes, held, rule) if placed else counted(asked, jobs, names, rule)
             columns = columns_of(phase, plan)
             ledger.record(phase.problem.job_ids, asked.num_gpus, asked.runnable, phase.fractions, columns, 1.0)
@@ -93,7 +93,10 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
     return outcome
 
 
-def demand_of(phase: Phase, ledger: DeliveryLedger, held: dict[str, Assignment], received: Floats) -> RoundDemand:
+def demand_of(
+    phase: Phase, ledger: DeliveryLedger, held: dict[str, Assignment], received: Floats, new: NDArray[np.bool_]
+) -> RoundDemand:
+    """new: the jobs that have never run."""
     problem = phase.problem
     return RoundDemand(
         deficits=ledger.deficits(problem.job_ids),
@@ -105,6 +108,8 @@ def demand_of(phase: Phase, ledger: DeliveryLedger, held: dict[str, Assignment],
         running_on=columns_of(phase, held),
         backfill=True,
         received=received,
+        new=new,
+        promised=ledger.promised(problem.job_ids).sum(axis=1),
     )
 
 

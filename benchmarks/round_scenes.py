@@ -77,7 +77,11 @@ def jobs_for(chance: np.random.Generator, gpus: int, sizes: tuple[int, ...] = SI
 def fixed(seed: int, per_type: int, rounds: int, sizes: tuple[int, ...] = SIZES) -> Scene:
     """Twice as much demand as GPUs, and one allocation for all rounds."""
     cluster = cluster_of(per_type)
-    jobs = list(jobs_for(np.random.default_rng(seed), 2 * cluster.num_gpus, sizes))
+    return scene_of(list(jobs_for(np.random.default_rng(seed), 2 * cluster.num_gpus, sizes)), cluster, rounds)
+
+
+def scene_of(jobs: list[gp.Job], cluster: gp.Cluster, rounds: int) -> Scene:
+    """One allocation for these jobs and all rounds."""
     return Scene(cluster, jobs, [_phase(jobs, np.arange(len(jobs)), cluster, rounds)])
 
 
@@ -92,18 +96,18 @@ def few_large(seed: int, whole_gangs: bool = True) -> Scene:
     return Scene(cluster, jobs, [_phase(jobs, np.arange(len(jobs)), cluster, 200, whole_gangs)])
 
 
-def coming_and_going(seed: int, per_type: int, rounds: int) -> Scene:
-    """Jobs leave after twice the time of the published generator, since half of them wait; others come in their stead."""
+def coming_and_going(seed: int, per_type: int, rounds: int, times: float = 2.0) -> Scene:
+    """Jobs leave after `times` the stay of the published generator, and others replace them. 2: since half of the jobs wait."""
     chance, cluster = np.random.default_rng(seed), cluster_of(per_type)
     drawn = jobs_for(chance, 2 * cluster.num_gpus + 1_000_000)
     # Those who are there at the start have lasted for a while: they are drawn by how long they last, at any time of their stay.
     starts, ends, jobs = [], [], []
-    candidates = _stays(chance, 100_000)
+    candidates = times * _stays(chance, 100_000)
     for now in range(0, rounds, PHASE):
         asked = sum(job.num_gpus for job, begun, end in zip(jobs, starts, ends, strict=True) if begun <= now < end)
         while asked < 2 * cluster.num_gpus:
             job = next(drawn)
-            stay = float(chance.choice(candidates, p=candidates / candidates.sum()) if now == 0 else _stays(chance, 1)[0])
+            stay = float(chance.choice(candidates, p=candidates / candidates.sum()) if now == 0 else times * _stays(chance, 1)[0])
             jobs.append(job)
             starts.append(now)
             ends.append(now + (stay * chance.uniform() if now == 0 else stay))
@@ -114,9 +118,9 @@ def coming_and_going(seed: int, per_type: int, rounds: int) -> Scene:
 
 
 def _stays(chance: np.random.Generator, count: int) -> Floats:
-    """Rounds that jobs are there: 60·10^U(1.5, 3) s with probability 0.8, else 60·10^U(3, 4) s, twice."""
+    """Rounds that jobs are there: 60·10^U(1.5, 3) s with probability 0.8, else 60·10^U(3, 4) s."""
     exponents = np.where(chance.random(count) < 0.8, chance.uniform(1.5, 3, count), chance.uniform(3, 4, count))
-    stays: Floats = 2 * 10**exponents / ROUND_MINUTES
+    stays: Floats = 10**exponents / ROUND_MINUTES
     return stays
 
 

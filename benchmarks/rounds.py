@@ -2,7 +2,7 @@
 
     python benchmarks/rounds.py                 print the tables (some ten minutes)
     python benchmarks/rounds.py --write         and put them into docs/performance.md
-    python benchmarks/rounds.py --only churn    one of: fixed, churn, turns, small, large, nodes, speed
+    python benchmarks/rounds.py --only churn    one of: first, fixed, churn, turns, small, large, nodes, speed
     python benchmarks/rounds.py --seeds 2       fewer seeds than 10
 
 Shares are means over the seeds, worst cases the largest. Two processes play seeds at a time; times are CPU times of one alone.
@@ -11,23 +11,20 @@ Shares are means over the seeds, worst cases the largest. Two processes play see
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import get_context
 from statistics import mean, median
 
-import numpy as np
 import tables
 from round_exact import choose_exactly
+from round_first import Course, best_first_round, course_of, of_demo
 from round_nodes import compared
-from round_play import Outcome, demand_of, play
-from round_scenes import SIZES, coming_and_going, few_large, fixed, openb
+from round_play import Outcome, play
+from round_scenes import SIZES, Scene, coming_and_going, few_large, fixed, openb
+from round_speed import round_seconds
 
 from gavel_py.rounds import choose_by_priority, choose_jobs
-from gavel_py.rounds.ground import Ground
-from gavel_py.rounds.ledger import DeliveryLedger
-from gavel_py.rounds.planning import plan_round
 
 DEFICIT, PUBLISHED, UNFORGETTING = "deficit", "published rule", "published rule, never reset"
 TURNS, EXACT = "deficit, h = 0, bound 1", "exact program per round"
@@ -38,6 +35,8 @@ RULES = {
     TURNS: partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0),
     EXACT: choose_exactly,
 }
+MECHANISMS = {DEFICIT: "deficit", PUBLISHED: "priority"}
+FIRST = (1, 3, 10, 50, 200)
 HEADER = ["instance", "rule", "undelivered, %", *(f"of gangs of {size}" for size in SIZES), "worst deficit, rounds"]
 HEADER += ["restarts per running job-round", "idle GPUs"]
 
@@ -124,41 +123,61 @@ def of_nodes(seeds: int) -> Iterator[str]:
     yield "### Gangs on the fewest nodes, 2 to 6 nodes, against an exact program\n\n" + tables.markdown(header, rows)
 
 
+def of_first(seeds: int) -> Iterator[str]:
+    header = ["instance", "rule", *(f"after {number}" for number in FIRST), *HEADER[-2:-4:-1]]
+    rows: list[list[object]] = []
+    one_allocation = {"`make demo`, 112 GPUs": (of_demo, 1), "108 GPUs": (partial(fixed, per_type=36, rounds=200), seeds)}
+    for name, (build, count) in one_allocation.items():
+        for rule in (DEFICIT, PUBLISHED):
+            played = courses(build, count, rule, FIRST)
+            shares = [100 * mean(course.undelivered[number] for course in played) for number in FIRST]
+            rows.append([name, rule, *shares, mean(c.restart_rate for c in played), max(c.worst for c in played)])
+        least = [100 * mean(course.least[number] for course in played) for number in FIRST]
+        rows.append([name, "lower bound of the delivery report", *least])
+        scenes = [build(seed) for seed in range(count)]
+        best = mean(best_first_round(each.cluster, each.jobs) for each in scenes)
+        rows.append([name, "best first round, exact program", 100 * best])
+    widened = [[*cells, *[None] * (len(header) - len(cells))] for cells in rows]
+    yield "### The first rounds: undelivered, %, under one allocation\n\n" + tables.markdown(header, widened)
+    rows = []
+    for name, times in (("twice", 2.0), ("half", 0.5)):
+        build = partial(coming_and_going, per_type=36, rounds=200, times=times)
+        for rule in (DEFICIT, PUBLISHED):
+            played = courses(build, seeds, rule, (200,))
+            short = 100 * sum(course.short for course in played) / sum(course.short_promised for course in played)
+            waits = mean(wait for course in played for wait in course.waits)
+            rates = [mean(c.restart_rate for c in played), max(c.worst for c in played)]
+            total, count = 100 * mean(course.undelivered[200] for course in played), sum(course.short_jobs for course in played)
+            rows.append([f"{name} the published times", rule, total, *rates, waits, count, short])
+    header = ["jobs stay for", "rule", "undelivered, %", "restarts per running job-round", "worst deficit, rounds"]
+    header += ["rounds to the first start", "jobs that leave within 12 rounds", "undelivered of these, %"]
+    yield "### Jobs that arrive, 108 GPUs, 200 rounds, a new allocation every 6\n\n" + tables.markdown(header, rows)
+
+
+def courses(build: Callable[[int], Scene], seeds: int, rule: str, at: tuple[int, ...]) -> list[Course]:
+    with get_context("spawn").Pool(2) as pool:
+        return pool.map(played_by_users, [(build, seed, MECHANISMS[rule], at) for seed in range(seeds)], chunksize=1)
+
+
+def played_by_users(task: tuple[Callable[[int], Scene], int, str, tuple[int, ...]]) -> Course:
+    build, seed, mechanism, at = task
+    return course_of(build(seed), mechanism, at)
+
+
 def of_speed(_: int) -> Iterator[str]:
     rows = []
-    for gpus, rounds, target in ((10**4, 20, 20), (10**5, 8, 500)):
-        scene = fixed(0, gpus // 3, rounds)
-        for name, rule in (("deficit", choose_jobs), ("published rule", choose_by_priority)):
-            choosing, planning = _times(scene, rule)
-            cells = [f"{gpus:,} GPUs, {len(scene.jobs):,} jobs", name]
-            rows.append([*cells, *(1e3 * median(choosing), 1e3 * max(choosing), 1e3 * median(planning), target)])
-    header = ["instance", "rule", "choosing, ms", "slowest, ms", "choosing and placing, ms", "target, ms"]
+    for gpus, rounds, target in ((10**4, 8, 20), (10**5, 3, 500)):
+        for rule in (DEFICIT, PUBLISHED):
+            for change, seconds in round_seconds(gpus // 3, MECHANISMS[rule], rounds).items():
+                jobs = seconds.jobs
+                cells = [f"{gpus:,} GPUs, {jobs:,} jobs", rule, change, 1e3 * median(seconds.in_all), 1e3 * max(seconds.in_all)]
+                rows.append([*cells, 1e3 * median(seconds.solving), target])
+    header = ["instance", "rule", "since the last round", "`next_round`, ms", "slowest, ms", "of it solving, ms", "target, ms"]
     yield "### CPU time of one round, medians\n\n" + tables.markdown(header, rows)
 
 
-def _times(scene: object, rule: Callable[..., object]) -> tuple[list[float], list[float]]:
-    """CPU seconds of choosing, and of choosing and placing, in each round after the third; no more than one thread works."""
-    phase, jobs, cluster = scene.phases[0], scene.jobs, scene.cluster  # type: ignore[attr-defined]
-    names, ledger, held, choosing, planning = cluster.accelerator_names, DeliveryLedger(cluster.accelerator_names), {}, [], []
-    received, ground = np.zeros(phase.fractions.shape), Ground(jobs, cluster.nodes)
-    for number in range(phase.rounds):
-        asked = demand_of(phase, ledger, held, received)
-        started = time.process_time()
-        chosen = rule(asked)
-        between = time.process_time()
-        held = plan_round(asked, jobs, names, cluster.nodes, held, rule, ground=ground)  # type: ignore[arg-type]
-        ended = time.process_time()
-        columns = np.asarray(chosen)
-        ledger.record(phase.problem.job_ids, asked.num_gpus, asked.runnable, phase.fractions, columns, 1.0)
-        received += columns[:, None] == np.arange(len(names))
-        if number >= 3:
-            choosing.append(between - started)
-            planning.append(ended - between)
-    return choosing, planning
-
-
-PARTS = {"fixed": of_fixed, "churn": of_churn, "turns": of_turns, "small": of_small, "large": of_large, "nodes": of_nodes}
-PARTS["speed"] = of_speed
+PARTS = {"first": of_first, "fixed": of_fixed, "churn": of_churn, "turns": of_turns, "small": of_small, "large": of_large}
+PARTS |= {"nodes": of_nodes, "speed": of_speed}
 
 
 def main() -> None:

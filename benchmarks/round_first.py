@@ -1,0 +1,114 @@
+"""What the first rounds of jobs deliver, and how long jobs wait for their first GPUs; played through `RoundScheduler`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from round_exact import silence
+from round_scenes import Scene, profile, scene_of
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+import gavel_py as gp
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+SHORT_ROUNDS = 12
+"""A job that leaves within so many rounds is short."""
+
+
+@dataclass
+class Course:
+    """What came of one run.
+
+    undelivered, least: {number of rounds: share} undelivered by then, and the lower bound of the delivery report; worst: the
+    largest deficit of any job on any type after any round, in rounds; running, restarts: jobs, one per round; waits: rounds to the
+    first start of each job that came after the first round and has started; short_jobs: jobs that left within 12 rounds; short,
+    short_promised: GPU-seconds that these lacked and were promised.
+    """
+
+    undelivered: dict[int, float] = field(default_factory=dict)
+    least: dict[int, float] = field(default_factory=dict)
+    worst: float = 0.0
+    running: int = 0
+    restarts: int = 0
+    waits: list[int] = field(default_factory=list)
+    short_jobs: int = 0
+    short: float = 0.0
+    short_promised: float = 0.0
+
+    @property
+    def restart_rate(self) -> float:
+        return self.restarts / max(1, self.running)
+
+
+def of_demo(_: int) -> Scene:
+    """The jobs and the cluster of `make demo`, for 200 rounds."""
+    jobs = list(gp.JobSet.from_file(EXAMPLES / "jobs.csv"))
+    return scene_of(jobs, gp.Cluster.from_file(EXAMPLES / "cluster.yaml"), 200)
+
+
+def course_of(scene: Scene, mechanism: str, at: tuple[int, ...]) -> Course:
+    """Play all phases of a scene under `max_min_fairness`; at: the numbers of rounds after which shares are noted."""
+    scheduler = gp.RoundScheduler(scene.cluster, profile(), mechanism=mechanism, round_seconds=1.0)  # type: ignore[arg-type]
+    course, came, ran, there = Course(), dict[str, int](), set[str](), set[str]()
+    number = 0
+    for phase in scene.phases:
+        ids = {scene.jobs[row].job_id for row in phase.rows}
+        for job_id in sorted(there - ids):
+            scheduler.cancel(job_id)
+            _note_short(course, scheduler, job_id, came[job_id], number)
+        scheduler.submit_all([scene.jobs[row] for row in phase.rows if scene.jobs[row].job_id not in there])
+        came |= dict.fromkeys(ids - there, number)
+        there = ids
+        for _ in range(phase.rounds):
+            begun = scheduler.next_round()
+            course.running += len(begun.assignments)
+            course.restarts += len(ran.intersection(begun.started))
+            course.waits += [number - came[job_id] for job_id in begun.started if job_id not in ran and came[job_id]]
+            ran.update(begun.started)
+            number += 1
+            report = scheduler.delivery()
+            course.worst = max(course.worst, worst_deficit(report))
+            if number in at:
+                course.undelivered[number], course.least[number] = report.undelivered_share, report.least_undelivered_share
+    return course
+
+
+def worst_deficit(report: gp.DeliveryReport) -> float:
+    """The largest number of rounds that any job is owed on one type."""
+    accounts = report.jobs.values()
+    return max(
+        (
+            (promised - job.delivered_by_type[name]) / job.round_seconds
+            for job in accounts
+            for name, promised in job.promised_by_type.items()
+        ),
+        default=0.0,
+    )
+
+
+def best_first_round(cluster: gp.Cluster, jobs: list[gp.Job]) -> float:
+    """The least share that any first round leaves undelivered: max Σ s_i X_ij y_ij, y binary, by an exact program."""
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile())
+    fractions, sizes = gp.solve(problem, "max_min_fairness").time_fractions, problem.num_gpus
+    rows, columns = np.nonzero(fractions > 1e-9)
+    pairs, worth = np.arange(len(rows)), (sizes[:, None] * fractions)[rows, columns]
+    once = csr_array((np.ones(len(rows)), (rows, pairs)), shape=(len(sizes), len(rows)))
+    gpus = csr_array((sizes[rows], (columns, pairs)), shape=(len(problem.capacities), len(rows)))
+    limits = [LinearConstraint(once, ub=1), LinearConstraint(gpus, ub=problem.capacities)]
+    with silence():
+        found = milp(-worth, integrality=np.ones(len(rows)), bounds=Bounds(0, 1), constraints=limits, options={"mip_rel_gap": 1e-9})
+    return float(1.0 + found.fun / (sizes @ fractions).sum())
+
+
+def _note_short(course: Course, scheduler: gp.RoundScheduler, job_id: str, came: int, now: int) -> None:
+    """Enter the account of a job that has just left."""
+    if not 0 < came <= now <= came + SHORT_ROUNDS:
+        return
+    account = scheduler.delivery().jobs[job_id]
+    course.short_jobs += 1
+    course.short += account.num_gpus * account.shortfall_seconds
+    course.short_promised += account.num_gpus * account.promised_seconds

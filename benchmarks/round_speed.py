@@ -1,0 +1,72 @@
+"""CPU time of one round of `RoundScheduler`, as its users call it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from round_scenes import cluster_of, jobs_for, profile
+
+import gavel_py as gp
+
+# The first rounds start all gangs, and are no measure of those after them.
+WARM_UP = 3
+REPLACED = 0.01
+
+
+@dataclass
+class Times:
+    """CPU seconds of calls of `next_round`, and what of them was solving, as the clock saw it. jobs: in the system."""
+
+    jobs: int
+    in_all: list[float] = field(default_factory=list)
+    solving: list[float] = field(default_factory=list)
+
+
+def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times]:
+    """Return the times of so many rounds after each kind of change since the round before.
+
+    Twice as many GPUs are asked for as there are, under `max_min_fairness`, with throughputs of gangs on one node and on several.
+    """
+    cluster, chance = cluster_of(per_type), np.random.default_rng(0)
+    scheduler = gp.RoundScheduler(cluster, profile(), mechanism=mechanism)  # type: ignore[arg-type]
+    jobs = list(jobs_for(chance, 2 * cluster.num_gpus))
+    scheduler.submit_all(jobs)
+    for _ in range(WARM_UP):
+        scheduler.next_round()
+    steps = 0.0
+
+    def nothing() -> None:
+        """Neither jobs nor nodes have changed."""
+
+    def replaced() -> None:
+        """One job in a hundred leaves, and as many like them come."""
+        places = chance.choice(len(jobs), max(1, int(REPLACED * len(jobs))), replace=False).tolist()
+        for place in places:
+            scheduler.cancel(jobs[place].job_id)
+            jobs[place] = jobs[place].model_copy(update={"job_id": f"{jobs[place].job_id}-next"})
+        scheduler.submit_all([jobs[place] for place in places])
+
+    def reported() -> None:
+        """All jobs have made progress."""
+        nonlocal steps
+        steps += 1.0
+        scheduler.report_all({job.job_id: steps for job in jobs})
+
+    changes: dict[str, Callable[[], None]] = {
+        "nothing has changed": nothing,
+        "1 % of the jobs replaced": replaced,
+        "all jobs have reported progress": reported,
+    }
+    found = {}
+    for name, change in changes.items():
+        found[name] = Times(len(jobs))
+        for _ in range(rounds):
+            change()
+            solved, started = scheduler.solver_seconds, time.process_time()
+            scheduler.next_round()
+            found[name].in_all.append(time.process_time() - started)
+            found[name].solving.append(scheduler.solver_seconds - solved)
+    return found
