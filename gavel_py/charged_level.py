@@ -35,16 +35,11 @@ STILL = 1e-12
 
 
 @dataclass(frozen=True)
-class ChargedCertificate:
-    """Proves a level less what is lost by broken rules, with the dual values of the last program (`Program.bound`).
-
-    The program asks for needs that are tangents of the true ones, and so no larger where these are convex in the level.
-    at: the level from which the program counts.
-    """
+class _ChargedLevel:
+    """A level less penalties; program: it knows the penalties."""
 
     levels: Levels
     program: Program
-    at: float
 
     @property
     def jobs(self) -> JobClasses:
@@ -54,6 +49,23 @@ class ChargedCertificate:
         """Return the level that (G, K) time fractions reach, made worse by what is lost."""
         throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
         return self.levels.reached(throughputs) + self.levels.worse * self.program.value(self.program.penalty, fractions)
+
+    def scale(self, fractions: Floats) -> float:
+        """Return by how much the level would get worse with half the throughputs, and what is lost."""
+        throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
+        spread = abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
+        return spread + abs(self.program.value(self.program.penalty, fractions))
+
+
+@dataclass(frozen=True)
+class ChargedCertificate(_ChargedLevel):
+    """Proves a level less what is lost by broken rules, with the dual values of the last program (`Program.bound`).
+
+    The program asks for needs that are tangents of the true ones, and so no larger where these are convex in the level.
+    at: the level from which the program counts.
+    """
+
+    at: float
 
     def bound(self) -> float:
         """Return a bound on it that no valid allocation which keeps the other rules can beat."""
@@ -64,10 +76,7 @@ class ChargedCertificate:
 
         Where both are next to 0, or cancel out, a small part of what they may be: rounding does not become less with them.
         """
-        throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
-        spread = abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
-        least = NEXT_TO_NOTHING * max(self.levels.spread, self.program.scale)
-        return max(spread + abs(self.program.value(self.program.penalty, fractions)), least)
+        return max(super().scale(fractions), NEXT_TO_NOTHING * max(self.levels.spread, self.program.scale))
 
     @property
     def scarcity(self) -> Prices:
@@ -77,34 +86,14 @@ class ChargedCertificate:
 
 
 @dataclass(frozen=True)
-class PricedChargedLevel:
-    """Bounds a level less penalties at any prices: by the best level, since penalties only make it worse.
+class PricedChargedLevel(_ChargedLevel):
+    """Bounds a level less penalties at any prices: by the best level, since penalties only make it worse; no program is solved."""
 
-    program: not solved; it knows the penalties.
-    """
-
-    levels: Levels
-    program: Program
     prices: Prices
-
-    @property
-    def jobs(self) -> JobClasses:
-        return self.program.jobs
-
-    def value(self, fractions: Floats) -> float:
-        """Return the level that (G, K) time fractions reach, made worse by what is lost."""
-        throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
-        return self.levels.reached(throughputs) + self.levels.worse * self.program.value(self.program.penalty, fractions)
 
     def bound(self) -> float:
         """Return a bound on it that no valid allocation can beat."""
         return self.levels.affordable(self.levels.alone, self.prices)
-
-    def scale(self, fractions: Floats) -> float:
-        """Return by how much the level would get worse with half the throughputs, and what is lost."""
-        throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
-        spread = abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
-        return spread + abs(self.program.value(self.program.penalty, fractions))
 
     @property
     def scarcity(self) -> Prices:

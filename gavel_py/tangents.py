@@ -27,17 +27,12 @@ NUDGE = 1e-4
 TENTH = 0.1
 
 
-@dataclass(frozen=True)
-class ConcaveCertificate:
-    """Proves a concave objective f by its tangent f' at the answer X: f <= f' everywhere, and a linear program bounds f'.
-
-    sign: -1 where the policy's objective is the negative of f.
-    """
+class _OfObjective:
+    """What certificates of a concave objective have in common."""
 
     program: Program
     objective: cp.Expression
-    tangent: cp.Expression
-    sign: float = 1.0
+    sign: float
 
     @property
     def jobs(self) -> JobClasses:
@@ -47,6 +42,19 @@ class ConcaveCertificate:
         """Return the objective of (G, K) time fractions."""
         with np.errstate(all="ignore"):
             return self.sign * self.program.value(self.objective, fractions)
+
+
+@dataclass(frozen=True)
+class ConcaveCertificate(_OfObjective):
+    """Proves a concave objective f by its tangent f' at the answer X: f <= f' everywhere, and a linear program bounds f'.
+
+    sign: -1 where the policy's objective is the negative of f.
+    """
+
+    program: Program
+    objective: cp.Expression
+    tangent: cp.Expression
+    sign: float = 1.0
 
     def bound(self) -> float:
         """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
@@ -67,7 +75,7 @@ class ConcaveCertificate:
 
 
 @dataclass(frozen=True)
-class PricedCertificate:
+class PricedCertificate(_OfObjective):
     """Bounds a concave objective f at any prices p >= 0 of GPUs, optimal or not.
 
     f is nowhere above its tangent plane a + Σ_g n_g Σ_j G_gj x_gj at some time fractions, which is at most
@@ -88,15 +96,6 @@ class PricedCertificate:
     prices: Floats
     least: Floats
     sign: float = 1.0
-
-    @property
-    def jobs(self) -> JobClasses:
-        return self.program.jobs
-
-    def value(self, fractions: Floats) -> float:
-        """Return the objective of (G, K) time fractions."""
-        with np.errstate(all="ignore"):
-            return self.sign * self.program.value(self.objective, fractions)
 
     def bound(self) -> float:
         """Return a bound on the objective that no valid allocation can beat."""
