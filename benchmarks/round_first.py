@@ -1,11 +1,13 @@
-"""What the first rounds of jobs deliver, and how long jobs wait for their first GPUs; played through `RoundScheduler`."""
+"""Rounds as users of `RoundScheduler` have them: what the first ones deliver, when jobs start, and which gangs are on one node."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from round_exact import silence
 from round_scenes import Scene, profile, scene_of
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -26,7 +28,8 @@ class Course:
     undelivered, least: {number of rounds: share} undelivered by then, and the lower bound of the delivery report; worst: the
     largest deficit of any job on any type after any round, in rounds; running, restarts: jobs, one per round; waits: rounds to the
     first start of each job that came after the first round and has started; short_jobs: jobs that left within 12 rounds; short,
-    short_promised: GPU-seconds that these lacked and were promised.
+    short_promised: GPU-seconds that these lacked and were promised; together, at_most: {whether one node is all that they are
+    promised: gangs of several GPUs on one node, one per round}, and how many the best packing would have there.
     """
 
     undelivered: dict[int, float] = field(default_factory=dict)
@@ -38,10 +41,17 @@ class Course:
     short_jobs: int = 0
     short: float = 0.0
     short_promised: float = 0.0
+    together: Counter[bool] = field(default_factory=Counter)
+    at_most: Counter[bool] = field(default_factory=Counter)
 
     @property
     def restart_rate(self) -> float:
         return self.restarts / max(1, self.running)
+
+    def together_share(self, *promised: bool) -> float:
+        """Of all gangs with these promises."""
+        together, at_most = (sum(counts[key] for key in promised) for counts in (self.together, self.at_most))
+        return together / max(1, at_most)
 
 
 def of_demo(_: int) -> Scene:
@@ -52,7 +62,7 @@ def of_demo(_: int) -> Scene:
 
 def course_of(scene: Scene, mechanism: str, at: tuple[int, ...]) -> Course:
     """Play all phases of a scene under `max_min_fairness`; at: the numbers of rounds after which shares are noted."""
-    scheduler = gp.RoundScheduler(scene.cluster, profile(), mechanism=mechanism, round_seconds=1.0)  # type: ignore[arg-type]
+    scheduler = gp.RoundScheduler(scene.cluster, scene.profile, mechanism=mechanism, round_seconds=1.0)  # type: ignore[arg-type]
     course, came, ran, there = Course(), dict[str, int](), set[str](), set[str]()
     number = 0
     for phase in scene.phases:
@@ -67,6 +77,7 @@ def course_of(scene: Scene, mechanism: str, at: tuple[int, ...]) -> Course:
             begun = scheduler.next_round()
             course.running += len(begun.assignments)
             course.restarts += len(ran.intersection(begun.started))
+            _count_together(course, scheduler, begun)
             course.waits += [number - came[job_id] for job_id in begun.started if job_id not in ran and came[job_id]]
             ran.update(begun.started)
             number += 1
@@ -112,3 +123,39 @@ def _note_short(course: Course, scheduler: gp.RoundScheduler, job_id: str, came:
     course.short_jobs += 1
     course.short += account.num_gpus * account.shortfall_seconds
     course.short_promised += account.num_gpus * account.promised_seconds
+
+
+def _count_together(course: Course, scheduler: gp.RoundScheduler, begun: gp.Round) -> None:
+    """Gangs that are promised no time on more nodes are counted apart from those that are promised some."""
+    cluster, allocation = scheduler.cluster, scheduler.allocation
+    assert allocation is not None
+    spread = allocation.spread_fractions
+    apart = {
+        (allocation.job_ids[i], allocation.accelerator_types[j])
+        for i, j in (() if spread is None else np.argwhere(np.nan_to_num(spread) > 1e-9).tolist())
+    }
+    for name in cluster.accelerator_names:
+        nodes = np.array([node.num_gpus for node in cluster.nodes_of(name)])
+        for alone in (True, False):
+            held = [
+                each.gpus
+                for job_id, each in begun.assignments.items()
+                if each.accelerator == name and 1 < len(each.gpus) <= nodes.max() and ((job_id, name) not in apart) == alone
+            ]
+            course.together[alone] += sum(len({node for node, _ in gpus}) == 1 for gpus in held)
+            course.at_most[alone] += most_together(Counter(len(gpus) for gpus in held), nodes)
+
+
+def most_together(gangs: Counter[int], nodes: NDArray[np.int64]) -> int:
+    """The most gangs that can each be on one node, where all sizes of gangs and nodes are powers of two.
+
+    Then gangs of at least s GPUs fit nodes of at least s GPUs if and only if they have no more GPUs in all; the largest are split
+    first, since that splits the fewest.
+    """
+    kept = Counter(gangs)
+    for size in sorted(gangs, reverse=True):
+        room = int(nodes[nodes >= size].sum())
+        for larger in sorted((s for s in kept if s >= size), reverse=True):
+            excess = sum(s * count for s, count in kept.items() if s >= size) - room
+            kept[larger] -= min(kept[larger], max(0, -(-excess // larger)))
+    return kept.total()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,8 +23,7 @@ class Outcome:
     """Sums over all rounds; promised, delivered: (N, K) rounds of each job of the scene.
 
     short_after: {rounds: undelivered share}; worst: the largest deficit of any job on any type after any round;
-    running, restarts: jobs, one per round; idle: GPUs that a waiting job could have used; together, at_most: gangs of several GPUs
-    on one node, and how many the best packing would have there.
+    running, restarts: jobs, one per round; idle: GPUs that a waiting job could have used.
     """
 
     sizes: Indices
@@ -36,8 +34,6 @@ class Outcome:
     running: int = 0
     restarts: int = 0
     idle: int = 0
-    together: int = 0
-    at_most: int = 0
 
     def undelivered(self, size: int | None = None) -> float:
         """Σ s·max(0, promised − delivered) / Σ s·promised, of all jobs or those of one gang size."""
@@ -52,10 +48,6 @@ class Outcome:
     @property
     def restart_rate(self) -> float:
         return self.restarts / max(1, self.running)
-
-    @property
-    def together_share(self) -> float:
-        return self.together / max(1, self.at_most)
 
 
 def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, ...] = (), placed: bool = True) -> Outcome:
@@ -85,8 +77,6 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
             outcome.worst = max(outcome.worst, float((outcome.promised - outcome.delivered).max()))
             outcome.running += len(plan)
             _count_idle(outcome, asked, columns)
-            if placed:
-                _count_together(outcome, scene.cluster, plan)
             held, number = plan, number + 1
             if number in at:
                 outcome.short_after[number] = outcome.undelivered(), outcome.by_size
@@ -132,26 +122,3 @@ def _count_idle(outcome: Outcome, asked: RoundDemand, columns: Indices) -> None:
     free = asked.capacities - used
     could = asked.runnable & (columns < 0)[:, None] & (asked.num_gpus[:, None] <= free)
     outcome.idle += int(free[could.any(axis=0)].sum())
-
-
-def _count_together(outcome: Outcome, cluster: gp.Cluster, plan: dict[str, Assignment]) -> None:
-    for name in cluster.accelerator_names:
-        nodes = np.array([node.num_gpus for node in cluster.nodes_of(name)])
-        held = [gpus.gpus for gpus in plan.values() if gpus.accelerator == name and 1 < len(gpus.gpus) <= nodes.max()]
-        outcome.together += sum(len({node for node, _ in gpus}) == 1 for gpus in held)
-        outcome.at_most += most_together(Counter(len(gpus) for gpus in held), nodes)
-
-
-def most_together(gangs: Counter[int], nodes: Indices) -> int:
-    """The most gangs that can each be on one node, where all sizes of gangs and nodes are powers of two.
-
-    Then gangs of at least s GPUs fit nodes of at least s GPUs if and only if they have no more GPUs in all; the largest are split
-    first, since that splits the fewest.
-    """
-    kept = Counter(gangs)
-    for size in sorted(gangs, reverse=True):
-        room = int(nodes[nodes >= size].sum())
-        for larger in sorted((s for s in kept if s >= size), reverse=True):
-            excess = sum(s * count for s, count in kept.items() if s >= size) - room
-            kept[larger] -= min(kept[larger], max(0, -(-excess // larger)))
-    return kept.total()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -38,11 +38,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Scene:
-    """jobs: all that ever come, sorted by id."""
+    """jobs: all that ever come, sorted by id; profile: their throughputs."""
 
     cluster: gp.Cluster
     jobs: list[gp.Job]
     phases: list[Phase]
+    profile: gp.ThroughputProfile = field(default_factory=lambda: profile())
 
 
 @cache
@@ -129,25 +130,19 @@ def _phase(jobs: list[gp.Job], rows: Indices, cluster: gp.Cluster, rounds: int, 
     return Phase(rows, problem, gp.solve(problem, "max_min_fairness").time_fractions, rounds)
 
 
-def openb(seed: int, rounds: int = 30) -> Scene | None:
-    """Every eighth GPU node of the openb cluster, on whose types nodes differ in size; None where the data are absent.
+def openb(seed: int, rounds: int = 30) -> Scene:
+    """Every eighth GPU node of the openb cluster, on whose types nodes differ in size.
 
     Types are as fast as one pleases: each job draws its speeds. A gang runs only on types with a node that holds it.
     """
-    if not OPENB.exists():
-        return None
     nodes = [node for node in gp.Cluster.from_file(OPENB).nodes if node.num_gpus][::8]
     cluster, chance = gp.Cluster(nodes), np.random.default_rng(seed)
     jobs = list(jobs_for(chance, 2 * cluster.num_gpus))
     gangs = np.array([job.num_gpus for job in jobs])
     largest = np.array([max(node.num_gpus for node in cluster.nodes_of(name)) for name in cluster.accelerator_names])
     speeds = chance.lognormal(0, 0.5, (len(jobs), len(largest))) * (gangs[:, None] <= largest)
-    problem = gp.AllocationProblem.from_arrays(
-        speeds,
-        cluster.capacities,
-        num_gpus=gangs,
-        job_ids=[job.job_id for job in jobs],
-        accelerator_types=list(cluster.accelerator_names),
-    )
+    ids, names = [job.job_id for job in jobs], list(cluster.accelerator_names)
+    measured = gp.ThroughputProfile.from_matrix(speeds, job_ids=ids, accelerators=names)
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, measured)
     fractions = gp.solve(problem, "max_min_fairness").time_fractions
-    return Scene(cluster, jobs, [Phase(np.arange(len(jobs)), problem, fractions, rounds)])
+    return Scene(cluster, jobs, [Phase(np.arange(len(jobs)), problem, fractions, rounds)], measured)

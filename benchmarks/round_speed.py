@@ -15,6 +15,9 @@ import gavel_py as gp
 WARM_UP = 3
 REPLACED = 0.01
 
+# More than jobs do meanwhile; nearly all jobs of users say how many they have.
+TOTAL_STEPS = 1e9
+
 
 @dataclass
 class Times:
@@ -32,7 +35,7 @@ def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times
     """
     cluster, chance = cluster_of(per_type), np.random.default_rng(0)
     scheduler = gp.RoundScheduler(cluster, profile(), mechanism=mechanism)  # type: ignore[arg-type]
-    jobs = list(jobs_for(chance, 2 * cluster.num_gpus))
+    jobs = [job.model_copy(update={"total_steps": TOTAL_STEPS}) for job in jobs_for(chance, 2 * cluster.num_gpus)]
     scheduler.submit_all(jobs)
     for _ in range(WARM_UP):
         scheduler.next_round()

@@ -21,7 +21,7 @@ from round_exact import choose_exactly
 from round_first import Course, best_first_round, course_of, of_demo
 from round_nodes import compared
 from round_play import Outcome, play
-from round_scenes import SIZES, Scene, coming_and_going, few_large, fixed, openb
+from round_scenes import OPENB, SIZES, Scene, coming_and_going, few_large, fixed, openb
 from round_speed import round_seconds
 
 from gavel_py.rounds import choose_by_priority, choose_jobs
@@ -61,14 +61,11 @@ def row(name: str, rule: str, played: Sequence[Outcome], after: int | None = Non
 
 def of_fixed(seeds: int) -> Iterator[str]:
     rows: list[list[object]] = []
-    together: list[list[object]] = []
     for gpus, rounds, at in ((108, 1000, (200, 1000)), (1080, 200, (200,))):
         for rule in (DEFICIT, PUBLISHED):
             played = outcomes(partial(fixed, per_type=gpus // 3, rounds=rounds), seeds, rule, at)
             rows += [row(f"{gpus:,} GPUs, {after:,} rounds", rule, played, after) for after in at]
-            together.append([f"{gpus:,} GPUs", rule, 100 * mean(outcome.together_share for outcome in played), 99])
     yield "### One allocation for all rounds\n\n" + tables.markdown(HEADER, sorted(rows, key=lambda cells: str(cells[0])))
-    yield tables.markdown(["gangs on one node, of those that can be", "rule", "%", "target"], together)
 
 
 def of_churn(seeds: int) -> Iterator[str]:
@@ -106,12 +103,20 @@ def of_large(seeds: int) -> Iterator[str]:
 
 
 def of_nodes(seeds: int) -> Iterator[str]:
-    if openb(0) is not None:
-        played = outcomes(openb, seeds, DEFICIT)
-        cells = ["every eighth node of openb", 100 * mean(outcome.together_share for outcome in played), 99]
-        yield "### Gangs on one node, of those that can be, on mixed nodes\n\n" + tables.markdown(
-            ["cluster", "%", "target"], [cells]
-        )
+    scenes: dict[str, Callable[[int], Scene]] = {
+        "108 GPUs": partial(fixed, per_type=36, rounds=50),
+        "1,080 GPUs": partial(fixed, per_type=360, rounds=20),
+    }
+    if OPENB.exists():
+        scenes["every eighth node of openb"] = openb
+    rows: list[list[object]] = []
+    for name, build in scenes.items():
+        for rule in (DEFICIT, PUBLISHED):
+            played = courses(build, seeds, rule, ())
+            shares = [100 * mean(course.together_share(*which) for course in played) for which in ((True,), (True, False))]
+            rows.append([name, rule, *shares, 99])
+    header = ["cluster", "rule", "% of those promised one node only", "% of all", "target"]
+    yield "### Gangs on one node, of those that can be\n\n" + tables.markdown(header, rows)
     rows = []
     for name, odd in (("1, 2, 4, 8, 16 GPUs on nodes of 1, 2, 4, 8", False), ("gangs and nodes of odd sizes too", True)):
         found = [compared(seed, odd=odd) for seed in range(30 * seeds)]
