@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.errors import decimal_hint
-from tests.commands import Gavel, runner
+from tests.commands import Gavel, enter_folder, runner, written
 from tests.fakes import refusal
 
 FORMS = {
@@ -32,18 +32,12 @@ FORMS = {
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
+    enter_folder(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def gavel(capsys: pytest.CaptureFixture[str]) -> Gavel:
     return runner(capsys)
-
-
-def file(name: str, content: str) -> str:
-    Path(name).write_text(content, encoding="utf-8")
-    return name
 
 
 NODES = "nodes:\n  - {name: a, accelerator: v100, num_gpus: %s}\n"
@@ -135,7 +129,7 @@ FILES: dict[str, tuple[Callable[[str], Any], str, str, str]] = {
 @pytest.mark.parametrize("kind", FILES)
 def test_numbers_in_files_are_decimal(kind: str, form: str) -> None:
     read, name, content, problem = FILES[kind]
-    told = refusal(read, file(name, content % form))
+    told = refusal(read, written(name, content % form))
     assert told.startswith(f"{name}, {problem}")
     assert told.endswith(f"found '{form}'" + f"; write {FORMS[form]}")
 
@@ -143,14 +137,14 @@ def test_numbers_in_files_are_decimal(kind: str, form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_line_of_a_trace_with_another_number_is_broken(form: str) -> None:
     header = "job_id,user,num_gpu,num_inst,submit_time,duration"
-    trace = gp.read_trace(file("t.csv", f"{header}\na,u,1,1,0,60\nb,u,1,1,0,{form}\n"), "pai-csv")
+    trace = gp.read_trace(written("t.csv", f"{header}\na,u,1,1,0,60\nb,u,1,1,0,{form}\n"), "pai-csv")
     assert [submission.job.job_id for submission in trace] == ["a"]
     assert str(trace.report.faults[0]).endswith(f"found '{form}'; write {FORMS[form]}")
 
 
 @pytest.mark.parametrize("column", ["recorded_run_seconds", "recorded_cancelled_seconds", "recorded_failed_attempts"])
 def test_what_was_recorded_of_a_job_is_decimal(column: str) -> None:
-    path = file("t.csv", f"job_id,{column}\na,1_0\n")
+    path = written("t.csv", f"job_id,{column}\na,1_0\n")
     assert f"line 2, field {column}: must be a finite number" in refusal(gp.read_trace, path, strict=True)
 
 
@@ -177,7 +171,7 @@ def test_a_cluster_in_text(form: str) -> None:
     ],
 )
 def test_numbers_on_the_command_line(gavel: Gavel, arguments: list[str], form: str) -> None:
-    file("jobs.csv", "job_id,job_type,total_steps\na,A3C,9\n")
+    written("jobs.csv", "job_id,job_type,total_steps\na,A3C,9\n")
     whole = [*arguments[:-1], arguments[-1] % form] if "%s" in arguments[-1] else [*arguments, form]
     outcome = gavel(*whole)
     assert outcome.code == 2
@@ -187,7 +181,7 @@ def test_numbers_on_the_command_line(gavel: Gavel, arguments: list[str], form: s
 
 @pytest.mark.parametrize("text", ["010", "010s", "01h"])
 def test_times_on_the_command_line(gavel: Gavel, text: str) -> None:
-    file("jobs.csv", "job_id,job_type,total_steps\na,A3C,9\n")
+    written("jobs.csv", "job_id,job_type,total_steps\na,A3C,9\n")
     assert gavel("simulate", "jobs.csv", "-c", "v100:2", "--until", text).code == 2
 
 
@@ -196,7 +190,7 @@ def test_times_on_the_command_line(gavel: Gavel, text: str) -> None:
 )
 def test_names_in_yaml_are_as_they_are_written(name: str) -> None:
     cluster = gp.Cluster.from_file(
-        file(
+        written(
             "c.yaml",
             f"accelerator_types: {{{name}: {{memory_gb: 16}}}}\n"
             f"nodes: [{{name: {name}, accelerator: {name}, num_gpus: 4, rack: {name}}}]\n",
@@ -205,28 +199,28 @@ def test_names_in_yaml_are_as_they_are_written(name: str) -> None:
     (node,) = cluster.nodes
     assert (node.name, node.accelerator, node.rack, cluster.accelerator_names) == (name, name, name, (name,))
     (quota, pin) = gp.read_constraints(
-        file(
+        written(
             "k.yaml",
             f"constraints:\n- {{kind: quota, tenant: {name}, gpus: 1}}\n- {{kind: pin, job: {name}, accelerators: [{name}]}}\n",
         )
     )
     assert (quota, pin) == (gp.Quota(name, gpus=1), gp.Pin(name, [name]))
-    tenants = gp.TenantTree.from_file(file("t.yaml", f"tenants:\n  {name}: {{}}\n  x: {{parent: {name}}}\n")).tenants
+    tenants = gp.TenantTree.from_file(written("t.yaml", f"tenants:\n  {name}: {{}}\n  x: {{parent: {name}}}\n")).tenants
     assert {(each.name, each.parent) for each in tenants} == {(name, None), ("x", name)}
 
 
 def test_a_name_that_is_null_is_missing() -> None:
     assert "line 1 (node), field name: must be text, found None" in refusal(
-        gp.Cluster.from_file, file("c.yaml", "nodes: [{name: null, accelerator: v100, num_gpus: 1}]")
+        gp.Cluster.from_file, written("c.yaml", "nodes: [{name: null, accelerator: v100, num_gpus: 1}]")
     )
-    cluster = gp.Cluster.from_file(file("c.yaml", "nodes: [{name: 'null', accelerator: v100, num_gpus: 1, rack: null}]"))
+    cluster = gp.Cluster.from_file(written("c.yaml", "nodes: [{name: 'null', accelerator: v100, num_gpus: 1, rack: null}]"))
     assert (cluster.nodes[0].name, cluster.nodes[0].rack) == ("null", None)
 
 
 @pytest.mark.parametrize("word", ["true", "yes", "on", "1"])
 def test_words_for_true_in_yaml_still_count_where_true_or_false_is_asked_for(word: str) -> None:
     text = f"constraints: [{{kind: quota, tenant: a, gpus: 1, borrowable: {word}}}]"
-    assert gp.read_constraints(file("k.yaml", text)) == (gp.Quota("a", gpus=1, borrowable=True),)
+    assert gp.read_constraints(written("k.yaml", text)) == (gp.Quota("a", gpus=1, borrowable=True),)
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)), st.sampled_from(["", "+", " "]))
@@ -256,7 +250,7 @@ def test_slashes_and_colons_in_the_names_of_types() -> None:
 
 def test_counts_of_a_sweep(tmp_path: Path) -> None:
     text = "policies: [fifo]\ntraces: [{generate: {jobs: 3}}]\nclusters:\n- {v100: 1_6, k80: [8, 010]}\n"
-    path = file(str(tmp_path / "w.yaml"), text)
+    path = written(str(tmp_path / "w.yaml"), text)
     where = f"{path}, line 4, cluster, accelerator"
     assert refusal(gp.plan_sweep, path).splitlines() == [
         f"{where} type 'v100', field GPUs: must be a whole number of at least 0, found '1_6'; write 16",

@@ -10,7 +10,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py import AllocationProblem, Cluster, Job, JobSet
-from tests.commands import Gavel, runner
+from tests.commands import Gavel, enter_folder, runner, written
 from tests.fakes import FakeProfile, refusal
 
 PROFILE = FakeProfile({"t": {"v100": 4.0, "k80": 1.0}})
@@ -26,8 +26,7 @@ JOBS = {
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
+    enter_folder(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -35,16 +34,11 @@ def gavel(capsys: pytest.CaptureFixture[str]) -> Gavel:
     return runner(capsys)
 
 
-def file(name: str, content: str) -> str:
-    Path(name).write_text(content, encoding="utf-8")
-    return name
-
-
 class TestAnUnknownTypeThatAJobAllows:
     @pytest.mark.parametrize("name", JOBS)
     def test_in_a_job_set(self, name: str) -> None:
         content, line = JOBS[name]
-        jobs = JobSet.from_file(file(name, content))
+        jobs = JobSet.from_file(written(name, content))
         assert refusal(AllocationProblem.from_jobs, jobs, CLUSTER, PROFILE) == (
             f"{name}, {line} (job 'b'), field allowed_accelerators: accelerator 'v10' is in neither the cluster nor the profile"
             "; did you mean 'v100'?"
@@ -53,24 +47,24 @@ class TestAnUnknownTypeThatAJobAllows:
     @pytest.mark.parametrize("name", JOBS)
     def test_in_a_trace(self, name: str) -> None:
         content, line = JOBS[name]
-        trace = gp.read_trace(file(name, content)).scale(2).sample(2)
+        trace = gp.read_trace(written(name, content)).scale(2).sample(2)
         assert f"{name}, {line} (job 'b'), field allowed" in refusal(AllocationProblem.from_jobs, trace.jobs, CLUSTER, PROFILE)
 
     def test_in_a_scheduler(self) -> None:
         made = gp.RoundScheduler(CLUSTER, PROFILE)
-        jobs = JobSet.from_file(file("jobs.csv", JOBS["jobs.csv"][0]))
+        jobs = JobSet.from_file(written("jobs.csv", JOBS["jobs.csv"][0]))
         assert "jobs.csv, line 3 (job 'b'), field allowed_accelerators" in refusal(made.submit, jobs[1])
 
     @pytest.mark.parametrize("command", ["solve", "rounds", "simulate", "explain"])
     def test_in_the_commands(self, gavel: Gavel, command: str) -> None:
         content = "job_id,job_type,total_steps,allowed_accelerators\na,A3C,9,\nb,A3C,9,v101\n"
         first = ["a"] if command == "explain" else []
-        outcome = gavel(command, *first, file("jobs.csv", content), "-c", "v100:2")
+        outcome = gavel(command, *first, written("jobs.csv", content), "-c", "v100:2")
         assert outcome.code == 2
         assert "jobs.csv, line 3 (job 'b'), field allowed_accelerators: accelerator 'v101' is in neither" in outcome.err
 
     def test_from_standard_input(self, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = file("jobs.csv", "job_id,job_type,total_steps,allowed_accelerators\na,A3C,9,v101\n")
+        path = written("jobs.csv", "job_id,job_type,total_steps,allowed_accelerators\na,A3C,9,v101\n")
         with open(path) as given:
             monkeypatch.setattr("sys.stdin", given)
             outcome = gavel("simulate", "-", "-c", "v100:2")
@@ -83,7 +77,7 @@ class TestAnUnknownTypeThatAJobAllows:
 )
 def test_other_faults_of_jobs_that_need_the_profile(row: str, field: str) -> None:
     header = "job_id,job_type,total_steps,deadline_factor,duration_seconds,duration_accelerator"
-    jobs = JobSet.from_file(file("jobs.csv", f"{header}\n{row}\n"))
+    jobs = JobSet.from_file(written("jobs.csv", f"{header}\n{row}\n"))
     assert refusal(AllocationProblem.from_jobs, jobs, CLUSTER, PROFILE).startswith(f"jobs.csv, line 2 (job 'a'), field {field}: ")
 
 
@@ -94,7 +88,7 @@ class TestConstraints:
         )
 
     def solve(self, name: str, text: str) -> Any:
-        return gp.solve(self.problem(), constraints=gp.read_constraints(file(name, text)))
+        return gp.solve(self.problem(), constraints=gp.read_constraints(written(name, text)))
 
     def test_a_budget_without_prices(self) -> None:
         text = "constraints:\n  - {kind: keep_running}\n  - {kind: cost_budget, per_hour: 3}\n"
@@ -117,7 +111,7 @@ class TestConstraints:
 
 
 def test_where_a_record_was_read_makes_no_difference_to_it() -> None:
-    read, made = JobSet.from_file(file("jobs.csv", "job_id,num_gpus\na,2\n"))[0], Job("a", num_gpus=2)
+    read, made = JobSet.from_file(written("jobs.csv", "job_id,num_gpus\na,2\n"))[0], Job("a", num_gpus=2)
     assert (read.place, made.place) == ("jobs.csv, line 2", "")
     assert (read.where, made.where) == ("jobs.csv, line 2 (job 'a')", "job 'a'")
     assert read == made
@@ -125,5 +119,5 @@ def test_where_a_record_was_read_makes_no_difference_to_it() -> None:
     assert repr(read) == repr(made)
     assert read.model_dump() == made.model_dump()
     assert copy.deepcopy(read).place == read.model_copy(update={"weight": 2.0}).place == read.place
-    (constraint,) = gp.read_constraints(file("c.yaml", "constraints: [{kind: deadline}]"))
+    (constraint,) = gp.read_constraints(written("c.yaml", "constraints: [{kind: deadline}]"))
     assert constraint == gp.Deadline()

@@ -82,7 +82,7 @@ def check_sent(sent: Collection[str], started: Collection[str], errors: Iterable
     plugin = f"gavel slurm install --partition {partition} --user {name} ... --out job_submit.lua, then scontrol reconfigure"
     raise RightsError(
         f"Slurm lets {name} start no job ({refused[next(iter(sent))]}); if the account has its right (docs/slurm.md), "
-        f"the job_submit plugin does not know it, and is to be written anew: {plugin}"
+        f"the job_submit plugin does not know it; write the plugin again: {plugin}"
     )
 
 

@@ -12,7 +12,19 @@ import gavel_py as gp
 from gavel_py.integrations.slurm.commands import Answer
 from tests.integrations.slurm.fake_slurm import FakeClock, FakeSlurm
 
-__all__ = ["BERT", "LSTM", "RECORDED", "KilledError", "cluster", "cluster_with", "driver", "dying_at", "events", "profile"]
+__all__ = [
+    "BERT",
+    "LSTM",
+    "RECORDED",
+    "KilledError",
+    "cluster",
+    "cluster_with",
+    "driver",
+    "dying_at",
+    "events",
+    "profile",
+    "recorded_commands",
+]
 
 BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
 """Comments of jobs whose speeds are known."""
@@ -95,3 +107,13 @@ def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
         yield
     finally:
         slurm.run = plain  # type: ignore[method-assign]
+
+
+def recorded_commands(folder: Path) -> str:
+    """Write a sinfo and a squeue that answer with what was recorded of Slurm 22.05 into a folder, and return it."""
+    folder.mkdir()
+    for name in ("sinfo", "squeue"):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\ncat '{RECORDED}/{name}-22.05.json'\n")
+        program.chmod(0o755)
+    return str(folder)

@@ -10,19 +10,13 @@ import pytest
 
 import gavel_py as gp
 from tests.commands import Gavel, runner
-from tests.integrations.slurm.support import RECORDED, cluster, driver
+from tests.integrations.slurm.support import cluster, driver, recorded_commands
 
 
 @pytest.fixture
 def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
     """The command, with a sinfo and a squeue on the path."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("sinfo", "squeue"):
-        program = folder / name
-        program.write_text(f"#!/bin/sh\ncat '{RECORDED}/{name}-22.05.json'\n")
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{recorded_commands(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
     return runner(capsys, "slurm")

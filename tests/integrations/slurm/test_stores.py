@@ -9,7 +9,7 @@ import pytest
 
 import gavel_py as gp
 from tests.commands import Gavel, runner
-from tests.integrations.slurm.support import RECORDED, cluster, cluster_with, driver, events
+from tests.integrations.slurm.support import cluster, cluster_with, driver, events, recorded_commands
 
 
 class BrokenStore(gp.ThroughputStore):
@@ -98,13 +98,7 @@ def test_a_state_that_can_never_be_saved_is_told_at_once(tmp_path: Path, monkeyp
 @pytest.fixture
 def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
     """The command, with a recorded cluster, and of an account without a home."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("sinfo", "squeue"):
-        program = folder / name
-        program.write_text(f"#!/bin/sh\ncat '{RECORDED}/{name}-22.05.json'\n")
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{recorded_commands(tmp_path / 'bin')}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", "/nonexistent")
     for name in ("GAVEL_PY_STORE", "XDG_STATE_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
