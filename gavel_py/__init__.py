@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gavel_py.allocation import Allocation, AllocationStatus, Route
+    from gavel_py.allocation import Allocation, Route
     from gavel_py.allocator import Solver, solve
     from gavel_py.cluster import Cluster
     from gavel_py.constraints import (
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from gavel_py.nodes import AcceleratorType, Node
     from gavel_py.pairing import Pairs
     from gavel_py.policies import (
+        AllocationStatus,
         DemandPolicy,
         FormulaPolicy,
         OrderedPolicy,
@@ -128,7 +129,7 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is shown only where the calling program asks for it
 
 _HOMES = {
-    "allocation": ("Allocation", "AllocationStatus", "Route"),
+    "allocation": ("Allocation", "Route"),
     "allocator": ("Solver", "solve"),
     "cluster": ("Cluster",),
     "constraints": (
@@ -178,6 +179,7 @@ _HOMES = {
     "jobs": ("Job", "JobSet"),
     "nodes": ("AcceleratorType", "Node"),
     "policies": (
+        "AllocationStatus",
         "DemandPolicy",
         "FormulaPolicy",
         "OrderedPolicy",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -16,28 +15,14 @@ from gavel_py.errors import InputError, ProofError
 from gavel_py.figures import check_same, figures_of
 from gavel_py.pair_columns import PairColumns
 from gavel_py.pairing import Pairs
+from gavel_py.policies.base import AllocationStatus
 from gavel_py.proof import Evidence, Proof, StageProof
 from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds
 
-__all__ = ["Allocation", "AllocationStatus", "Route"]
+__all__ = ["Allocation", "Route"]
 
 Floats = NDArray[np.float64]
-
-
-class AllocationStatus(StrEnum):
-    """How an allocation came about. Of those with an objective, all but `TIME_LIMIT` are proven optimal."""
-
-    OPTIMAL = "optimal"
-    """A linear or concave program, solved to a proven optimum."""
-    ORDERED = "ordered"
-    """Jobs were served in an order; there is no objective."""
-    FORMULA = "formula"
-    """A formula stated it, to compare with; there is no objective."""
-    EMPTY = "empty"
-    """There is no job to allocate to."""
-    TIME_LIMIT = "time_limit"
-    """The time limit of the solve was reached. The allocation is valid, and its gap says how far from optimal it may be."""
 
 
 @dataclass(frozen=True)

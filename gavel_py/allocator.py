@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.agnostic import even_decision
-from gavel_py.allocation import Allocation, AllocationStatus, Route
+from gavel_py.allocation import Allocation, Route
 from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.incumbent import cut_down, incumbent
@@ -25,6 +25,7 @@ from gavel_py.missing_rows import missing_rows
 from gavel_py.node_rows import node_rows
 from gavel_py.pair_columns import PairColumns, pair_columns
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.packing import PackingPolicy
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence, Prices, Stages

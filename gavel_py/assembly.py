@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gavel_py.solver import LinearProgram
+from gavel_py.bases import LinearProgram
 
 __all__ = ["Columns", "Rows", "assembled"]
 

@@ -1,16 +1,62 @@
-"""Bases of linear programs: carried over to other programs, and to other processes as plain data."""
+"""Linear programs and their optima as arrays, and bases that are carried over to other programs and processes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KeptBasis"]
+__all__ = ["KeptBasis", "LinearProgram", "Slices", "Solution"]
 
+Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
+Slices = Mapping[int | str, slice]
+
+INSIDE = 1e-7
+"""A value farther than this from its bound is off it for sure."""
+
+
+@dataclass(frozen=True)
+class LinearProgram:
+    """A compiled program: min costs·z + offset with matrix z <= limits (the first `equalities` rows with =), lower <= z <= upper.
+
+    columns: {id of a cvxpy variable, or a name: its columns}; rows: {id of a cvxpy constraint, or a name: its rows}.
+    """
+
+    costs: Floats
+    offset: float
+    matrix: Any
+    limits: Floats
+    equalities: int
+    lower: Floats
+    upper: Floats
+    columns: Slices = field(default_factory=dict)
+    rows: Slices = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An optimum of `program`: values z, and duals y of the rows, >= 0 for the rows with <=."""
+
+    program: LinearProgram
+    values: Floats
+    duals: Floats
+
+    @property
+    def value(self) -> float:
+        """costs·z + offset."""
+        return float(self.program.costs @ self.values) + self.program.offset
+
+    @property
+    def has_unique_duals(self) -> bool:
+        """Whether the optimum is seen to be no degenerate corner: as many values and rows off their bounds as there are rows."""
+        program = self.program
+        inside = (self.values > program.lower + INSIDE) & (self.values < program.upper - INSIDE)
+        slack = program.limits - program.matrix @ self.values > INSIDE
+        return int(inside.sum() + slack.sum()) >= len(program.limits)
 
 
 class KeptBasis(NamedTuple):

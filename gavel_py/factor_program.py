@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation_program import AllocationProgram
+from gavel_py.bases import Solution
 from gavel_py.chambers import Chambers, Slots
 from gavel_py.errors import SolverError
 from gavel_py.levels import Levels
 from gavel_py.proof import Prices
-from gavel_py.solver import LinearSolver, Solution
+from gavel_py.solver import LinearSolver
 from gavel_py.time_limit import TimeLimitReached
 
 __all__ = ["FactorProgram"]

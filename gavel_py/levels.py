@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -15,7 +16,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
 from gavel_py.proof import CheapestMix, Prices
 
-__all__ = ["PLATEAU", "Demand", "Levels", "digit"]
+__all__ = ["PLATEAU", "Demand", "LevelCertificate", "Levels", "digit"]
 
 Floats = NDArray[np.float64]
 
@@ -201,6 +202,40 @@ class Levels:
 
     def _numbers(self, method: str, values: object, rule: str) -> Floats:
         return returned_numbers(values, len(self.jobs), f"policy {self.demand.name}", method, rule, self.jobs.example)
+
+
+@dataclass(frozen=True)
+class LevelCertificate:
+    """Proves a level: prices p of the GPUs at which every job's cheapest way to what it needs at a better level costs too much."""
+
+    levels: Levels
+    prices: Prices
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.levels.jobs
+
+    def value(self, fractions: Floats) -> float:
+        """Return the level of the job that is worst off with these (G, K) time fractions."""
+        return self.levels.reached(self._throughputs(fractions))
+
+    def bound(self) -> float:
+        """Return the best level that is affordable at these prices (`Levels.affordable`)."""
+        return self.levels.affordable(self.levels.alone, self.prices)
+
+    def scale(self, fractions: Floats) -> float:
+        """Return by how much the level would get worse with half the throughputs: what counts where the level itself is near 0."""
+        throughputs = self._throughputs(fractions)
+        return abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices at which all that is needed costs all that there is."""
+        return self.prices
+
+    def _throughputs(self, fractions: Floats) -> Floats:
+        throughputs: Floats = (self.jobs.throughputs * fractions) @ np.ones(fractions.shape[1])
+        return throughputs
 
 
 def digit(level: float) -> float:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.solver import LinearProgram, solved_once
+from gavel_py.bases import LinearProgram
+from gavel_py.solver import solved_once
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

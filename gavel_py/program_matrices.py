@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gavel_py.assembly import Columns, Rows, assembled
+from gavel_py.bases import LinearProgram
 from gavel_py.job_classes import JobClasses
-from gavel_py.solver import LinearProgram
 
 __all__ = ["CAPACITY", "FACTOR", "LIMITS", "OWN", "PARTS", "TIME", "TOP", "ProgramMatrices"]
 

@@ -17,20 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.bases import KeptBasis
+from gavel_py.bases import KeptBasis, LinearProgram, Solution
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["Algorithm", "ConicProgram", "LinearProgram", "LinearSolver", "Slices", "Solution", "compiled", "solved_once"]
+__all__ = ["Algorithm", "ConicProgram", "LinearSolver", "compiled", "solved_once"]
 
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint64]
-Slices = Mapping[int | str, slice]
 
 # HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`program`), and the cost vector is
 # scaled to 1 here, so that 1e-9 means the same in every unit of the objective.
@@ -77,51 +76,8 @@ COMPILE_SECONDS, CONES_SECONDS = 3e-6, 1e-5
 """About how long cvxpy takes per variable to compile a linear program, and a conic one with what Clarabel prepares. Neither can be
 stopped, so with a time limit they only start if there is as much time left."""
 
-INSIDE = 1e-7
-"""A value farther than this from its bound is off it for sure."""
-
 DUAL, PRIMAL = 1, 4
 """HiGHS's simplex strategies: dual where limits have changed since the last basis, primal where costs have."""
-
-
-@dataclass(frozen=True)
-class LinearProgram:
-    """A compiled program: min costs·z + offset with matrix z <= limits (the first `equalities` rows with =), lower <= z <= upper.
-
-    columns: {id of a cvxpy variable, or a name: its columns}; rows: {id of a cvxpy constraint, or a name: its rows}.
-    """
-
-    costs: Floats
-    offset: float
-    matrix: Any
-    limits: Floats
-    equalities: int
-    lower: Floats
-    upper: Floats
-    columns: Slices = field(default_factory=dict)
-    rows: Slices = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """An optimum of `program`: values z, and duals y of the rows, >= 0 for the rows with <=."""
-
-    program: LinearProgram
-    values: Floats
-    duals: Floats
-
-    @property
-    def value(self) -> float:
-        """costs·z + offset."""
-        return float(self.program.costs @ self.values) + self.program.offset
-
-    @property
-    def has_unique_duals(self) -> bool:
-        """Whether the optimum is seen to be no degenerate corner: as many values and rows off their bounds as there are rows."""
-        program = self.program
-        inside = (self.values > program.lower + INSIDE) & (self.values < program.upper - INSIDE)
-        slack = program.limits - program.matrix @ self.values > INSIDE
-        return int(inside.sum() + slack.sum()) >= len(program.limits)
 
 
 def compiled(problem: cp.Problem) -> LinearProgram:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gavel_py.allocation import Allocation, AllocationStatus, Route
+from gavel_py.allocation import Allocation, Route
 from gavel_py.constraints import outcomes_of
 from gavel_py.figures import figures_of
 from gavel_py.limit_prices import limit_prices
 from gavel_py.pair_columns import PairColumns
 from gavel_py.pairing import Pairs, deal
 from gavel_py.policies import Decision, Policy
+from gavel_py.policies.base import AllocationStatus
 from gavel_py.problem import AllocationProblem
 from gavel_py.proof import Evidence, Proof
 from gavel_py.rules import Rules

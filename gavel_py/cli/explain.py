@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import click
 
@@ -119,7 +120,7 @@ def _more_gpus(explanation: gp.Explanation) -> str:
     return table_text("What one more GPU would change", columns, rows) + "".join(_folded(note, "") for note in notes)
 
 
-def _numbers(explanation: gp.Explanation, more: gp.explanation.OneMoreGpu) -> Iterable[str]:
+def _numbers(explanation: gp.Explanation, more: Any) -> Iterable[str]:
     about = "" if more.certain else "~"
     yield about + number(more.throughput)
     yield _change(more.throughput_change, explanation.throughput)

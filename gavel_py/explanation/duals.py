@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.job_classes import JobClasses
-from gavel_py.policies.demand import LevelCertificate
+from gavel_py.levels import LevelCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
 from gavel_py.proof import Certificate, Prices, Stages
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from gavel_py.charged_level import ChargedCertificate
 from gavel_py.explanation.duals import Duals
+from gavel_py.levels import LevelCertificate
 from gavel_py.limit_prices import level_per_part
-from gavel_py.policies.demand import LevelCertificate
 from gavel_py.policies.sums import SumCertificate
 from gavel_py.proof import CheapestMix
 from gavel_py.tangents import ConcaveCertificate

@@ -1,14 +1,15 @@
 """Scheduling policies: three families and formulas to compare with, one idea per file."""
 
-from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.policies.composition import Then, WeightedSum
+from gavel_py.policies.base import AllocationStatus, Decision, Policy, option
+from gavel_py.policies.composition import Then
 from gavel_py.policies.demand import DemandPolicy
 from gavel_py.policies.formulas import FormulaPolicy
 from gavel_py.policies.ordered import OrderedPolicy
 from gavel_py.policies.registry import PolicyOption, policy_class, policy_names, policy_options, policy_source, resolve_policy
-from gavel_py.policies.sums import SumPolicy
+from gavel_py.policies.sums import SumPolicy, WeightedSum
 
 __all__ = [
+    "AllocationStatus",
     "Decision",
     "DemandPolicy",
     "FormulaPolicy",

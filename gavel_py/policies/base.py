@@ -7,12 +7,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import AllocationStatus
 from gavel_py.constraints import Constraint, given_constraints
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.free_times import FreeTimes
@@ -25,9 +25,24 @@ from gavel_py.rules import Broken, Rules
 if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver
 
-__all__ = ["Decision", "Policy", "option"]
+__all__ = ["AllocationStatus", "Decision", "Policy", "option"]
 
 Floats = NDArray[np.float64]
+
+
+class AllocationStatus(StrEnum):
+    """How an allocation came about. Of those with an objective, all but `TIME_LIMIT` are proven optimal."""
+
+    OPTIMAL = "optimal"
+    """A linear or concave program, solved to a proven optimum."""
+    ORDERED = "ordered"
+    """Jobs were served in an order; there is no objective."""
+    FORMULA = "formula"
+    """A formula stated it, to compare with; there is no objective."""
+    EMPTY = "empty"
+    """There is no job to allocate to."""
+    TIME_LIMIT = "time_limit"
+    """The time limit of the solve was reached. The allocation is valid, and its gap says how far from optimal it may be."""
 
 
 def option(default: Any, text: str) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,86 +20,18 @@ from gavel_py.rules import NO_RULES, Gains, Rules
 from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
-    import cvxpy as cp
     import numpy as np
     from numpy.typing import NDArray
 
     from gavel_py.problem import AllocationProblem
-    from gavel_py.program import Program
     from gavel_py.solver import LinearSolver
 
-__all__ = ["Then", "WeightedSum", "without_penalties"]
+__all__ = ["Then", "without_penalties"]
 
 Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 """The part by which an objective may be missed for the next one, if nothing else is said."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeightedSum(SumPolicy):
-    """Several sums at once: max Σ_t a_t f_t(X), f_t the objective of term t; a term that is to be minimised counts as −f_t.
-
-    terms: pairs of a number a_t > 0 and a sum policy; written as 2 * MaxTotalThroughput() + MaxProgressRate(). Each term
-    sees the jobs in its own way (agnostic or not); constraints of terms hold for the whole.
-    """
-
-    terms: tuple[tuple[float, SumPolicy], ...]
-
-    def __post_init__(self) -> None:
-        faults = [Fault("weighted sum", "", text) for term in self.terms if (text := _wrong(term)) is not None]
-        InputError.raise_any(faults)
-        super().__post_init__()
-        constraints = (*self.constraints, *(each for _, policy in self.terms for each in policy.constraints))
-        object.__setattr__(self, "constraints", tuple(dict.fromkeys(constraints)))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for _, policy in self.terms for name in policy.reads))
-
-    @property
-    def is_agnostic(self) -> bool:
-        return self.agnostic or all(policy.is_agnostic for _, policy in self.terms)
-
-    @property
-    def label(self) -> str:
-        return " + ".join(f"{weight:g} * {policy.label}" for weight, policy in self.terms)
-
-    @property
-    def changed_options(self) -> dict[str, Any]:
-        """The terms, in words."""
-        return {"terms": self.label}
-
-    def check(self, problem: AllocationProblem) -> None:
-        for _, policy in self.terms:
-            policy.check(problem)
-
-    def objective(self, program: Program) -> cp.Expression:
-        return sum(
-            weight * policy.sign * policy.objective(program.seen_as(policy.view(program.jobs))) for weight, policy in self.terms
-        )
-
-    def __mul__(self, weight: float) -> WeightedSum:
-        return WeightedSum(terms=tuple((weight * own, policy) for own, policy in self.terms), constraints=self.constraints)
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: SumPolicy) -> WeightedSum:
-        if not isinstance(other, SumPolicy):
-            return NotImplemented
-        more = other if isinstance(other, WeightedSum) else 1.0 * other
-        return WeightedSum(terms=(*self.terms, *more.terms), constraints=(*self.constraints, *more.constraints))
-
-
-def _wrong(term: tuple[float, SumPolicy]) -> str | None:
-    weight, policy = term
-    if not isinstance(policy, SumPolicy):
-        return f"only sum policies can be added, found {policy!r}; to reach one objective after the other, use Then"
-    if not policy.is_plain:
-        return f"{policy.label} is more than its objective, and a sum would keep nothing else of it; Then keeps all of it"
-    if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
-        return f"the weight of {policy.name} must be a number greater than 0, found {weight!r}"
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from gavel_py.array_checks import returned_numbers
 from gavel_py.errors import Fault, InputError
 from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
+from gavel_py.levels import LevelCertificate
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.rules import Gains, Rules
 
@@ -171,37 +172,3 @@ def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, frac
     level = certificate.value(fractions)
     worse = level + levels.worse * tolerance * max(abs(level), certificate.scale(fractions))
     return Rules(floors=(jobs.floor(name, levels.needs(worse)),))
-
-
-@dataclass(frozen=True)
-class LevelCertificate:
-    """Proves a level: prices p of the GPUs at which every job's cheapest way to what it needs at a better level costs too much."""
-
-    levels: Levels
-    prices: Prices
-
-    @property
-    def jobs(self) -> JobClasses:
-        return self.levels.jobs
-
-    def value(self, fractions: Floats) -> float:
-        """Return the level of the job that is worst off with these (G, K) time fractions."""
-        return self.levels.reached(self._throughputs(fractions))
-
-    def bound(self) -> float:
-        """Return the best level that is affordable at these prices (`Levels.affordable`)."""
-        return self.levels.affordable(self.levels.alone, self.prices)
-
-    def scale(self, fractions: Floats) -> float:
-        """Return by how much the level would get worse with half the throughputs: what counts where the level itself is near 0."""
-        throughputs = self._throughputs(fractions)
-        return abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
-
-    @property
-    def scarcity(self) -> Prices:
-        """The prices at which all that is needed costs all that there is."""
-        return self.prices
-
-    def _throughputs(self, fractions: Floats) -> Floats:
-        throughputs: Floats = (self.jobs.throughputs * fractions) @ np.ones(fractions.shape[1])
-        return throughputs

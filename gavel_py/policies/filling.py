@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError
 from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
+from gavel_py.levels import LevelCertificate
 from gavel_py.policies.base import Decision, Policy
-from gavel_py.policies.demand import LevelCertificate, best_level_of, kept_levels, proportional_guess
+from gavel_py.policies.demand import best_level_of, kept_levels, proportional_guess
 from gavel_py.proof import Prices, Stage, Stages
 from gavel_py.rules import Rules
 

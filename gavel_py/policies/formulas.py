@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import AllocationStatus
 from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
 from gavel_py.node_rows import node_rows
-from gavel_py.policies.base import Decision, Policy
+from gavel_py.policies.base import AllocationStatus, Decision, Policy
 
 if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver

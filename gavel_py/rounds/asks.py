@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.jobs import Job
-from gavel_py.rounds.crews import Crew
 from gavel_py.rounds.layout import SCOPES, Layout
 from gavel_py.rounds.needs import NOTHING, Needs
 
@@ -41,16 +40,18 @@ class Asks:
             return [NOTHING] * len(rows)
         return [self.needs[code] for code in self.need_of[rows].tolist()]
 
-    def joined(self, crews: Iterable[Crew], parts: NDArray[np.float64]) -> Asks:
-        """Return the same with the row of each crew's first job asking for what all of them ask for together.
+    def joined(self, groups: Iterable[Sequence[int]], parts: NDArray[np.float64]) -> Asks:
+        """Return requests in which the row of the first job of each group asks for what the whole group asks for.
 
-        parts: (N,) of each GPU that jobs ask for, and so of what they need with it.
+        Args:
+            groups: The rows of the jobs of each group.
+            parts: (N,) the part of each of its GPUs that a job asks for, and so of the CPUs and memory that go with it.
         """
         made = copy(self)
         made.scopes, made.evens, made.need_of = self.scopes.copy(), self.evens.copy(), self.need_of.copy()
         codes = {each: n for n, each in enumerate(self.needs)}
-        for crew in crews:
-            rows = list(crew.rows)
+        for group in groups:
+            rows = list(group)
             made.scopes[rows[0]], made.evens[rows[0]] = self.scopes[rows].min(), self.evens[rows].any()
             if len(self.needs) > 1:
                 cpus, memory = parts[rows] @ np.array([self.needs[code] for code in self.need_of[rows].tolist()])

@@ -61,7 +61,7 @@ def with_company(assignments: Held, parts: Mapping[str, float]) -> dict[str, Ass
 
 def _planned(plan: Plan, crews: Crews, ground: Ground, parts: Floats, previous: Held, fixed: Held) -> dict[str, Assignment]:
     ids = ground.asks.ids
-    asking = ground.asking(ground.asks.joined(crews.crews, parts)) if crews.crews else ground
+    asking = ground.asking(ground.asks.joined([crew.rows for crew in crews.crews], parts)) if crews.crews else ground
     return crews.together(plan(crews.demand, asking, crews.before(previous, ids), fixed), ids)
 
 
