@@ -129,8 +129,14 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is shown only where the calling program asks for it
 
 _HOMES = {
-    "allocation": ("Allocation", "Route"),
-    "allocator": ("Solver", "solve"),
+    "allocation": (
+        "Allocation",
+        "Route",
+    ),
+    "allocator": (
+        "Solver",
+        "solve",
+    ),
     "cluster": ("Cluster",),
     "constraints": (
         "Constraint",
@@ -161,7 +167,10 @@ _HOMES = {
         "SolverError",
         "UnknownNameError",
     ),
-    "explanation": ("Explanation", "explain"),
+    "explanation": (
+        "Explanation",
+        "explain",
+    ),
     "integrations.slurm": (
         "SlurmApplied",
         "SlurmCommands",
@@ -176,8 +185,15 @@ _HOMES = {
     ),
     "job_arrays": ("Profile",),
     "job_classes": ("JobClasses",),
-    "jobs": ("Job", "JobSet"),
-    "nodes": ("AcceleratorType", "Node"),
+    "jobs": (
+        "Job",
+        "JobSet",
+    ),
+    "nodes": (
+        "AcceleratorType",
+        "Node",
+    ),
+    "pairing": ("Pairs",),
     "policies": (
         "AllocationStatus",
         "DemandPolicy",
@@ -198,11 +214,30 @@ _HOMES = {
     ),
     "problem": ("AllocationProblem",),
     "program": ("Program",),
-    "pairing": ("Pairs",),
     "proof": ("Proof",),
-    "report": ("check_plot", "check_report", "plot_rounds", "write_report"),
-    "rounds": ("Assignment", "DeliveryReport", "Lease", "NodeState", "Round", "RoundScheduler", "Wait"),
-    "runs": ("OverTime", "Run", "Stay", "read_failures", "read_runs", "write_runs"),
+    "report": (
+        "check_plot",
+        "check_report",
+        "plot_rounds",
+        "write_report",
+    ),
+    "rounds": (
+        "Assignment",
+        "DeliveryReport",
+        "Lease",
+        "NodeState",
+        "Round",
+        "RoundScheduler",
+        "Wait",
+    ),
+    "runs": (
+        "OverTime",
+        "Run",
+        "Stay",
+        "read_failures",
+        "read_runs",
+        "write_runs",
+    ),
     "simulator": (
         "Distribution",
         "JobRecord",
@@ -217,9 +252,24 @@ _HOMES = {
         "record_run",
         "simulate",
     ),
-    "sweeps": ("Progress", "SweepPlan", "check_table", "dask_executor", "plan_sweep", "sweep", "write_table"),
-    "tenants": ("Tenant", "TenantTree"),
-    "throughput_profiles": ("Measurement", "ThroughputProfile", "ThroughputStore"),
+    "sweeps": (
+        "Progress",
+        "SweepPlan",
+        "check_table",
+        "dask_executor",
+        "plan_sweep",
+        "sweep",
+        "write_table",
+    ),
+    "tenants": (
+        "Tenant",
+        "TenantTree",
+    ),
+    "throughput_profiles": (
+        "Measurement",
+        "ThroughputProfile",
+        "ThroughputStore",
+    ),
     "workloads": (
         "Empirical",
         "LogUniform",

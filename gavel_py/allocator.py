@@ -18,8 +18,8 @@ from gavel_py.allocation import Allocation, Route
 from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.incumbent import cut_down, incumbent
+from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
-from gavel_py.locking import Synchronized, synchronized
 from gavel_py.merging import merged
 from gavel_py.missing_rows import missing_rows
 from gavel_py.node_rows import node_rows

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, nearest, together
+from gavel_py.io import reading
+from gavel_py.io.validation import Name, NotNegative, Record, Whole, check_records, repeated
 from gavel_py.nodes import AcceleratorType, GpusPerNode, Node
-from gavel_py.validation import Name, NotNegative, Record, Whole, check_records, repeated
 
 __all__ = ["read_cluster"]
 

@@ -13,8 +13,8 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.even_splits import largest_even_gang
 from gavel_py.gpu_memory import GpuMemory
+from gavel_py.io.ordering import same_name
 from gavel_py.jobs import Job
-from gavel_py.ordering import same_name
 from gavel_py.pair_speeds import PairSpeeds, pair_speeds
 from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
 

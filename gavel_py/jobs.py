@@ -10,9 +10,21 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 
 from pydantic import Field, field_validator, model_validator
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, together
-from gavel_py.validation import MOST, Finite, GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records, repeated
+from gavel_py.io import reading
+from gavel_py.io.validation import (
+    MOST,
+    Finite,
+    GangSize,
+    Integer,
+    Name,
+    NotNegative,
+    Positive,
+    Record,
+    Text,
+    check_records,
+    repeated,
+)
 
 __all__ = ["RECORDED", "Job", "JobSet", "Locality", "json_rows"]
 

@@ -17,10 +17,10 @@ from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.gpu_memory import GpuMemory
 from gavel_py.hosts import Hosts, hosts_of
+from gavel_py.io.ordering import NumberedNames
 from gavel_py.job_arrays import Profile, job_arrays
 from gavel_py.jobs import Job, JobSet
 from gavel_py.numbering import number_equal
-from gavel_py.ordering import NumberedNames
 from gavel_py.pair_speeds import PairSpeeds, given_pairs
 from gavel_py.placement_speeds import PlacementSpeeds
 from gavel_py.problem_arrays import (

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gavel_py.allocation_program import AllocationProgram
 from gavel_py.bases import Slices, Solution
 from gavel_py.errors import InputError, SolverError, UnboundedError
+from gavel_py.io.locking import Lock
 from gavel_py.job_classes import JobClasses
-from gavel_py.locking import Lock
 from gavel_py.penalties import penalty_of
 from gavel_py.program_matrices import CAPACITY, LIMITS, PARTS, TIME
 from gavel_py.proof import priced_bound

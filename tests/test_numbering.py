@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gavel_py import numbering
+from gavel_py.io.ordering import NumberedNames
 from gavel_py.numbering import number_equal, refined
-from gavel_py.ordering import NumberedNames
 
 Column = NDArray[Any]
 

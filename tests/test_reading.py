@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gavel_py import reading
+from gavel_py.io import reading
 from tests.fakes import refusal
 
 Rows = list[tuple[str, Any]]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gavel_py import AllocationProblem, Cluster, Job, JobSet, reading
+from gavel_py import AllocationProblem, Cluster, Job, JobSet
 from gavel_py.errors import GavelWarning, InputError
+from gavel_py.io import reading
 from tests.fakes import FakeProfile, refusal
 
 NAN = math.nan

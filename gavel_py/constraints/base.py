@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
-from gavel_py.ordering import same_name
+from gavel_py.io.ordering import same_name
+from gavel_py.io.validation import Positive, Record
 from gavel_py.problem import AllocationProblem
 from gavel_py.rules import Need, Place, Row
-from gavel_py.validation import Positive, Record
 
 __all__ = ["Constraint", "Mask", "Scope", "listed"]
 

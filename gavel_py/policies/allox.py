@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.ordering import natural_key
 from gavel_py.job_classes import JobClasses
-from gavel_py.ordering import natural_key
 from gavel_py.policies.formulas import FormulaPolicy
 
 __all__ = ["Allox"]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.array_checks import returned_numbers
+from gavel_py.io.ordering import NumberedNames, natural_key
 from gavel_py.job_classes import JobClasses
-from gavel_py.ordering import NumberedNames, natural_key
 from gavel_py.policies.base import Decision, Policy, option
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
-from gavel_py.picture_files import FORMATS, check_plot
+from gavel_py.io.picture_files import FORMATS, check_plot
+from gavel_py.io.writing import write_whole
 from gavel_py.report.bars import bars_of, blocks_of
 from gavel_py.report.colours import colours_of
 from gavel_py.report.lanes import lanes_of
@@ -18,7 +19,6 @@ from gavel_py.report.time_marks import duration
 from gavel_py.report.wording import of_count
 from gavel_py.rounds.assignment import Round
 from gavel_py.rounds.delivery import DeliveryReport
-from gavel_py.writing import write_whole
 
 __all__ = ["plot_rounds"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.io.natural_order import NaturalOrder
+from gavel_py.io.ordering import natural_key
 from gavel_py.jobs import Job
-from gavel_py.ordering import natural_key
-from gavel_py.rounds.natural_order import NaturalOrder
 from gavel_py.rounds.progress import with_steps
 from gavel_py.rounds.standing import Departure, Standing
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gavel_py.errors import ProofError
+from gavel_py.io.ordering import natural_key
 from gavel_py.jobs import Job
-from gavel_py.ordering import natural_key
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.in_force import InForce, Question
 from gavel_py.rounds.progress import with_steps

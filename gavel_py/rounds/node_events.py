@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gavel_py.locking import synchronized
+from gavel_py.io.locking import synchronized
 from gavel_py.rounds.node_states import NodeState
 from gavel_py.rounds.scheduler_core import SchedulerCore
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from gavel_py.io.sqlite_files import BUSY_SECONDS, clear_errors
 from gavel_py.runs.cell_tables import check_schema
 from gavel_py.runs.documents import document_of
 from gavel_py.runs.run import Labels, Run
-from gavel_py.sqlite_files import BUSY_SECONDS, clear_errors
 
 __all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed"]
 

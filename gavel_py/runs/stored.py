@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.sqlite_files import BUSY_SECONDS, clear_errors
 from gavel_py.runs.cell_tables import check_schema
 from gavel_py.runs.documents import DAMAGED, labels_from, run_from
 from gavel_py.runs.run import Labels, Run
-from gavel_py.sqlite_files import BUSY_SECONDS, clear_errors
 
 __all__ = ["stored_failures", "stored_runs"]
 

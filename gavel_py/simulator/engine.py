@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.state_file import read_state, write_state
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
 from gavel_py.policies import Policy
@@ -19,7 +20,6 @@ from gavel_py.rounds import JobDelivery, Round, RoundScheduler
 from gavel_py.rounds.beginning import given_away
 from gavel_py.rounds.demand import Mechanism
 from gavel_py.rounds.mechanism_names import MechanismName
-from gavel_py.rounds.state_file import read_state, write_state
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.core import SimulationCore
 from gavel_py.simulator.records import JobRecord, Outcome

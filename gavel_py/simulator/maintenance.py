@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
+from gavel_py.io import reading
+from gavel_py.io.validation import number_of
 from gavel_py.simulator.events import NodeWindow
-from gavel_py.validation import number_of
 
 __all__ = ["read_maintenance"]
 

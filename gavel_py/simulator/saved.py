@@ -12,8 +12,8 @@ from typing import Any
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelError, InputError
+from gavel_py.io.state_file import Kind
 from gavel_py.jobs import Job
-from gavel_py.rounds.state_file import Kind
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.events import NodeEvents
 from gavel_py.simulator.holds import Holds

@@ -9,9 +9,9 @@ from typing import Any
 
 from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, MissingThroughputError
+from gavel_py.io.ordering import same_name
 from gavel_py.job_arrays import Profile
 from gavel_py.jobs import Job
-from gavel_py.ordering import same_name
 from gavel_py.problem import AllocationProblem
 from gavel_py.rounds import JobDelivery
 from gavel_py.rounds.spans import Spans

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError
+from gavel_py.io import reading
+from gavel_py.io.validation import Integer, Name, Positive, Record
 from gavel_py.simulator.measuring import JobWindow, job_window
 from gavel_py.sweeps.settings import Settings
-from gavel_py.validation import Integer, Name, Positive, Record
 
 __all__ = ["Asked", "Spec", "read_spec"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.validation import GangSize, NotNegative, Positive, Record, Text, Whole
 from gavel_py.sweeps.parts import Choice, Part
 from gavel_py.sweeps.spec import Asked
 from gavel_py.throughput_profiles import ThroughputProfile
-from gavel_py.validation import GangSize, NotNegative, Positive, Record, Text, Whole
 from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
 
 __all__ = ["Generator", "lacks_type", "trace_choice"]

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, together
+from gavel_py.io import reading
+from gavel_py.io.validation import Record, check_records
 from gavel_py.tenants.tenant import Tenant, TenantPolicy, tree_faults
-from gavel_py.validation import Record, check_records
 
 __all__ = ["mapped_tenants", "read_tenants", "tenants_of"]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.io import reading
+from gavel_py.io.validation import check_records
 from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
-from gavel_py.validation import check_records
 
 __all__ = ["READERS", "read_csv", "read_gavel_json", "write_csv"]
 

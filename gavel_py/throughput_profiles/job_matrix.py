@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py import reading
 from gavel_py.array_checks import ArrayChecker
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.io import reading
+from gavel_py.io.validation import is_absent, number_of
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles.missing import counted, may_use
-from gavel_py.validation import is_absent, number_of
 
 __all__ = ["ThroughputMatrix"]
 

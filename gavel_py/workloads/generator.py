@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.seeds import sequence_of
+from gavel_py.io.validation import gang_size
 from gavel_py.jobs import Job
 from gavel_py.throughput_profiles import ThroughputProfile
-from gavel_py.validation import gang_size
 from gavel_py.workloads.arrivals import arrivals
 from gavel_py.workloads.durations import PUBLISHED_DURATIONS, Empirical, LogUniform
 from gavel_py.workloads.models import Models
 from gavel_py.workloads.report import TraceReport
-from gavel_py.workloads.seeds import sequence_of
 from gavel_py.workloads.submission import Submission
 from gavel_py.workloads.trace import Trace
 

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.io import reading
 from gavel_py.workloads.intake import Intake
 
 __all__ = ["split", "table_rows"]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from gavel_py.io.arrays_as_data import as_data, from_data
+from gavel_py.io.state_file import Kind, read_state, write_state
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
-from gavel_py.rounds.arrays_as_data import as_data, from_data
-from gavel_py.rounds.state_file import Kind, read_state, write_state
 from tests.fakes import FakeProfile, refusal
 from tests.rounds.schedulers import PROFILE, busy, goes_on, job, refused, scheduler, shares
 from tests.rounds.support import Fixed

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError
+from gavel_py.io import reading
 from gavel_py.runs import Stay
 
 __all__ = ["LoggedJob", "Replay", "replayed"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.integrations.slurm.hostlists import is_node_name
-from gavel_py.validation import number_of
+from gavel_py.io import reading
+from gavel_py.io.validation import number_of
 
 __all__ = ["OnExit", "SlurmSettings", "TypeRule"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError
+from gavel_py.io import reading
 from gavel_py.workloads.cells import amount
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError
+from gavel_py.io import reading
 from gavel_py.workloads.cells import is_missing, moment, required_moment, run_between
 from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gavel_py import reading
 from gavel_py.errors import Fault, InputError
-from gavel_py.writing import write_whole
+from gavel_py.io import reading
+from gavel_py.io.writing import write_whole
 
 __all__ = ["SCHEDULER", "Kind", "read_state", "write_state"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Set
 
-from gavel_py.ordering import natural_key
+from gavel_py.io.ordering import natural_key
 
 __all__ = ["NaturalOrder"]
 
