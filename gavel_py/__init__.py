@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gavel_py.allocation import Allocation, Route
     from gavel_py.allocator import Solver, solve
-    from gavel_py.cluster import Cluster
     from gavel_py.constraints import (
         Constraint,
         ConstraintOutcome,
@@ -61,10 +60,7 @@ if TYPE_CHECKING:
         slurm_plugin,
         slurm_run,
     )
-    from gavel_py.job_arrays import Profile
     from gavel_py.job_classes import JobClasses
-    from gavel_py.jobs import Job, JobSet
-    from gavel_py.nodes import AcceleratorType, Node
     from gavel_py.pairing import Pairs
     from gavel_py.policies import (
         AllocationStatus,
@@ -83,7 +79,13 @@ if TYPE_CHECKING:
         policy_source,
         resolve_policy,
     )
-    from gavel_py.problem import AllocationProblem
+    from gavel_py.problem.cluster import Cluster
+    from gavel_py.problem.job_arrays import Profile
+    from gavel_py.problem.jobs import Job, JobSet
+    from gavel_py.problem.nodes import AcceleratorType, Node
+    from gavel_py.problem.problem import AllocationProblem
+    from gavel_py.problem.tenant import Tenant
+    from gavel_py.problem.tree import TenantTree
     from gavel_py.program import Program
     from gavel_py.proof import Proof
     from gavel_py.report import check_plot, check_report, plot_rounds, write_report
@@ -104,7 +106,6 @@ if TYPE_CHECKING:
         simulate,
     )
     from gavel_py.sweeps import Progress, SweepPlan, check_table, dask_executor, plan_sweep, sweep, write_table
-    from gavel_py.tenants import Tenant, TenantTree
     from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
     from gavel_py.workloads import (
         Empirical,
@@ -137,7 +138,6 @@ _HOMES = {
         "Solver",
         "solve",
     ),
-    "cluster": ("Cluster",),
     "constraints": (
         "Constraint",
         "ConstraintOutcome",
@@ -183,16 +183,7 @@ _HOMES = {
         "slurm_plugin",
         "slurm_run",
     ),
-    "job_arrays": ("Profile",),
     "job_classes": ("JobClasses",),
-    "jobs": (
-        "Job",
-        "JobSet",
-    ),
-    "nodes": (
-        "AcceleratorType",
-        "Node",
-    ),
     "pairing": ("Pairs",),
     "policies": (
         "AllocationStatus",
@@ -212,7 +203,19 @@ _HOMES = {
         "policy_source",
         "resolve_policy",
     ),
-    "problem": ("AllocationProblem",),
+    "problem.cluster": ("Cluster",),
+    "problem.job_arrays": ("Profile",),
+    "problem.jobs": (
+        "Job",
+        "JobSet",
+    ),
+    "problem.nodes": (
+        "AcceleratorType",
+        "Node",
+    ),
+    "problem.problem": ("AllocationProblem",),
+    "problem.tenant": ("Tenant",),
+    "problem.tree": ("TenantTree",),
     "program": ("Program",),
     "proof": ("Proof",),
     "report": (
@@ -260,10 +263,6 @@ _HOMES = {
         "plan_sweep",
         "sweep",
         "write_table",
-    ),
-    "tenants": (
-        "Tenant",
-        "TenantTree",
     ),
     "throughput_profiles": (
         "Measurement",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gavel_py.bases import LinearProgram, Solution
 from gavel_py.job_classes import JobClasses
-from gavel_py.numbering import content_keys, hash_of, position_keys
+from gavel_py.problem.numbering import content_keys, hash_of, position_keys
 from gavel_py.program_matrices import CAPACITY, FACTOR, LIMITS, OWN, PARTS, TIME, ProgramMatrices
 from gavel_py.proof import Prices
 from gavel_py.solver import LinearSolver

@@ -27,7 +27,7 @@ from gavel_py.pair_columns import PairColumns, pair_columns
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.packing import PackingPolicy
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.proof import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.rules import Rules
 from gavel_py.solver import Algorithm, LinearSolver

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.job_classes import JobClasses
-from gavel_py.numbering import content_keys
+from gavel_py.problem.numbering import content_keys
 
 __all__ = ["Chambers", "Slots"]
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import ProofError
 from gavel_py.pair_columns import PairColumns
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds, spread_part
 

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.gpu_memory import GpuMemory
 from gavel_py.mixes import LEAST_EXCESS, ONE_EACH
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Load
 
 __all__ = ["fraction_rows"]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.job_classes import JobClasses
-from gavel_py.numbering import number_equal
-from gavel_py.problem_arrays import size_numbers
+from gavel_py.problem.numbering import number_equal
+from gavel_py.problem.problem_arrays import size_numbers
 from gavel_py.proof import Prices
 from gavel_py.rules import Row, Rules
 from gavel_py.solver import LinearSolver

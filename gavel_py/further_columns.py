@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Limit, Load, Row, Rules
 
 __all__ = ["FurtherColumns", "with_columns", "with_rules"]

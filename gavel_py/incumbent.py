@@ -12,7 +12,7 @@ from gavel_py.agnostic import even_decision
 from gavel_py.errors import SolverError
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies import Decision, Policy
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.proof import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
 from gavel_py.rules import Row, Rules
 from gavel_py.stating import Answer

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.ordering import NumberedNames
-from gavel_py.numbering import Numbering, number_equal, refined
-from gavel_py.problem import AllocationProblem
-from gavel_py.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
+from gavel_py.problem.numbering import Numbering, number_equal, refined
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
 from gavel_py.rules import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
 
 if TYPE_CHECKING:

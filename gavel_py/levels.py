@@ -10,10 +10,10 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.array_checks import returned_numbers
 from gavel_py.chambers import Chambers
 from gavel_py.errors import Fault, InputError
 from gavel_py.job_classes import JobClasses
+from gavel_py.problem.array_checks import returned_numbers
 from gavel_py.proof import CheapestMix, Prices
 
 __all__ = ["PLATEAU", "Demand", "LevelCertificate", "Levels", "digit"]

@@ -11,7 +11,7 @@ from gavel_py.fraction_rows import fraction_rows
 from gavel_py.mixes import ONE_EACH
 from gavel_py.packing_rows import packing_rows
 from gavel_py.pair_columns import PairColumns, lonely_rows
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Load, Row, Rules
 from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds, two_kinds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Load
 
 __all__ = ["node_rows"]

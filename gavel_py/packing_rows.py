@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.hosts import Hosts
 from gavel_py.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
 from gavel_py.packings import MOST_STATES, Kind, Place, Seeker, configurations, fractions_on_one, patterns_at_once
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.hosts import Hosts
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Load
 
 __all__ = ["packing_rows"]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from gavel_py.further_columns import FurtherColumns, with_columns, with_rules
 from gavel_py.job_classes import JobClasses
 from gavel_py.pair_rows import Balance, Company, Members
-from gavel_py.pair_speeds import PairSpeeds
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.pair_speeds import PairSpeeds
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Load, Row, Rules
 from gavel_py.times import ClassTimes
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Balance", "Company", "Members"]
 

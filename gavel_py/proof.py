@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import ProofError
 from gavel_py.job_classes import JobClasses
 from gavel_py.pair_columns import PairColumns
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import NO_RULES, Rules
 from gavel_py.times import ClassTimes, JobTimes
 from gavel_py.two_kinds import TwoKinds

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 
 __all__ = [
     "NO_RULES",

@@ -15,7 +15,7 @@ from gavel_py.pair_columns import PairColumns
 from gavel_py.pairing import Pairs, deal
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.proof import Evidence, Proof
 from gavel_py.rules import Rules
 from gavel_py.times import ClassTimes, JobTimes

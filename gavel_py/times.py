@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.job_classes import JobClasses
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Broken, Row, Rules, entries_of, shortfalls
 
 __all__ = ["ClassTimes", "JobTimes"]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.further_columns import FurtherColumns, with_columns, with_rules
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Asked, Rules
 
 __all__ = ["TwoKinds", "spread_part", "two_kinds"]

@@ -20,10 +20,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.hosts import Hosts
 from gavel_py.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
-from gavel_py.placement_speeds import PlacementSpeeds
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.hosts import Hosts
+from gavel_py.problem.placement_speeds import PlacementSpeeds
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import Load
 
 __all__ = ["gang_rows", "kind_rows"]

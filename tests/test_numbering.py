@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py import numbering
 from gavel_py.io.ordering import NumberedNames
-from gavel_py.numbering import number_equal, refined
+from gavel_py.problem.numbering import number_equal, refined
+from gavel_py.problem.problem import numbering
 
 Column = NDArray[Any]
 

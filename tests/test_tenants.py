@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from gavel_py import Tenant, TenantTree
 from gavel_py.service import ServiceTree
-from gavel_py.tenants import service_tree
+from gavel_py.tenants.places import service_tree
 from tests.fakes import refusal
 
 TREE = {

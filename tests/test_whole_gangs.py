@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.job_arrays import Profile
+from gavel_py.problem.job_arrays import Profile
 from gavel_py.whole_gangs import gang_rows
 from tests.instances import TIGHT, Floats
 

@@ -12,7 +12,7 @@ from gavel_py.constraints.base import Constraint, Scope
 from gavel_py.constraints.placement import SwitchCost
 from gavel_py.constraints.shares import Quota
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rules import NO_RULES, Asked, Rules, floors_of
 
 __all__ = ["constrained", "placed"]

@@ -16,8 +16,8 @@ from gavel_py.explanation.partners import held_gpus, partners_of, together
 from gavel_py.explanation.reasons import reasons_of
 from gavel_py.explanation.records import Explanation
 from gavel_py.policies import Policy
-from gavel_py.problem import AllocationProblem
-from gavel_py.problem_arrays import plain_size
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.problem_arrays import plain_size
 
 __all__ = ["explain"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.explanation.records import Holder, Others
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["holders_of"]
 

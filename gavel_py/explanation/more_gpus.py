@@ -12,8 +12,8 @@ from gavel_py.errors import GavelError
 from gavel_py.explanation.places import closed_by
 from gavel_py.explanation.reasons import is_certain
 from gavel_py.explanation.records import OneMoreGpu
-from gavel_py.problem import AllocationProblem
-from gavel_py.problem_arrays import plain_size
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.problem_arrays import plain_size
 
 __all__ = ["one_more_of_each"]
 

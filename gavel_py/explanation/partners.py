@@ -13,9 +13,9 @@ from gavel_py.explanation.net_gains import net_gains
 from gavel_py.explanation.reasons import duals_of_job
 from gavel_py.explanation.records import Partner, Together
 from gavel_py.pair_columns import PairColumns
-from gavel_py.pair_speeds import PairSpeeds
-from gavel_py.problem import AllocationProblem
-from gavel_py.problem_arrays import plain_size
+from gavel_py.problem.pair_speeds import PairSpeeds
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.problem_arrays import plain_size
 
 __all__ = ["held_gpus", "partners_of", "together"]
 

@@ -16,7 +16,7 @@ from gavel_py.explanation.places import place_bindings
 from gavel_py.explanation.records import Binding
 from gavel_py.explanation.types import Types, types_of
 from gavel_py.policies import OrderedPolicy, Policy
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.proof import Certificate, Evidence
 from gavel_py.rules import Row
 

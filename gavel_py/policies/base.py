@@ -18,7 +18,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.pairing import Pairs
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.proof import Certificate, Prices
 from gavel_py.rules import Broken, Rules
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gavel_py.problem import AllocationProblem
+    from gavel_py.problem.problem import AllocationProblem
     from gavel_py.solver import LinearSolver
 
 __all__ = ["Then", "without_penalties"]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.array_checks import returned_numbers
 from gavel_py.errors import Fault, InputError
 from gavel_py.free_times import FreeTimes
 from gavel_py.job_classes import JobClasses
 from gavel_py.levels import LevelCertificate
 from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.problem.array_checks import returned_numbers
 from gavel_py.rules import Gains, Rules
 
 if TYPE_CHECKING:

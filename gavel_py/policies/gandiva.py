@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.job_classes import JobClasses
-from gavel_py.pair_speeds import PairSpeeds
 from gavel_py.pairing import Pairs
 from gavel_py.policies.base import option
 from gavel_py.policies.packing import Packing, PackingPolicy
+from gavel_py.problem.pair_speeds import PairSpeeds
 
 __all__ = ["Gandiva"]
 

@@ -12,11 +12,13 @@ import numpy as np
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import option
 from gavel_py.policies.filling import FillingPolicy
-from gavel_py.tenants import Tenant, TenantTree, service_tree
+from gavel_py.problem.tenant import Tenant
+from gavel_py.problem.tree import TenantTree
+from gavel_py.tenants.places import service_tree
 
 if TYPE_CHECKING:
     from gavel_py.filling import Shares
-    from gavel_py.problem import AllocationProblem
+    from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Hierarchical"]
 

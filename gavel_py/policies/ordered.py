@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.array_checks import returned_numbers
 from gavel_py.io.ordering import NumberedNames, natural_key
 from gavel_py.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.problem.array_checks import returned_numbers
 
 if TYPE_CHECKING:
     from gavel_py.solver import LinearSolver

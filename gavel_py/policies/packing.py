@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from gavel_py.job_classes import JobClasses, separate_jobs
 from gavel_py.node_rows import node_rows
 from gavel_py.pair_columns import PairColumns
-from gavel_py.pair_speeds import PairSpeeds
 from gavel_py.pairing import Pairs
 from gavel_py.policies.base import Decision
 from gavel_py.policies.formulas import FormulaPolicy
+from gavel_py.problem.pair_speeds import PairSpeeds
 
 __all__ = ["Packing", "PackingPolicy"]
 

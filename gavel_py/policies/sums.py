@@ -22,7 +22,7 @@ from gavel_py.rules import Rules
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.problem import AllocationProblem
+    from gavel_py.problem.problem import AllocationProblem
     from gavel_py.program import Program
     from gavel_py.solver import LinearSolver
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gavel_py.cluster import Cluster
 from gavel_py.errors import InputError
+from gavel_py.problem.cluster import Cluster
 from gavel_py.rounds.layout import Gpu
 
 __all__ = ["Group", "Lanes", "lanes_of"]

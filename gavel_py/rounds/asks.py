@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.jobs import Job
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.layout import SCOPES, Layout
 from gavel_py.rounds.needs import NOTHING, Needs
 

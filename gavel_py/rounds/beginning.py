@@ -9,7 +9,7 @@ from itertools import filterfalse
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.companies import Companies, CompanyKey
 from gavel_py.rounds.in_force import InForce, columns_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.gpu_memory import GpuMemory
+from gavel_py.problem.gpu_memory import GpuMemory
 from gavel_py.rounds.crews import Crew, Crews
 from gavel_py.rounds.demand import RoundDemand, rounded
 from gavel_py.rounds.layout import Gpu

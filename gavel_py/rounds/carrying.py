@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.constraints import Constraint, placed
-from gavel_py.job_arrays import Profile
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rounds.carried import Carried
 from gavel_py.rounds.in_force import InForce, Question, same_gang
 from gavel_py.rounds.job_rows import JobRows

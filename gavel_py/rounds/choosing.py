@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocator import Solver
-from gavel_py.job_arrays import Profile, gpu_memory
-from gavel_py.jobs import Job
 from gavel_py.policies import OrderedPolicy
+from gavel_py.problem.job_arrays import Profile, gpu_memory
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.bundles import bundled
 from gavel_py.rounds.carrying import carried_over

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.jobs import Job
 from gavel_py.pairing import Pairs
+from gavel_py.problem.jobs import Job
 
 __all__ = ["Companies", "CompanyKey", "companies_of"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 
-from gavel_py.cluster import Cluster, Node
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.asks import Asks
 from gavel_py.rounds.layout import Layout
 from gavel_py.rounds.spans import Spans

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
-from gavel_py.cluster import Node
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Node
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.asks import Asks
 from gavel_py.rounds.ground import Ground
 from gavel_py.rounds.spans import Spans

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
-from gavel_py.hosts import hosts_of
-from gavel_py.job_arrays import Profile, largest_gangs
-from gavel_py.jobs import Job
 from gavel_py.pairing import Pairs
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.hosts import hosts_of
+from gavel_py.problem.job_arrays import Profile, largest_gangs
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.carried import Carried
 from gavel_py.rounds.companies import Companies, companies_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.job_arrays import Profile
 from gavel_py.policies import OrderedPolicy, Policy
+from gavel_py.problem.job_arrays import Profile
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.gang_on_type import GangOnType
 from gavel_py.rounds.kept_gpus import KeptGpus

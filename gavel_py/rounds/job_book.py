@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Mapping
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.natural_order import NaturalOrder
 from gavel_py.io.ordering import natural_key
-from gavel_py.jobs import Job
-from gavel_py.rounds.progress import with_steps
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.progress import with_steps
 from gavel_py.rounds.standing import Departure, Standing
 
 __all__ = ["JobBook", "changed_job"]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.locking import synchronized
-from gavel_py.jobs import Job, JobSet
+from gavel_py.problem.jobs import Job, JobSet
 from gavel_py.rounds.in_force import new_only, same_gang
 from gavel_py.rounds.job_book import changed_job
 from gavel_py.rounds.node_states import NodeStates

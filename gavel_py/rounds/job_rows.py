@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Cluster
-from gavel_py.gpu_memory import GpuMemory
-from gavel_py.hosts import Hosts
-from gavel_py.job_arrays import Profile, gpu_memory
-from gavel_py.jobs import Job, Locality
-from gavel_py.pair_speeds import PairSpeeds, pair_speeds
-from gavel_py.placement_speeds import PlacementSpeeds
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.hosts import Hosts
+from gavel_py.problem.job_arrays import Profile, gpu_memory
+from gavel_py.problem.jobs import Job, Locality
+from gavel_py.problem.pair_speeds import PairSpeeds, pair_speeds
+from gavel_py.problem.placement_speeds import PlacementSpeeds
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.progress import PROGRESS, with_steps
 from gavel_py.rounds.pair_table import PairTable
-from gavel_py.rounds.progress import PROGRESS, with_steps
 from gavel_py.throughput_profiles import ThroughputProfile
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Node
+from gavel_py.problem.cluster import Node
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.crowd import Crowd
 from gavel_py.rounds.free_gpus import FreeGpus

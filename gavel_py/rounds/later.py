@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gavel_py.errors import ProofError
 from gavel_py.io.ordering import natural_key
-from gavel_py.jobs import Job
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.progress import with_steps
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.in_force import InForce, Question
-from gavel_py.rounds.progress import with_steps
 
 __all__ = ["Later"]
 

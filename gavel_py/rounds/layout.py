@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Node
-from gavel_py.jobs import Locality
+from gavel_py.problem.cluster import Node
+from gavel_py.problem.jobs import Locality
 
 __all__ = ["ANYWHERE", "NODE", "RACK", "SCOPES", "Gpu", "Layout", "TypeLayout"]
 

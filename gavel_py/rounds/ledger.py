@@ -8,7 +8,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem_arrays import plain_size
+from gavel_py.problem.problem_arrays import plain_size
 from gavel_py.rounds.delivery import DeliveryReport, JobDelivery
 from gavel_py.rounds.waits import WAITS, Wait
 

@@ -11,11 +11,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.array_checks import returned_numbers
 from gavel_py.io.ordering import natural_key
 from gavel_py.job_classes import JobClasses
-from gavel_py.jobs import Job
 from gavel_py.policies import OrderedPolicy
+from gavel_py.problem.array_checks import returned_numbers
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.job_book import JobBook
 from gavel_py.rounds.traits import Traits
 

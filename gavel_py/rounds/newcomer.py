@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gavel_py.cluster import Cluster
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.assignment import Assignment
 
 __all__ = ["place_of"]

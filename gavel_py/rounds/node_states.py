@@ -7,8 +7,8 @@ from enum import StrEnum
 from numbers import Integral
 from typing import Any
 
-from gavel_py.cluster import Cluster, Node
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.layout import Gpu
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 
 __all__ = ["PairTable"]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Cluster, Node
-from gavel_py.jobs import Locality
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.jobs import Locality
 from gavel_py.rounds.crowd import Crowd
 from gavel_py.rounds.free_gpus import FreeGpus
 from gavel_py.rounds.kinds import Kind

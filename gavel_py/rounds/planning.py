@@ -9,9 +9,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Node
 from gavel_py.errors import InputError
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Node
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.asks import Asks
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.chosen import Chosen

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gavel_py.allocation import Allocation
-from gavel_py.cluster import AcceleratorType, Cluster, Node
 from gavel_py.io.arrays_as_data import as_data, from_data
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.assignment import Assignment, Round
 from gavel_py.rounds.carried import Carried
 from gavel_py.rounds.company_ledger import CompanyLedger

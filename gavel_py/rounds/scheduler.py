@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from gavel_py.errors import GavelError, InputError
 from gavel_py.io.locking import synchronized
-from gavel_py.job_arrays import Profile
 from gavel_py.policies import Policy
+from gavel_py.problem.job_arrays import Profile
 from gavel_py.rounds import saved_scheduler
 from gavel_py.rounds.assignment import Round
 from gavel_py.rounds.beginning import begin, given_away, in_words

@@ -8,12 +8,12 @@ from typing import TypeGuard
 
 from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.locking import Synchronized, synchronized
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
 from gavel_py.policies import Policy
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.beginning import copied
 from gavel_py.rounds.choosing import Chooser

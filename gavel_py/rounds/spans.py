@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gavel_py.cluster import Cluster
-from gavel_py.placement_speeds import fewest_nodes
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.placement_speeds import fewest_nodes
 from gavel_py.rounds.assignment import Assignment
 
 __all__ = ["Spans"]

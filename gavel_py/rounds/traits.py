@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.job_arrays import Profile
 from gavel_py.job_classes import separate_jobs
-from gavel_py.jobs import Job
 from gavel_py.policies import OrderedPolicy
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.progress import with_steps
 from gavel_py.rounds.in_force import new_only
 from gavel_py.rounds.job_rows import LIKE, JobRows
 from gavel_py.rounds.kinds import Kind
 from gavel_py.rounds.layout import NODE, SCOPES, Layout
 from gavel_py.rounds.node_states import NodeStates
-from gavel_py.rounds.progress import with_steps
 from gavel_py.rounds.spans import Spans
 from gavel_py.throughput_profiles import ThroughputProfile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 
 __all__ = ["CompanySpeeds"]
 

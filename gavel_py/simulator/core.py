@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.cluster import Cluster
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds import Round, RoundScheduler
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.arrivals import Arrivals

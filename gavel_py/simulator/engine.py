@@ -13,9 +13,9 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.state_file import read_state, write_state
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
 from gavel_py.policies import Policy
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds import JobDelivery, Round, RoundScheduler
 from gavel_py.rounds.beginning import given_away
 from gavel_py.rounds.demand import Mechanism

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gavel_py.cluster import Cluster
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
 from gavel_py.policies import Policy
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
 from gavel_py.runs import Labels, Run
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.recorder import RunRecorder

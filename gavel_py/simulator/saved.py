@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.state_file import Kind
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.jobs import Job
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.events import NodeEvents
 from gavel_py.simulator.holds import Holds

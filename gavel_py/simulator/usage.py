@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gavel_py.cluster import Cluster
+from gavel_py.problem.cluster import Cluster
 from gavel_py.simulator.events import NodeEvent
 
 __all__ = ["Usage"]

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.ordering import same_name
-from gavel_py.job_arrays import Profile
-from gavel_py.jobs import Job
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rounds import JobDelivery
 from gavel_py.rounds.spans import Spans
 from gavel_py.simulator.records import JobRecord, Outcome

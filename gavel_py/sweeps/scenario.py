@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
-from gavel_py.job_arrays import Profile
-from gavel_py.problem import AllocationProblem
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.sweeps.parts import Part
 from gavel_py.sweeps.trace_axis import Generator, lacks_type
 from gavel_py.throughput_profiles import ThroughputProfile

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.cluster import Cluster, Node
 from gavel_py.job_classes import JobClasses
-from gavel_py.jobs import Job
 from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds import RoundDemand, choose_jobs
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.demand import Mechanism

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
-from gavel_py.cluster import Node
-from gavel_py.even_splits import even_nodes
-from gavel_py.jobs import Locality
+from gavel_py.problem.cluster import Node
+from gavel_py.problem.even_splits import even_nodes
+from gavel_py.problem.jobs import Locality
 from gavel_py.rounds import Gang, place
 from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.needs import Needs

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.cluster import Cluster, Node
-from gavel_py.jobs import Locality
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.jobs import Locality
 from gavel_py.rounds import Gang, place
 from gavel_py.rounds.layout import Gpu
 from gavel_py.rounds.placement import largest_holes

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Cluster, Node
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.placement import largest_holes

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.cluster import Cluster, Node
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.jobs import Job
 from gavel_py.rounds import Gang, Kind, RoundDemand, choose_jobs, place
 from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.ground import Ground

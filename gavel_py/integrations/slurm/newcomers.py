@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError
-from gavel_py.even_splits import largest_even_gang
 from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.features import satisfies
 from gavel_py.integrations.slurm.kinds import JobKind, most_measured
@@ -17,7 +15,9 @@ from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.values import printable
-from gavel_py.jobs import Job, Locality
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.even_splits import largest_even_gang
+from gavel_py.problem.jobs import Job, Locality
 from gavel_py.rounds.needs import NOTHING, Needs
 
 __all__ = ["Where", "asks_of", "job_for", "tracked_from"]

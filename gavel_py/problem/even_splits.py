@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Cluster
+from gavel_py.problem.cluster import Cluster
 
 __all__ = ["even_nodes", "even_parts", "largest_even_gang"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gavel_py.jobs import Job
+from gavel_py.problem.jobs import Job
 
 __all__ = ["PROGRESS", "with_steps"]
 

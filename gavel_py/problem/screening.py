@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.gpu_memory import GpuMemory
+from gavel_py.problem.gpu_memory import GpuMemory
 
 __all__ = ["screen"]
 

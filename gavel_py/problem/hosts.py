@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Cluster
-from gavel_py.gpu_memory import GpuMemory
-from gavel_py.jobs import Job
-from gavel_py.placement_speeds import PlacementSpeeds
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.placement_speeds import PlacementSpeeds
 
 __all__ = ["Hosts", "hosts_of"]
 

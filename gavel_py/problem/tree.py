@@ -12,8 +12,8 @@ from pydantic_core import core_schema
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.ordering import natural_key
-from gavel_py.tenants.files import mapped_tenants, read_tenants, tenants_of
-from gavel_py.tenants.tenant import Tenant, TenantPolicy, tree_faults
+from gavel_py.problem.files import mapped_tenants, read_tenants, tenants_of
+from gavel_py.problem.tenant import Tenant, TenantPolicy, tree_faults
 
 __all__ = ["Tenant", "TenantTree"]
 

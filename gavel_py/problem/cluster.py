@@ -13,12 +13,12 @@ from typing import Any, Protocol, get_args
 
 import numpy as np
 
-from gavel_py.cluster_files import read_cluster
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io.ordering import same_name
 from gavel_py.io.validation import MOST
-from gavel_py.jobs import Locality
-from gavel_py.nodes import AcceleratorType, Node
+from gavel_py.problem.cluster_files import read_cluster
+from gavel_py.problem.jobs import Locality
+from gavel_py.problem.nodes import AcceleratorType, Node
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]
 

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.even_splits import largest_even_gang
-from gavel_py.gpu_memory import GpuMemory
 from gavel_py.io.ordering import same_name
-from gavel_py.jobs import Job
-from gavel_py.pair_speeds import PairSpeeds, pair_speeds
-from gavel_py.placement_speeds import PlacementSpeeds, placement_speeds
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.even_splits import largest_even_gang
+from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.jobs import Job
+from gavel_py.problem.pair_speeds import PairSpeeds, pair_speeds
+from gavel_py.problem.placement_speeds import PlacementSpeeds, placement_speeds
 
 __all__ = ["JobArrays", "Profile", "gpu_memory", "job_arrays", "largest_gangs"]
 

@@ -12,18 +12,18 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.array_checks import ArrayChecker, labels_of
-from gavel_py.cluster import Cluster
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.gpu_memory import GpuMemory
-from gavel_py.hosts import Hosts, hosts_of
 from gavel_py.io.ordering import NumberedNames
-from gavel_py.job_arrays import Profile, job_arrays
-from gavel_py.jobs import Job, JobSet
-from gavel_py.numbering import number_equal
-from gavel_py.pair_speeds import PairSpeeds, given_pairs
-from gavel_py.placement_speeds import PlacementSpeeds
-from gavel_py.problem_arrays import (
+from gavel_py.problem.array_checks import ArrayChecker, labels_of
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.hosts import Hosts, hosts_of
+from gavel_py.problem.job_arrays import Profile, job_arrays
+from gavel_py.problem.jobs import Job, JobSet
+from gavel_py.problem.numbering import number_equal
+from gavel_py.problem.pair_speeds import PairSpeeds, given_pairs
+from gavel_py.problem.placement_speeds import PlacementSpeeds
+from gavel_py.problem.problem_arrays import (
     JOB_COLUMNS,
     UNKNOWN_WORK,
     OptionalArrays,
@@ -32,7 +32,7 @@ from gavel_py.problem_arrays import (
     size_numbers,
     table_shape,
 )
-from gavel_py.screening import screen
+from gavel_py.problem.screening import screen
 
 __all__ = ["AllocationProblem"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.gpu_memory import GpuMemory
-from gavel_py.jobs import Job
+from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.jobs import Job
 
 __all__ = ["PairSpeeds", "given_pairs", "pair_speeds"]
 

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.cluster import Cluster
-from gavel_py.jobs import Job
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.jobs import Job
 
 __all__ = ["PlacementSpeeds", "fewest_nodes", "placement_speeds"]
 
