@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.rounds import choose_by_priority
 from gavel_py.rounds.demand import RoundDemand
 

@@ -23,7 +23,7 @@ import numpy as np
 import tables
 
 import gavel_py as gp
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.sweeps.cells import Task
 from gavel_py.sweeps.playing import play
 

@@ -60,8 +60,10 @@ if TYPE_CHECKING:
         slurm_plugin,
         slurm_run,
     )
-    from gavel_py.job_classes import JobClasses
-    from gavel_py.pairing import Pairs
+    from gavel_py.optimization.job_classes import JobClasses
+    from gavel_py.optimization.pairing import Pairs
+    from gavel_py.optimization.program import Program
+    from gavel_py.optimization.proof import Proof
     from gavel_py.policies import (
         AllocationStatus,
         DemandPolicy,
@@ -86,8 +88,6 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
     from gavel_py.problem.tenant import Tenant
     from gavel_py.problem.tree import TenantTree
-    from gavel_py.program import Program
-    from gavel_py.proof import Proof
     from gavel_py.report import check_plot, check_report, plot_rounds, write_report
     from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
@@ -183,8 +183,10 @@ _HOMES = {
         "slurm_plugin",
         "slurm_run",
     ),
-    "job_classes": ("JobClasses",),
-    "pairing": ("Pairs",),
+    "optimization.job_classes": ("JobClasses",),
+    "optimization.pairing": ("Pairs",),
+    "optimization.program": ("Program",),
+    "optimization.proof": ("Proof",),
     "policies": (
         "AllocationStatus",
         "DemandPolicy",
@@ -216,8 +218,6 @@ _HOMES = {
     "problem.problem": ("AllocationProblem",),
     "problem.tenant": ("Tenant",),
     "problem.tree": ("TenantTree",),
-    "program": ("Program",),
-    "proof": ("Proof",),
     "report": (
         "check_plot",
         "check_report",

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from gavel_py.constraints import ConstraintOutcome, outcomes_of
 from gavel_py.errors import InputError, ProofError
 from gavel_py.figures import check_same, figures_of
-from gavel_py.pair_columns import PairColumns
-from gavel_py.pairing import Pairs
+from gavel_py.optimization.pair_columns import PairColumns
+from gavel_py.optimization.pairing import Pairs
+from gavel_py.optimization.proof import Evidence, Proof, StageProof
+from gavel_py.optimization.times import ClassTimes, JobTimes
+from gavel_py.optimization.two_kinds import TwoKinds
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.proof import Evidence, Proof, StageProof
-from gavel_py.times import ClassTimes, JobTimes
-from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Allocation", "Route"]
 

@@ -19,22 +19,22 @@ from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.incumbent import cut_down, incumbent
 from gavel_py.io.locking import Synchronized, synchronized
-from gavel_py.job_classes import JobClasses, classes_of, separate_jobs
-from gavel_py.merging import merged
-from gavel_py.missing_rows import missing_rows
-from gavel_py.node_rows import node_rows
-from gavel_py.pair_columns import PairColumns, pair_columns
+from gavel_py.optimization.job_classes import JobClasses, classes_of, separate_jobs
+from gavel_py.optimization.merging import merged
+from gavel_py.optimization.missing_rows import missing_rows
+from gavel_py.optimization.node_rows import node_rows
+from gavel_py.optimization.pair_columns import PairColumns, pair_columns
+from gavel_py.optimization.proof import GAP_TOLERANCE, Evidence, Prices, Stages
+from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.solver import Algorithm, LinearSolver
+from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
+from gavel_py.optimization.times import ClassTimes, JobTimes
+from gavel_py.optimization.two_kinds import TwoKinds
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.packing import PackingPolicy
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.proof import GAP_TOLERANCE, Evidence, Prices, Stages
-from gavel_py.rules import Rules
-from gavel_py.solver import Algorithm, LinearSolver
 from gavel_py.stating import Answer, nothing, stated
-from gavel_py.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
-from gavel_py.times import ClassTimes, JobTimes
-from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Solver", "solve"]
 

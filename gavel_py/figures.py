@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import ProofError
-from gavel_py.pair_columns import PairColumns
+from gavel_py.optimization.pair_columns import PairColumns
+from gavel_py.optimization.times import ClassTimes, JobTimes
+from gavel_py.optimization.two_kinds import TwoKinds, spread_part
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.times import ClassTimes, JobTimes
-from gavel_py.two_kinds import TwoKinds, spread_part
 
 __all__ = ["Figures", "check_same", "figures_of"]
 

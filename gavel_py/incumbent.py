@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from gavel_py.agnostic import even_decision
 from gavel_py.errors import SolverError
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.proof import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
+from gavel_py.optimization.rules import Row, Rules
+from gavel_py.optimization.times import ClassTimes, JobTimes
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.proof import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
-from gavel_py.rules import Row, Rules
 from gavel_py.stating import Answer
-from gavel_py.times import ClassTimes, JobTimes
 
 __all__ = ["cut_down", "incumbent"]
 

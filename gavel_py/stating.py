@@ -10,16 +10,16 @@ import numpy as np
 from gavel_py.allocation import Allocation, Route
 from gavel_py.constraints import outcomes_of
 from gavel_py.figures import figures_of
-from gavel_py.limit_prices import limit_prices
-from gavel_py.pair_columns import PairColumns
-from gavel_py.pairing import Pairs, deal
+from gavel_py.optimization.limit_prices import limit_prices
+from gavel_py.optimization.pair_columns import PairColumns
+from gavel_py.optimization.pairing import Pairs, deal
+from gavel_py.optimization.proof import Evidence, Proof
+from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.times import ClassTimes, JobTimes
+from gavel_py.optimization.two_kinds import TwoKinds
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.proof import Evidence, Proof
-from gavel_py.rules import Rules
-from gavel_py.times import ClassTimes, JobTimes
-from gavel_py.two_kinds import TwoKinds
 
 __all__ = ["Answer", "nothing", "stated"]
 

@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization.program import Program
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
@@ -25,7 +26,6 @@ from gavel_py.policies.min_makespan import MinMakespan
 from gavel_py.policies.nash_welfare import NashWelfare
 from gavel_py.policies.throughput_per_dollar import ThroughputPerDollar
 from gavel_py.policies.water_filling import WaterFilling
-from gavel_py.program import Program
 from tests.constraint_strategies import constraints, tenanted
 from tests.instances import Floats
 from tests.leximin import leximin

@@ -11,13 +11,13 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.constraints import CostBudget, Pin
+from gavel_py.optimization.program import Program
 from gavel_py.policies import SumPolicy
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from gavel_py.policies.min_cost import MinCost
 from gavel_py.policies.min_makespan import MinMakespan
-from gavel_py.program import Program
 from tests.instances import TIGHT, Floats, best_level, best_value, crowds, valid_rows
 
 PRICES = [3.0, 1.0]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.constraints import constrained
-from gavel_py.job_classes import separate_jobs
-from gavel_py.solver import LinearSolver
+from gavel_py.optimization.job_classes import separate_jobs
+from gavel_py.optimization.solver import LinearSolver
 from tests.constrained_programs import Wishes, best_level, best_sum, excess, wishes
 from tests.constraint_strategies import constraints, tenanted
 from tests.fakes import refusal

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py import chambers, factor_program, solver
-from gavel_py.pairing import Pairs
-from gavel_py.proof import CheapestMix, StageProof
+from gavel_py.optimization import chambers, factor_program, solver
+from gavel_py.optimization.pairing import Pairs
+from gavel_py.optimization.proof import CheapestMix, StageProof
 from tests.instances import TIGHT, crowds
 
 

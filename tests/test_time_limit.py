@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py import time_limit
+from gavel_py.optimization import time_limit
 from tests.constraint_strategies import constraints, tenanted
 from tests.instances import crowds, problems
 from tests.test_cli import Gavel, gavel

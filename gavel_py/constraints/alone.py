@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError
+from gavel_py.optimization.rules import Rules
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.rules import Rules
 
 __all__ = ["check_alone"]
 

@@ -12,8 +12,8 @@ from gavel_py.constraints.base import Constraint, Scope
 from gavel_py.constraints.placement import SwitchCost
 from gavel_py.constraints.shares import Quota
 from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.rules import NO_RULES, Asked, Rules, floors_of
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.rules import NO_RULES, Asked, Rules, floors_of
 
 __all__ = ["constrained", "placed"]
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from gavel_py.constraints.base import Constraint, Mask, Scope, listed
 from gavel_py.errors import Fault
 from gavel_py.io.validation import Name, Positive
-from gavel_py.rules import Need, Place
+from gavel_py.optimization.rules import Need, Place
 
 __all__ = ["Forbid", "KeepRunning", "Pin", "SwitchCost"]
 

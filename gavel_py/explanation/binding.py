@@ -12,8 +12,8 @@ from gavel_py.explanation.duals import JUST, Duals
 from gavel_py.explanation.own_time import could_use, is_all, time_binding
 from gavel_py.explanation.records import Binding
 from gavel_py.explanation.types import Types
-from gavel_py.limit_prices import limit_prices
-from gavel_py.proof import Evidence
+from gavel_py.optimization.limit_prices import limit_prices
+from gavel_py.optimization.proof import Evidence
 
 __all__ = ["bindings_of", "scarce_limits", "scarce_types"]
 

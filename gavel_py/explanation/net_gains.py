@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.charged_level import ChargedCertificate
 from gavel_py.explanation.duals import Duals
-from gavel_py.levels import LevelCertificate
-from gavel_py.limit_prices import level_per_part
+from gavel_py.optimization.charged_level import ChargedCertificate
+from gavel_py.optimization.levels import LevelCertificate
+from gavel_py.optimization.limit_prices import level_per_part
+from gavel_py.optimization.proof import CheapestMix
+from gavel_py.optimization.tangents import ConcaveCertificate
 from gavel_py.policies.sums import SumCertificate
-from gavel_py.proof import CheapestMix
-from gavel_py.tangents import ConcaveCertificate
 
 __all__ = ["net_gains"]
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from gavel_py.explanation.own_time import could_use, is_all, time_binding
 from gavel_py.explanation.records import Binding
-from gavel_py.job_classes import JobClasses, separate_jobs
+from gavel_py.optimization.job_classes import JobClasses, separate_jobs
+from gavel_py.optimization.rules import Rules
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.rules import Rules
 
 __all__ = ["Turn", "turn_bindings", "turn_of"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.explanation.records import Binding
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 
 __all__ = ["could_use", "is_all", "time_binding"]
 

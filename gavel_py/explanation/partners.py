@@ -12,7 +12,7 @@ from gavel_py.allocation import Allocation
 from gavel_py.explanation.net_gains import net_gains
 from gavel_py.explanation.reasons import duals_of_job
 from gavel_py.explanation.records import Partner, Together
-from gavel_py.pair_columns import PairColumns
+from gavel_py.optimization.pair_columns import PairColumns
 from gavel_py.problem.pair_speeds import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.problem_arrays import plain_size

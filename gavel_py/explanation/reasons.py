@@ -15,10 +15,10 @@ from gavel_py.explanation.order import turn_bindings, turn_of
 from gavel_py.explanation.places import place_bindings
 from gavel_py.explanation.records import Binding
 from gavel_py.explanation.types import Types, types_of
+from gavel_py.optimization.proof import Certificate, Evidence
+from gavel_py.optimization.rules import Row
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.proof import Certificate, Evidence
-from gavel_py.rules import Row
 
 __all__ = ["Reasons", "duals_of_job", "is_certain", "reasons_of"]
 

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from gavel_py.constraints import Constraint, given_constraints
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.free_times import FreeTimes
-from gavel_py.job_classes import JobClasses, separate_jobs
-from gavel_py.pairing import Pairs
+from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.job_classes import JobClasses, separate_jobs
+from gavel_py.optimization.pairing import Pairs
+from gavel_py.optimization.proof import Certificate, Prices
+from gavel_py.optimization.rules import Broken, Rules
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.proof import Certificate, Prices
-from gavel_py.rules import Broken, Rules
 
 if TYPE_CHECKING:
-    from gavel_py.solver import LinearSolver
+    from gavel_py.optimization.solver import LinearSolver
 
 __all__ = ["AllocationStatus", "Decision", "Policy", "option"]
 
@@ -174,7 +174,7 @@ class Policy(ABC):
                 text = "has no objective to weigh soft constraints and the cost of change against; make them hard or leave them out"
                 raise InputError(Fault(f"policy {self.name}", "constraints", text))
         elif jobs.rules.can_conflict:
-            from gavel_py.feasibility import check_rules
+            from gavel_py.optimization.feasibility import check_rules
 
             return check_rules(jobs, solver)
         return None

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from gavel_py.constraints import SwitchCost
 from gavel_py.errors import Fault, InputError
-from gavel_py.free_times import FreeTimes
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.proof import Certificate, Prices, Stage, Stages
+from gavel_py.optimization.rules import NO_RULES, Gains, Rules
+from gavel_py.optimization.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.sums import SumPolicy
-from gavel_py.proof import Certificate, Prices, Stage, Stages
-from gavel_py.rules import NO_RULES, Gains, Rules
-from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gavel_py.optimization.solver import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
-    from gavel_py.solver import LinearSolver
 
 __all__ = ["Then", "without_penalties"]
 

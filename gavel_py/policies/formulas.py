@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.job_classes import JobClasses
-from gavel_py.node_rows import node_rows
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.node_rows import node_rows
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
 
 if TYPE_CHECKING:
-    from gavel_py.solver import LinearSolver
+    from gavel_py.optimization.solver import LinearSolver
 
 __all__ = ["FormulaPolicy"]
 

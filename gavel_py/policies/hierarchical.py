@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.job_classes import JobClasses, separate_jobs
+from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import option
 from gavel_py.policies.filling import FillingPolicy
 from gavel_py.problem.tenant import Tenant
@@ -17,7 +17,7 @@ from gavel_py.problem.tree import TenantTree
 from gavel_py.tenants.places import service_tree
 
 if TYPE_CHECKING:
-    from gavel_py.filling import Shares
+    from gavel_py.optimization.filling import Shares
     from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Hierarchical"]

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.free_times import FreeTimes
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.proof import Prices, Stage, Stages
+from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.sums import SumPolicy
-from gavel_py.proof import Prices, Stage, Stages
-from gavel_py.rules import Rules
-from gavel_py.time_limit import TimeLimitReached
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.program import Program
-    from gavel_py.solver import LinearSolver
+    from gavel_py.optimization.program import Program
+    from gavel_py.optimization.solver import LinearSolver
 
 __all__ = ["MinCost"]
 

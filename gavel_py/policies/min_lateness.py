@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import GavelWarning
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
 
 __all__ = ["MinLateness"]

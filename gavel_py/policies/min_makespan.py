@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
 
 __all__ = ["MinMakespan"]

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.io.ordering import NumberedNames, natural_key
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_checks import returned_numbers
 
 if TYPE_CHECKING:
-    from gavel_py.solver import LinearSolver
+    from gavel_py.optimization.solver import LinearSolver
 
 __all__ = ["OrderedPolicy"]
 

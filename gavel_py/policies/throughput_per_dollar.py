@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.sums import SumPolicy
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.program import Program
+    from gavel_py.optimization.program import Program
 
 __all__ = ["ThroughputPerDollar"]
 

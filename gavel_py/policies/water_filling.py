@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.filling import FillingPolicy
 
 if TYPE_CHECKING:
-    from gavel_py.filling import Shares
+    from gavel_py.optimization.filling import Shares
 
 __all__ = ["WaterFilling"]
 

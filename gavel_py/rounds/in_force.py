@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
-from gavel_py.pairing import Pairs
+from gavel_py.optimization.pairing import Pairs
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.problem.hosts import hosts_of
 from gavel_py.problem.job_arrays import Profile, largest_gangs

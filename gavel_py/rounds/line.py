@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.io.ordering import natural_key
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.array_checks import returned_numbers
 from gavel_py.problem.jobs import Job

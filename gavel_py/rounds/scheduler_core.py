@@ -10,6 +10,7 @@ from gavel_py.allocation import Allocation
 from gavel_py.allocator import Solver
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.locking import Synchronized, synchronized
+from gavel_py.optimization.time_limit import checked_limit
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job_arrays import Profile
@@ -26,7 +27,6 @@ from gavel_py.rounds.node_states import NodeState, NodeStates
 from gavel_py.rounds.saved_scheduler import OPTIONS
 from gavel_py.rounds.scheduler_state import SchedulerState
 from gavel_py.rounds.without_rounds import why_rounds
-from gavel_py.time_limit import checked_limit
 
 __all__ = ["SchedulerCore", "fault", "is_finite"]
 

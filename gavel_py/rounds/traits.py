@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.job_classes import separate_jobs
+from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.jobs import Job

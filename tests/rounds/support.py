@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solver import LinearSolver
 from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
 from gavel_py.problem.cluster import Cluster, Node
@@ -19,7 +20,6 @@ from gavel_py.rounds.assignment import Assignment
 from gavel_py.rounds.demand import Mechanism
 from gavel_py.rounds.ledger import DeliveryLedger
 from gavel_py.rounds.planning import plan_round
-from gavel_py.solver import LinearSolver
 
 Floats = NDArray[np.float64]
 

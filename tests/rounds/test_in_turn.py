@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.fifo import Fifo
 from gavel_py.rounds.choosing import Chooser
 from gavel_py.rounds.in_turn import InTurn

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gavel_py as gp
-from gavel_py.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses
 
 __all__ = ["CLOCKS", "Dying", "Failing", "Leaving", "simulations", "solves", "timeless"]
 

@@ -1,0 +1,405 @@
+"""Classes of equal jobs: what a policy sees of a problem, one row for all jobs that it cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.io.ordering import NumberedNames
+from gavel_py.optimization.rules import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
+from gavel_py.problem.numbering import Numbering, number_equal, refined
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.problem_arrays import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+__all__ = ["JobClasses", "classes_of", "separate_jobs"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+MUST_BE_KNOWN = ("steps_remaining", "total_steps")
+"""Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
+
+
+class Columns(Protocol):
+    """Further columns of a problem, which are written down for one job of each class only (`PairColumns`)."""
+
+    def widened(self, narrow: AllocationProblem) -> AllocationProblem:
+        """Return the problem of some jobs with the further columns."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JobClasses:
+    """The jobs of a problem that can run somewhere, in G classes of equal jobs; a policy sees this, one row per class.
+
+    Two jobs are equal if throughputs, gang size, the types where they may run, and all attributes that the policy declares
+    (`Policy.reads`) are the same. The optimum of a concave and symmetric program can be averaged over equal jobs, so
+    it is enough to decide for classes, which is exact (docs/exact-reduction.md).
+
+    counts: (G,) n_g, jobs of each class; num_jobs: Σ n_g; throughputs, runnable: (G, K); num_gpus, equal_share, fastest: (G,);
+    capacities, prices_per_hour: (K,). The declared attributes are (G,) arrays of the same names as in
+    `AllocationProblem`; reading one that is not declared raises `InputError`.
+    index: class of each job; kinds, kind_keys: (G,) classes with equal throughputs, gang and types are of one kind;
+    keys: (G,) a number made of each class's content; rules: what constraints ask for, beside validity.
+    columns: where the jobs have more columns than `problem` has types, and K is the number of these; wide: (G jobs) one job of
+    each class with all of them; where: (G, K) the types to which the classes are kept, None where nothing keeps them.
+    """
+
+    problem: AllocationProblem
+    reader: str
+    reads: tuple[str, ...]
+    jobs: Indices
+    rows: Indices
+    index: Indices
+    counts: Indices
+    keys: NDArray[np.uint64]
+    kinds: Indices
+    kind_keys: NDArray[np.uint64]
+    throughputs: Floats
+    rules: Rules = NO_RULES
+    columns: Columns | None = None
+    wide: AllocationProblem | None = None
+    where: NDArray[np.bool_] | None = None
+
+    def __repr__(self) -> str:
+        return f"JobClasses({self.num_jobs} jobs in {len(self)} classes)"
+
+    def __len__(self) -> int:
+        """G."""
+        return len(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a declared attribute of the jobs, one entry or row per class."""
+        if name not in JOB_ATTRIBUTES:
+            raise AttributeError(f"'JobClasses' has no attribute {name!r}")
+        if name not in self.reads:
+            text = f"reads {name!r}, and must declare it, since jobs that differ in it are not equal: reads = ({name!r}, ...)"
+            raise InputError(Fault(f"policy {self.reader}", "reads", text))
+        picked = self._of_each(name)
+        self.__dict__[name] = picked
+        return picked
+
+    def _of_each(self, name: str) -> Any:
+        """What the problem knows of jobs, one entry or row per class."""
+        if self.wide is not None:
+            return getattr(self.wide, name)
+        values = getattr(self.problem, name)
+        return values[self.rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in self.rows.tolist())
+
+    @property
+    def _by_type(self) -> AllocationProblem:
+        """What is known of the K types."""
+        return self.problem if self.wide is None else self.wide
+
+    @property
+    def num_jobs(self) -> int:
+        """N, jobs that can run somewhere."""
+        return len(self.jobs)
+
+    @property
+    def capacities(self) -> Floats:
+        """(K,) c_j."""
+        return self._by_type.capacities
+
+    @property
+    def prices_per_hour(self) -> Floats:
+        """(K,) what an hour of one GPU costs."""
+        return self._by_type.prices_per_hour
+
+    @property
+    def gpu_parts(self) -> Floats:
+        """(K,) the part of a GPU that a job has for each that it asks for."""
+        parts = self._by_type.gpu_parts
+        return np.ones(len(self.capacities)) if parts is None else parts
+
+    @property
+    def accelerator_types(self) -> tuple[str, ...]:
+        """The names of the K types."""
+        return self._by_type.accelerator_types
+
+    @cached_property
+    def runnable(self) -> NDArray[np.bool_]:
+        """(G, K) where a job of the class may be given time."""
+        runnable: NDArray[np.bool_] = self._of_each("runnable")
+        return runnable if self.where is None else runnable & self.where
+
+    @property
+    def real_throughputs(self) -> Floats:
+        """(G, K) steps/s, whatever a policy takes them for."""
+        real: Floats = self._of_each("throughputs")
+        return real
+
+    @cached_property
+    def before(self) -> Floats:
+        """(G, K) the time fractions of the last allocation, of one job of each class."""
+        before: Floats = self._of_each("previous_fractions")
+        return before
+
+    @cached_property
+    def num_gpus(self) -> Floats:
+        """(G,) s_g, GPUs of each gang."""
+        return self.problem.num_gpus[self.rows]
+
+    @cached_property
+    def equal_share(self) -> Floats:
+        """(G,) P_g = Σ_j T_gj c_j / C, steps/s; from all throughputs, also of types where the gang does not fit."""
+        gpus = self._by_type.share_capacities
+        shares: Floats = self.throughputs @ (gpus / gpus.sum())
+        return shares
+
+    @cached_property
+    def isolated_throughput(self) -> Floats:
+        """(G,) iso_g, steps/s in the isolated share, an N-th of each type: x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj)."""
+        return isolated_throughputs(self.throughputs, self.num_gpus, self._by_type.share_capacities, self.num_jobs)
+
+    @cached_property
+    def fastest(self) -> Floats:
+        """(G,) max_j T_gj over the types where a job of the class can run."""
+        fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1)
+        return fastest
+
+    @cached_property
+    def floors(self) -> Floats:
+        """(G,) steps/s that a job of each class must have by the rules, 0 where there is no such rule."""
+        least = self.rules.least
+        return np.zeros(len(self)) if least is None else least[self.rows]
+
+    @cached_property
+    def limits(self) -> tuple[sp.csr_array, Floats]:
+        """(R, G·K) a and (R,) b of the rules that must hold, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each in parts of what it is about."""
+        import scipy.sparse as sp
+
+        if not self.rules.hard_rows:
+            return sp.csr_array((0, self.throughputs.size)), np.zeros(0)
+        places, values, most = [], [], []
+        for row in self.rules.hard_rows:
+            there, costs = entries_of(row, self.rows, self.num_gpus)
+            scale = scale_of(row.most, costs)
+            places.append(there)
+            values.append(costs / scale)
+            most.append(row.most / scale)
+        ends = np.concatenate([[0], np.cumsum([len(there) for there in places])])
+        shape = (len(most), self.throughputs.size)
+        return sp.csr_array((np.concatenate(values), np.concatenate(places), ends), shape=shape), np.array(most)
+
+    @property
+    def limits_grow(self) -> Floats:
+        """(R,) 1 for limits that become less strict where there are more GPUs, 0 for the others."""
+        return np.array([row.grows for row in self.rules.hard_rows], dtype=float)
+
+    @property
+    def limit_tables(self) -> tuple[Floats, Floats]:
+        """`limits` as (R, G, K) and (R,), for where there are few of them."""
+        costs, most = self.limits
+        return costs.toarray().reshape(len(most), *self.throughputs.shape), most
+
+    @property
+    def limit_marks(self) -> Floats:
+        """(2 K, G) numbers by which to compare classes: they agree for two of them if their costs in all `limits` do.
+
+        They are random sums of these costs, so that they differ where any cost does.
+        """
+        costs, most = self.limits
+        mixed: Floats = costs.T @ np.random.default_rng(0).random((len(most), 2))
+        return mixed.reshape(*self.throughputs.shape, 2).transpose(1, 2, 0).reshape(-1, len(self))
+
+    def by_job(self, by_class: Floats) -> Floats:
+        """Return (G,) numbers of classes as (N,) numbers of all jobs of the problem, 0 for those that can run nowhere."""
+        numbers = np.zeros(self.problem.num_jobs)
+        numbers[self.jobs] = by_class[self.index]
+        return numbers
+
+    def floor(self, asker: str, throughputs: Floats) -> Floor:
+        """Return the rule that a job of each class must have (G,) throughputs, since a policy (`asker`) says so."""
+        return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
+
+    def gains(self, name: str, table: Floats, least: float) -> Gains:
+        """Return the rule Σ_g n_g Σ_j G_gj x_gj >= least, with the (G, K) gains of the time of a job of each class."""
+        index = np.full(self.problem.num_jobs, -1)
+        index[self.jobs] = self.index
+        return Gains(name, table, least, index)
+
+    def with_rules(self, rules: Rules) -> JobClasses:
+        """Return the same classes under other rules, of which every class is a kind of its own."""
+        each = np.arange(len(self))
+        return replace(self, rules=rules, kinds=each, kind_keys=self.keys)
+
+    def with_throughputs(self, throughputs: Floats) -> JobClasses:
+        """Return the same classes with another (G, K) throughput matrix."""
+        return replace(self, throughputs=throughputs)
+
+    def regrouped(self, moved: int = 0) -> tuple[JobClasses, Indices]:
+        """Return the same jobs in other rows, with the row of this table that each row is taken from.
+
+        One job of every other class of several jobs has a row of its own (of all such classes, a mean over rows might stay what it
+        is); all rows are moved on by `moved` places.
+        """
+        split = np.flatnonzero(self.counts > 1)[::2]
+        counts = np.concatenate([self.counts, self.counts[split] - 1])
+        counts[split] = 1
+        rows = np.roll(np.concatenate([np.arange(len(self)), split]), moved)
+        return self.rows_as(rows, np.roll(counts, moved), self.keys[rows]), rows
+
+    def rows_as(self, rows: Indices, counts: Indices, keys: NDArray[np.uint64]) -> JobClasses:
+        """Return other classes: the jobs of row rows[m], counts[m] of them, known as keys[m]."""
+        return replace(
+            self,
+            rows=self.rows[rows],
+            counts=counts,
+            keys=keys,
+            kinds=self.kinds[rows],
+            kind_keys=self.kind_keys[rows],
+            throughputs=self.throughputs[rows],
+            wide=None if self.wide is None else self.wide.select(rows),
+            where=None if self.where is None else self.where[rows],
+        )
+
+    def example(self, row: int) -> str:
+        """Return the id of one job of a class."""
+        return self.problem.job_ids[int(self.rows[row])]
+
+    def names(self, which: NDArray[np.bool_]) -> list[str]:
+        """Return the ids of the jobs in the classes where the (G,) mask holds."""
+        return [self.problem.job_ids[i] for i in self.jobs[which[self.index]].tolist()]
+
+    def spread(self, by_class: Floats) -> Floats:
+        """Return a (G, K) table as an (N, K) table over all jobs of the problem, 0 for those that can run nowhere."""
+        if self.num_jobs == self.problem.num_jobs:
+            return by_class.take(self.index, axis=0)  # many times as quick as by_class[self.index]
+        table = np.zeros((self.problem.num_jobs, by_class.shape[1]))
+        table[self.jobs] = by_class.take(self.index, axis=0)
+        return table
+
+
+def classes_of(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+) -> JobClasses:
+    """Return the classes of jobs that a policy (`reader`) cannot tell apart if it reads these attributes, and to which
+    the same rules apply. columns: further ones that these jobs have; the rules are about all columns then.
+
+    Raises `UnknownNameError` for a name that is no attribute of a job, `InputError` naming the jobs for which an attribute is
+    unknown that must be known.
+    """
+    jobs, part = _able(problem), _part_of(problem)
+    attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
+    groups = [part(column) for column in _kind_columns(problem, rules, columns)]
+    if problem.type_index is None:
+        rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
+    else:
+        rows = [part(problem.type_index)]
+    where = [part(bits) for bits in np.packbits(problem.runnable, axis=1).T]
+    kinds = number_equal([*rows, size_numbers(part(problem.num_gpus)), *where], len(jobs))
+    if problem.type_index is not None:  # equal types may have equal rows, and keys are to tell of content
+        kinds = _by_content(problem, jobs, kinds)
+    kinds = refined(kinds, groups)
+    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes), rules, columns)
+
+
+def separate_jobs(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+) -> JobClasses:
+    """Return every job as a class of its own, in the order of the problem: nothing is reduced."""
+    jobs, part = _able(problem), _part_of(problem)
+    _attributes(problem, reader, reads, part)
+    each = np.arange(len(jobs))
+    single = Numbering(each, each, np.ones_like(each), each.astype(np.uint64))
+    return _built(problem, reader, reads, jobs, single, single, rules, columns)
+
+
+def _built(
+    problem: AllocationProblem,
+    reader: str,
+    reads: Sequence[str],
+    jobs: Indices,
+    kinds: Numbering,
+    classes: Numbering,
+    rules: Rules,
+    columns: Columns | None,
+) -> JobClasses:
+    kind = kinds.index[classes.first]
+    rows = jobs[classes.first]
+    wide = None if columns is None else columns.widened(problem.select(rows))
+    return JobClasses(
+        problem=problem,
+        reader=reader,
+        reads=tuple(reads),
+        jobs=jobs,
+        rows=rows,
+        index=classes.index,
+        counts=classes.counts,
+        keys=classes.keys,
+        kinds=kind,
+        kind_keys=kinds.keys[kind],
+        throughputs=problem.throughputs[rows] if wide is None else wide.throughputs,
+        rules=rules,
+        columns=columns,
+        wide=wide,
+    )
+
+
+def _kind_columns(problem: AllocationProblem, rules: Rules, columns: Columns | None) -> list[NDArray[np.generic]]:
+    """(N,) columns in which jobs of one kind must agree, beside where they run and how fast."""
+    shared = problem.pairs.kinds if columns is not None and problem.pairs is not None else None
+    own = [] if shared is None else [shared]
+    return own + [column for column in rules.kind_columns() if column is not shared]
+
+
+def _by_content(problem: AllocationProblem, jobs: Indices, kinds: Numbering) -> Numbering:
+    one = jobs[kinds.first]
+    columns = [*problem.throughputs[one].T, size_numbers(problem.num_gpus[one]), *np.packbits(problem.runnable[one], axis=1).T]
+    alike = number_equal(columns, len(one))
+    counts = np.bincount(alike.index, kinds.counts, len(alike.first)).astype(np.int64)
+    return Numbering(alike.index[kinds.index], kinds.first[alike.first], counts, alike.keys)
+
+
+def _able(problem: AllocationProblem) -> Indices:
+    """The jobs that can run somewhere."""
+    return np.flatnonzero(problem.runnable.any(axis=1)) if problem.excluded else np.arange(problem.num_jobs)
+
+
+def _part_of(problem: AllocationProblem) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """A function that takes the entries of the jobs that can run somewhere."""
+    if not problem.excluded:
+        return lambda column: column
+    able = _able(problem)
+    # A default stays one number in memory, by which it is known to be the same for all.
+    return lambda column: np.broadcast_to(column[:1], able.shape) if column.strides == (0,) else column[able]
+
+
+def _attributes(
+    problem: AllocationProblem, reader: str, reads: Sequence[str], part: Callable[[NDArray[Any]], NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """All that is read of the jobs that can run as columns of numbers."""
+    if isinstance(reads, str):
+        raise InputError(Fault(f"policy {reader}", "reads", f"must be a tuple of names, found {reads!r}; write ({reads!r},)"))
+    return [column for name in reads for column in _columns(problem, reader, name, part)]
+
+
+def _columns(
+    problem: AllocationProblem, reader: str, name: str, part: Callable[[NDArray[Any]], NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """An attribute of the jobs that can run as columns of numbers."""
+    if name not in JOB_ATTRIBUTES:
+        text = f"names {name!r}, which is no attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
+        raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
+    values = getattr(problem, name)
+    if name == "previous_fractions":
+        return [part(values[:, j]) for j in range(values.shape[1])]
+    if name == "job_ids" and isinstance(values, NumberedNames):
+        return [part(np.arange(len(values)))]
+    if name in ("job_ids", "tenants"):
+        number = {text: i for i, text in enumerate(sorted(set(values)))}
+        return [part(np.array([number[text] for text in values], dtype=np.int64))]
+    if name in MUST_BE_KNOWN:
+        unknown = part(np.arange(problem.num_jobs))[np.isnan(part(values))].tolist()
+        text = f"is unknown, and {reader} needs it"
+        InputError.raise_any([Fault(f"job {problem.job_ids[i]!r}", name, text) for i in unknown])
+    return [part(values)]

@@ -1,0 +1,214 @@
+"""Tangents of concave objectives, which touch them at a point and are nowhere below, and proofs by tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.atoms.elementwise.elementwise import Elementwise
+from numpy.typing import NDArray
+
+from gavel_py.errors import InputError, SolverError
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.program import Program
+from gavel_py.optimization.proof import Prices, priced_bound
+
+__all__ = ["ConcaveCertificate", "PricedCertificate", "best_priced", "tangent"]
+
+Floats = NDArray[np.float64]
+
+NUDGE = 1e-4
+"""By which part of itself an argument is changed to see how a slope changes."""
+
+TENTH = 0.1
+
+
+class _OfObjective:
+    """What certificates of a concave objective have in common."""
+
+    program: Program
+    objective: cp.Expression
+    sign: float
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.program.jobs
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+        with np.errstate(all="ignore"):
+            return self.sign * self.program.value(self.objective, fractions)
+
+
+@dataclass(frozen=True)
+class ConcaveCertificate(_OfObjective):
+    """Proves a concave objective f by its tangent f' at the answer X: f <= f' everywhere, and a linear program bounds f'.
+
+    sign: -1 where the policy's objective is the negative of f.
+    """
+
+    program: Program
+    objective: cp.Expression
+    tangent: cp.Expression
+    sign: float = 1.0
+
+    def bound(self) -> float:
+        """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
+        return self.sign * self.program.bound()
+
+    def scale(self, fractions: Floats) -> float:
+        """Return the larger of the tangent's largest coefficient and ten times what a tenth less time for all jobs would cost.
+
+        For Σ w log v, whose value may be 0, the latter is about Σ w.
+        """
+        return max(_cost_of_less(self, fractions), self.program.scale)
+
+    @property
+    def scarcity(self) -> Prices:
+        """The dual values of capacities and limits."""
+        solution = self.program.solution
+        return Prices(self.program.prices(solution), self.program.limit_duals(solution))
+
+
+@dataclass(frozen=True)
+class PricedCertificate(_OfObjective):
+    """Bounds a concave objective f at any prices p >= 0 of GPUs, optimal or not.
+
+    f is nowhere above its tangent plane a + Σ_g n_g Σ_j G_gj x_gj at some time fractions, which is at most
+    a + `priced_bound` of G and p.
+
+    Args:
+        objective: f, and what it loses by soft constraints.
+        constant, gains: the tangent plane of f, without these losses: a and (G, K).
+        prices: (K,).
+        least: (G,) the throughputs that jobs must have by the rules.
+        sign: -1 where the policy's objective is the negative of f.
+    """
+
+    program: Program
+    objective: cp.Expression
+    constant: float
+    gains: Floats
+    prices: Floats
+    least: Floats
+    sign: float = 1.0
+
+    def bound(self) -> float:
+        """Return a bound on the objective that no valid allocation can beat."""
+        return self.sign * (self.constant + priced_bound(self.jobs, self.gains, self.prices, self.least))
+
+    def scale(self, fractions: Floats) -> float:
+        """Return ten times what a tenth less time for all jobs would cost where the objective is curved, else 0."""
+        return 0.0 if self.objective.is_pwl() else _cost_of_less(self, fractions)
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices; limits have none."""
+        return Prices(self.prices, np.zeros(len(self.jobs.limits[1])))
+
+
+def best_priced(
+    program: Program, objective: cp.Expression, sign: float, candidates: Sequence[Floats], prices: Sequence[Floats]
+) -> tuple[Floats, PricedCertificate | None]:
+    """Return the one of some (G, K) time fractions with the most of a concave objective, and the least bound at some prices.
+
+    The best of the prices that are the same for all GPUs is tried too. There is no certificate where the objective has no slope, or
+    both curves and variables of its own.
+    """
+    charged = objective - program.penalty if program.jobs.rules.has_penalties else objective
+    own = program.own_variables(charged)
+    values = [_value_at(program, charged, fractions, own=bool(own)) for fractions in candidates]
+    fractions, jobs = candidates[int(np.argmax(values))], program.jobs
+    try:
+        constant, gains = program.tangent_plane(objective, fractions)
+    except (SolverError, InputError):
+        return fractions, None
+    least, count = np.minimum(jobs.floors, jobs.fastest), len(jobs.capacities)
+    several = [*prices, np.full(count, _best_equal_price(jobs, gains)), np.zeros(count)]
+    best = min(several, key=lambda each: priced_bound(jobs, gains, each, least))
+    return fractions, PricedCertificate(program, charged, constant, gains, best, least, sign)
+
+
+def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, own: bool) -> float:
+    """The objective at these fractions, with the best values of its own variables; -inf where that is no number."""
+    if own:
+        try:
+            program.tangent_plane(objective, fractions)  # which finds these values
+        except (SolverError, InputError):
+            return -np.inf
+    with np.errstate(all="ignore"):
+        value = program.value(objective, fractions)
+    return value if np.isfinite(value) else -np.inf
+
+
+def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
+    """The p that bounds best where every GPU costs p: that of the last job which can be served in the order of gain per GPU."""
+    most = np.where(jobs.runnable, gains, 0.0).max(axis=1, initial=0.0) / jobs.num_gpus
+    order = np.argsort(-most, kind="stable")
+    sold = np.cumsum((jobs.counts * jobs.num_gpus)[order])
+    last = int(np.searchsorted(sold, jobs.capacities.sum()))
+    return float(most[order[last]]) if last < len(order) else 0.0
+
+
+def _cost_of_less(certificate: ConcaveCertificate | PricedCertificate, fractions: Floats) -> float:
+    cost = abs(certificate.value(fractions) - certificate.value((1 - TENTH) * fractions)) / TENTH
+    return cost if np.isfinite(cost) else 0.0
+
+
+def tangent(expression: cp.Expression, *, bent: bool = False) -> cp.Expression:
+    """Return an expression that is piecewise linear and touches a concave one at the current values from above.
+
+    Kinks, such as a minimum, stay as they are; what is curved becomes its tangent plane in what it is a function of, so the rules
+    by which the expression is known to be concave hold for the result too. (What is convex in it is touched from below.)
+    bent: curves of one linear argument keep their second derivative, as in Newton's method. The result is no bound then.
+
+    Raises `SolverError` where the curve has no slope.
+    """
+    if expression.is_pwl():
+        return expression
+    parts = [tangent(part, bent=bent) for part in expression.args]
+    points = [part if part.is_constant() else cp.Variable(part.shape, value=part.value) for part in expression.args]
+    atom = expression.copy(points)
+    if atom.is_pwl():
+        return expression.copy(parts)
+    plane = _plane(atom, points, parts)
+    is_bent = bent and isinstance(atom, Elementwise) and len(parts) == 1 and parts[0].is_affine()
+    return plane + cp.multiply(_bend(atom, points[0]), cp.square(parts[0] - points[0].value)) if is_bent else plane
+
+
+def _plane(atom: cp.Expression, points: list[cp.Expression], parts: list[cp.Expression]) -> cp.Expression:
+    """The tangent plane of a curve at these points, as a function of its parts."""
+    slopes = atom.grad
+    plane = cp.Constant(atom.value)
+    for point, part in zip(points, parts, strict=True):
+        if not part.is_constant():
+            slope = _matrix(slopes[point])
+            if not np.isfinite(slope.data).all():
+                raise SolverError(f"{type(atom).__name__} has no slope at the answer, which therefore cannot be proven")
+            rise = slope.T @ cp.vec(part - point.value, order="F")
+            plane = plane + cp.reshape(rise, atom.shape, order="F")
+    return plane
+
+
+def _bend(atom: cp.Expression, point: cp.Variable) -> Floats:
+    """Half the second derivative of each entry; 0 where there is none."""
+    value = point.value
+    step = NUDGE * np.where(value == 0, NUDGE, np.abs(value))
+    slopes = []
+    for sign in (1, -1):
+        point.value = value + sign * step
+        slopes.append(_matrix(atom.grad[point]).diagonal().reshape(atom.shape, order="F"))
+    point.value = value
+    bend: Floats = (slopes[0] - slopes[1]) / (4 * step)
+    return np.where(np.isfinite(bend), bend, 0.0)
+
+
+def _matrix(slope: Any) -> sp.csc_array:
+    """A slope as cvxpy tells it: a matrix, a number, or None where there is none."""
+    if slope is None or np.isscalar(slope):
+        slope = [[np.nan if slope is None else slope]]
+    return sp.csc_array(slope)
