@@ -18,21 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gavel_py.allocation import Allocation, Route
     from gavel_py.allocator import Solver, solve
-    from gavel_py.constraints import (
-        Constraint,
-        ConstraintOutcome,
-        CostBudget,
-        Deadline,
-        Forbid,
-        KeepRunning,
-        MaxGpus,
-        MinThroughput,
-        Pin,
-        Quota,
-        Reserve,
-        SwitchCost,
-        read_constraints,
-    )
     from gavel_py.errors import (
         ConflictError,
         Fault,
@@ -80,6 +65,21 @@ if TYPE_CHECKING:
         policy_options,
         policy_source,
         resolve_policy,
+    )
+    from gavel_py.policies.constraints import (
+        Constraint,
+        ConstraintOutcome,
+        CostBudget,
+        Deadline,
+        Forbid,
+        KeepRunning,
+        MaxGpus,
+        MinThroughput,
+        Pin,
+        Quota,
+        Reserve,
+        SwitchCost,
+        read_constraints,
     )
     from gavel_py.problem.cluster import Cluster
     from gavel_py.problem.job_arrays import Profile
@@ -138,21 +138,6 @@ _HOMES = {
         "Solver",
         "solve",
     ),
-    "constraints": (
-        "Constraint",
-        "ConstraintOutcome",
-        "CostBudget",
-        "Deadline",
-        "Forbid",
-        "KeepRunning",
-        "MaxGpus",
-        "MinThroughput",
-        "Pin",
-        "Quota",
-        "Reserve",
-        "SwitchCost",
-        "read_constraints",
-    ),
     "errors": (
         "ConflictError",
         "Fault",
@@ -204,6 +189,21 @@ _HOMES = {
         "policy_options",
         "policy_source",
         "resolve_policy",
+    ),
+    "policies.constraints": (
+        "Constraint",
+        "ConstraintOutcome",
+        "CostBudget",
+        "Deadline",
+        "Forbid",
+        "KeepRunning",
+        "MaxGpus",
+        "MinThroughput",
+        "Pin",
+        "Quota",
+        "Reserve",
+        "SwitchCost",
+        "read_constraints",
     ),
     "problem.cluster": ("Cluster",),
     "problem.job_arrays": ("Profile",),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.constraints import ConstraintOutcome, outcomes_of
 from gavel_py.errors import InputError, ProofError
 from gavel_py.figures import check_same, figures_of
 from gavel_py.optimization.pair_columns import PairColumns
@@ -19,6 +18,7 @@ from gavel_py.optimization.proof import Evidence, Proof, StageProof
 from gavel_py.optimization.times import ClassTimes, JobTimes
 from gavel_py.optimization.two_kinds import TwoKinds
 from gavel_py.policies.base import AllocationStatus
+from gavel_py.policies.constraints import ConstraintOutcome, outcomes_of
 
 __all__ = ["Allocation", "Route"]
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gavel_py.agnostic import even_decision
 from gavel_py.allocation import Allocation, Route
-from gavel_py.constraints import constrained
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.incumbent import cut_down, incumbent
 from gavel_py.io.locking import Synchronized, synchronized
@@ -32,6 +31,7 @@ from gavel_py.optimization.times import ClassTimes, JobTimes
 from gavel_py.optimization.two_kinds import TwoKinds
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
+from gavel_py.policies.constraints import constrained
 from gavel_py.policies.packing import PackingPolicy
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.stating import Answer, nothing, stated

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavel_py.allocation import Allocation, Route
-from gavel_py.constraints import outcomes_of
 from gavel_py.figures import figures_of
 from gavel_py.optimization.limit_prices import limit_prices
 from gavel_py.optimization.pair_columns import PairColumns
@@ -19,6 +18,7 @@ from gavel_py.optimization.times import ClassTimes, JobTimes
 from gavel_py.optimization.two_kinds import TwoKinds
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
+from gavel_py.policies.constraints import outcomes_of
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Answer", "nothing", "stated"]

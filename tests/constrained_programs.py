@@ -1,6 +1,6 @@
 """Constraints as one dense linear program per problem, by scipy: one row or variable per job, written from their formulas.
 
-Nothing of `gavel_py.constraints` is used but the records and their fields.
+Nothing of `gavel_py.policies.constraints` is used but the records and their fields.
 """
 
 from __future__ import annotations

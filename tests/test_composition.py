@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.constraints import CostBudget, Pin
 from gavel_py.optimization.program import Program
 from gavel_py.policies import SumPolicy
+from gavel_py.policies.constraints import CostBudget, Pin
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput

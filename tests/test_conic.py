@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py import constraints
 from gavel_py.optimization import conic, solver
 from gavel_py.optimization.job_classes import classes_of
 from gavel_py.optimization.tangents import tangent
 from gavel_py.optimization.time_limit import TimeLimit
+from gavel_py.policies import constraints
 from tests.instances import Floats, best_level, best_value, crowds, problems
 
 Objective = Callable[[gp.Program], cp.Expression]

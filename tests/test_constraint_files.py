@@ -10,7 +10,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli import main
-from gavel_py.constraints import KINDS
+from gavel_py.policies.constraints import KINDS
 from tests.fakes import refusal
 
 Gavel = Callable[..., tuple[int, str, str]]

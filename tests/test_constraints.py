@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.constraints import constrained
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.optimization.solver import LinearSolver
+from gavel_py.policies.constraints import constrained
 from tests.constrained_programs import Wishes, best_level, best_sum, excess, wishes
 from tests.constraint_strategies import constraints, tenanted
 from tests.fakes import refusal
@@ -471,7 +471,7 @@ class TestConflicts:
         (lambda: gp.SwitchCost(1).soft(1),
          "constraint switch_cost, field penalty: is not for the cost of change, 1 per GPU, which is a price itself"),
         (lambda: policy("fifo", 7, gp.CostBudget), "policy fifo, field constraints: must be constraints, found 7\n"
-         "policy fifo, field constraints: must be constraints, found <class 'gavel_py.constraints.shares.CostBudget'> "
+         "policy fifo, field constraints: must be constraints, found <class 'gavel_py.policies.constraints.shares.CostBudget'> "
          "(this is a class; call it to make one)"),
     ],
 )  # fmt: skip

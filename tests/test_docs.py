@@ -20,7 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 import gavel_py as gp
-from gavel_py.constraints import KINDS
+from gavel_py.policies.constraints import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.constraints import MaxGpus
+from gavel_py.policies.constraints import MaxGpus
 from gavel_py.policies.nash_welfare import NashWelfare
 from tests.instances import Floats, best_value, crowds, problems
 

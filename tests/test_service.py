@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.service import ServiceRise, ServiceTree
-from gavel_py.service.segments import Segments
-from gavel_py.service.virtual_time import Queues
+from gavel_py.policies.segments import Segments
+from gavel_py.policies.tree import ServiceRise, ServiceTree
+from gavel_py.policies.virtual_time import Queues
 
 Floats = NDArray[np.float64]
 DIGITS = Fraction(1, 10**12)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gavel_py import Tenant, TenantTree
-from gavel_py.service import ServiceTree
-from gavel_py.tenants.places import service_tree
+from gavel_py.policies.places import service_tree
+from gavel_py.policies.tree import ServiceTree
 from tests.fakes import refusal
 
 TREE = {

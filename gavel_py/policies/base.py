@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.constraints import Constraint, given_constraints
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.optimization.free_times import FreeTimes
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.optimization.pairing import Pairs
 from gavel_py.optimization.proof import Certificate, Prices
 from gavel_py.optimization.rules import Broken, Rules
+from gavel_py.policies.constraints import Constraint, given_constraints
 from gavel_py.problem.problem import AllocationProblem
 
 if TYPE_CHECKING:

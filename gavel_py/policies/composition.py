@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.constraints import SwitchCost
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.free_times import FreeTimes
 from gavel_py.optimization.job_classes import JobClasses
@@ -17,6 +16,7 @@ from gavel_py.optimization.proof import Certificate, Prices, Stage, Stages
 from gavel_py.optimization.rules import NO_RULES, Gains, Rules
 from gavel_py.optimization.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
+from gavel_py.policies.constraints import SwitchCost
 from gavel_py.policies.sums import SumPolicy
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gavel_py.constraints import given_constraints
 from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.policies.base import Policy
+from gavel_py.policies.constraints import given_constraints
 from gavel_py.policies.importing import imported_policy, told
 from gavel_py.policies.installed import Offer, offers
 

@@ -27,7 +27,7 @@ class WaterFilling(FillingPolicy):
     reads = ("weights",)
 
     def shares(self, jobs: JobClasses) -> Shares:
-        from gavel_py.service import ServiceTree
+        from gavel_py.policies.tree import ServiceTree
 
         none = np.zeros(len(jobs), dtype=np.int64)
         return ServiceTree(

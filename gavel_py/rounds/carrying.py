@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.constraints import Constraint, placed
+from gavel_py.policies.constraints import Constraint, placed
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rounds.carried import Carried

@@ -14,11 +14,11 @@ from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.arrays_as_data import as_data, from_data
 from gavel_py.io.state_file import read_state, write_state
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.policies.policy_document import policy_document, policy_from
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.rounds.demand import Mechanism
 from gavel_py.rounds.mechanism_names import MechanismName
-from gavel_py.rounds.policy_document import policy_document, policy_from
 from gavel_py.rounds.saved_state import state_document, state_from
 from gavel_py.rounds.scheduler_state import SchedulerState
 

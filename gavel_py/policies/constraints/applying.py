@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavel_py.constraints.alone import check_alone
-from gavel_py.constraints.base import Constraint, Scope
-from gavel_py.constraints.placement import SwitchCost
-from gavel_py.constraints.shares import Quota
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.rules import NO_RULES, Asked, Rules, floors_of
+from gavel_py.policies.constraints.alone import check_alone
+from gavel_py.policies.constraints.base import Constraint, Scope
+from gavel_py.policies.constraints.placement import SwitchCost
+from gavel_py.policies.constraints.shares import Quota
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["constrained", "placed"]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gavel_py.constraints.base import Constraint
-from gavel_py.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
-from gavel_py.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
-from gavel_py.constraints.throughput import Deadline, MinThroughput
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io import reading
+from gavel_py.policies.constraints.base import Constraint
+from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
+from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
+from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
 
 __all__ = ["KINDS", "read_constraints"]
 

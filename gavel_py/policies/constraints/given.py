@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gavel_py.constraints.base import Constraint
 from gavel_py.errors import Fault, InputError
+from gavel_py.policies.constraints.base import Constraint
 
 __all__ = ["given_constraints"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.service.virtual_time import Queues, VirtualTimes
+from gavel_py.policies.virtual_time import Queues, VirtualTimes
 
 __all__ = ["ServiceRise", "ServiceTree"]
 

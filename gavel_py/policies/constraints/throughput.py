@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.constraints.base import Constraint, Scope
 from gavel_py.errors import Fault
 from gavel_py.io.validation import Finite, Name, Positive
 from gavel_py.optimization.rules import Need
+from gavel_py.policies.constraints.base import Constraint, Scope
 
 __all__ = ["Deadline", "MinThroughput"]
 

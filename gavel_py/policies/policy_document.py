@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gavel_py.constraints import KINDS, Constraint
 from gavel_py.errors import GavelError
 from gavel_py.policies import Policy, Then, WeightedSum, policy_class
+from gavel_py.policies.constraints import KINDS, Constraint
 from gavel_py.problem.tree import TenantTree
 
 __all__ = ["policy_document", "policy_from"]

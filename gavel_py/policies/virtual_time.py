@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.service.segments import Segments
+from gavel_py.policies.segments import Segments
 
 __all__ = ["Queues", "VirtualTimes"]
 
