@@ -16,8 +16,9 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gavel_py.allocation import Allocation, Route
-    from gavel_py.allocator import Solver, solve
+    from gavel_py.allocation.allocation import Allocation, Route
+    from gavel_py.allocation.allocator import Solver, solve
+    from gavel_py.allocation.explain import Explanation, explain
     from gavel_py.errors import (
         ConflictError,
         Fault,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         SolverError,
         UnknownNameError,
     )
-    from gavel_py.explanation import Explanation, explain
     from gavel_py.integrations.slurm import (
         SlurmApplied,
         SlurmCommands,
@@ -130,13 +130,17 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is shown only where the calling program asks for it
 
 _HOMES = {
-    "allocation": (
+    "allocation.allocation": (
         "Allocation",
         "Route",
     ),
-    "allocator": (
+    "allocation.allocator": (
         "Solver",
         "solve",
+    ),
+    "allocation.explain": (
+        "Explanation",
+        "explain",
     ),
     "errors": (
         "ConflictError",
@@ -151,10 +155,6 @@ _HOMES = {
         "SlurmError",
         "SolverError",
         "UnknownNameError",
-    ),
-    "explanation": (
-        "Explanation",
-        "explain",
     ),
     "integrations.slurm": (
         "SlurmApplied",

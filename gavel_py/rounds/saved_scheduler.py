@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.allocator import Solver
+from gavel_py.allocation.allocator import Solver
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.arrays_as_data import as_data, from_data
 from gavel_py.io.state_file import read_state, write_state

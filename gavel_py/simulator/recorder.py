@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import Allocation
+from gavel_py.allocation.allocation import Allocation
 from gavel_py.rounds import Round
 from gavel_py.runs import Labels, Run
 from gavel_py.runs.curves import Curves

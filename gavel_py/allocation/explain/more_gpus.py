@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gavel_py.allocation import Allocation
-from gavel_py.allocator import Solver
+from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.allocator import Solver
+from gavel_py.allocation.explain.places import closed_by
+from gavel_py.allocation.explain.reasons import is_certain
+from gavel_py.allocation.explain.records import OneMoreGpu
 from gavel_py.errors import GavelError
-from gavel_py.explanation.places import closed_by
-from gavel_py.explanation.reasons import is_certain
-from gavel_py.explanation.records import OneMoreGpu
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.problem_arrays import plain_size
 

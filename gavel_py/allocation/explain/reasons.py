@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import Allocation
-from gavel_py.explanation.binding import bindings_of, scarce_limits, scarce_types
-from gavel_py.explanation.duals import Duals, duals_of
-from gavel_py.explanation.order import turn_bindings, turn_of
-from gavel_py.explanation.places import place_bindings
-from gavel_py.explanation.records import Binding
-from gavel_py.explanation.types import Types, types_of
+from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.explain.binding import bindings_of, scarce_limits, scarce_types
+from gavel_py.allocation.explain.duals import Duals, duals_of
+from gavel_py.allocation.explain.order import turn_bindings, turn_of
+from gavel_py.allocation.explain.places import place_bindings
+from gavel_py.allocation.explain.records import Binding
+from gavel_py.allocation.explain.types import Types, types_of
 from gavel_py.optimization.proof import Certificate, Evidence
 from gavel_py.optimization.rules import Row
 from gavel_py.policies import OrderedPolicy, Policy

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.explanation.own_time import could_use
-from gavel_py.explanation.records import Binding
+from gavel_py.allocation.explain.own_time import could_use
+from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.proof import Evidence
 
 __all__ = ["closed_by", "place_bindings"]

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.agnostic import even_decision
-from gavel_py.allocation import Allocation, Route
+from gavel_py.allocation.agnostic import even_decision
+from gavel_py.allocation.allocation import Allocation, Route
+from gavel_py.allocation.incumbent import cut_down, incumbent
+from gavel_py.allocation.stating import Answer, nothing, stated
 from gavel_py.errors import Fault, InputError, SolverError
-from gavel_py.incumbent import cut_down, incumbent
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.optimization.merging import merged
@@ -34,7 +35,6 @@ from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import constrained
 from gavel_py.policies.packing import PackingPolicy
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.stating import Answer, nothing, stated
 
 __all__ = ["Solver", "solve"]
 

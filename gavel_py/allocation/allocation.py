@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.allocation.figures import check_same, figures_of
 from gavel_py.errors import InputError, ProofError
-from gavel_py.figures import check_same, figures_of
 from gavel_py.optimization.pair_columns import PairColumns
 from gavel_py.optimization.pairing import Pairs
 from gavel_py.optimization.proof import Evidence, Proof, StageProof

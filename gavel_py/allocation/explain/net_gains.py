@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.explanation.duals import Duals
+from gavel_py.allocation.explain.duals import Duals
 from gavel_py.optimization.charged_level import ChargedCertificate
 from gavel_py.optimization.levels import LevelCertificate
 from gavel_py.optimization.limit_prices import level_per_part

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import Allocation
-from gavel_py.allocator import Solver
+from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.allocator import Solver
+from gavel_py.allocation.explain.holders import holders_of
+from gavel_py.allocation.explain.more_gpus import one_more_of_each
+from gavel_py.allocation.explain.partners import held_gpus, partners_of, together
+from gavel_py.allocation.explain.reasons import reasons_of
+from gavel_py.allocation.explain.records import Explanation
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.explanation.holders import holders_of
-from gavel_py.explanation.more_gpus import one_more_of_each
-from gavel_py.explanation.partners import held_gpus, partners_of, together
-from gavel_py.explanation.reasons import reasons_of
-from gavel_py.explanation.records import Explanation
 from gavel_py.policies import Policy
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.problem_arrays import plain_size

@@ -5,7 +5,7 @@ places, reasons: either of them; types: what columns and rows are about; holders
 each type; partners: who shares, and why two jobs do not; net_gains: what that would cost; explaining: all of it together.
 """
 
-from gavel_py.explanation.explaining import explain
-from gavel_py.explanation.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
+from gavel_py.allocation.explain.explaining import explain
+from gavel_py.allocation.explain.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
 
 __all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together", "explain"]

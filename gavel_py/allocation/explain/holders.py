@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.explanation.records import Holder, Others
+from gavel_py.allocation.explain.records import Holder, Others
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["holders_of"]

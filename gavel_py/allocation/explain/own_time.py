@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.explanation.records import Binding
+from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.job_classes import JobClasses
 
 __all__ = ["could_use", "is_all", "time_binding"]

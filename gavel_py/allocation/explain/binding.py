@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import Allocation
-from gavel_py.explanation.duals import JUST, Duals
-from gavel_py.explanation.own_time import could_use, is_all, time_binding
-from gavel_py.explanation.records import Binding
-from gavel_py.explanation.types import Types
+from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.explain.duals import JUST, Duals
+from gavel_py.allocation.explain.own_time import could_use, is_all, time_binding
+from gavel_py.allocation.explain.records import Binding
+from gavel_py.allocation.explain.types import Types
 from gavel_py.optimization.limit_prices import limit_prices
 from gavel_py.optimization.proof import Evidence
 

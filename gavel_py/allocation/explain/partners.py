@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation import Allocation
-from gavel_py.explanation.net_gains import net_gains
-from gavel_py.explanation.reasons import duals_of_job
-from gavel_py.explanation.records import Partner, Together
+from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.explain.net_gains import net_gains
+from gavel_py.allocation.explain.reasons import duals_of_job
+from gavel_py.allocation.explain.records import Partner, Together
 from gavel_py.optimization.pair_columns import PairColumns
 from gavel_py.problem.pair_speeds import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.explanation.own_time import could_use, is_all, time_binding
-from gavel_py.explanation.records import Binding
+from gavel_py.allocation.explain.own_time import could_use, is_all, time_binding
+from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.optimization.rules import Rules
 from gavel_py.policies import OrderedPolicy

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gavel_py.allocation import Allocation, Route
-from gavel_py.figures import figures_of
+from gavel_py.allocation.allocation import Allocation, Route
+from gavel_py.allocation.figures import figures_of
 from gavel_py.optimization.limit_prices import limit_prices
 from gavel_py.optimization.pair_columns import PairColumns
 from gavel_py.optimization.pairing import Pairs, deal

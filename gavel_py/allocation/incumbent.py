@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.agnostic import even_decision
+from gavel_py.allocation.agnostic import even_decision
+from gavel_py.allocation.stating import Answer
 from gavel_py.errors import SolverError
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.proof import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
@@ -16,7 +17,6 @@ from gavel_py.optimization.rules import Row, Rules
 from gavel_py.optimization.times import ClassTimes, JobTimes
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.stating import Answer
 
 __all__ = ["cut_down", "incumbent"]
 
