@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.rounds import choose_by_priority
-from gavel_py.rounds.demand import RoundDemand
+from gavel_py.scheduling import choose_by_priority
+from gavel_py.scheduling.mechanism.demand import RoundDemand
 
 __all__ = ["InteriorFairness", "RandomTypeFifo", "ShuffledPriority", "all_on_v100"]
 

@@ -24,7 +24,7 @@ from round_play import Outcome, play
 from round_scenes import OPENB, SIZES, Scene, coming_and_going, few_large, fixed, openb
 from round_speed import round_seconds
 
-from gavel_py.rounds import choose_by_priority, choose_jobs
+from gavel_py.scheduling import choose_by_priority, choose_jobs
 
 DEFICIT, PUBLISHED, UNFORGETTING = "deficit", "published rule", "published rule, never reset"
 TURNS, EXACT = "deficit, h = 0, bound 1", "exact program per round"

@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from gavel_py.problem.tenant import Tenant
     from gavel_py.problem.tree import TenantTree
     from gavel_py.report import check_plot, check_report, plot_rounds, write_report
-    from gavel_py.rounds import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
+    from gavel_py.scheduling import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.simulator import (
         Distribution,
         JobRecord,
@@ -224,15 +224,6 @@ _HOMES = {
         "plot_rounds",
         "write_report",
     ),
-    "rounds": (
-        "Assignment",
-        "DeliveryReport",
-        "Lease",
-        "NodeState",
-        "Round",
-        "RoundScheduler",
-        "Wait",
-    ),
     "runs": (
         "OverTime",
         "Run",
@@ -240,6 +231,15 @@ _HOMES = {
         "read_failures",
         "read_runs",
         "write_runs",
+    ),
+    "scheduling": (
+        "Assignment",
+        "DeliveryReport",
+        "Lease",
+        "NodeState",
+        "Round",
+        "RoundScheduler",
+        "Wait",
     ),
     "simulator": (
         "Distribution",

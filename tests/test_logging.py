@@ -155,7 +155,7 @@ class TestCommand:
         command = [sys.executable, "-m", "gavel_py", "-vv", *sweep]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
         found = [match for line in done.stderr.splitlines() if (match := LINE.fullmatch(line))]
-        processes = {match[3] for match in found if match[2] == "gavel_py.rounds.scheduler"}
+        processes = {match[3] for match in found if match[2] == "gavel_py.scheduling.scheduler"}
         assert None not in processes
         assert len(processes) == 2
         assert sum(match[2] == "gavel_py.sweeps.dispatching" for match in found) == 2

@@ -24,7 +24,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solver import LinearSolver
 from gavel_py.policies.base import Decision
 from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.rounds import RoundDemand, choose_jobs
+from gavel_py.scheduling import RoundDemand, choose_jobs
 from tests.rounds.schedulers import PROFILE, job, refused, scheduler
 from tests.rounds.support import Fixed
 

@@ -17,8 +17,8 @@ from gavel_py.report.lanes import lanes_of
 from gavel_py.report.round_grid import RoundGrid, grid_of
 from gavel_py.report.time_marks import duration
 from gavel_py.report.wording import of_count
-from gavel_py.rounds.assignment import Round
-from gavel_py.rounds.delivery import DeliveryReport
+from gavel_py.scheduling.assignment import Round
+from gavel_py.scheduling.delivery import DeliveryReport
 
 __all__ = ["plot_rounds"]
 

@@ -16,10 +16,10 @@ from gavel_py.io.state_file import read_state, write_state
 from gavel_py.policies import Policy
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.jobs import Job
-from gavel_py.rounds import JobDelivery, Round, RoundScheduler
-from gavel_py.rounds.beginning import given_away
-from gavel_py.rounds.demand import Mechanism
-from gavel_py.rounds.mechanism_names import MechanismName
+from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
+from gavel_py.scheduling.beginning import given_away
+from gavel_py.scheduling.mechanism.demand import Mechanism
+from gavel_py.scheduling.mechanism.mechanism_names import MechanismName
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.core import SimulationCore
 from gavel_py.simulator.records import JobRecord, Outcome

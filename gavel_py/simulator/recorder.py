@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.allocation import Allocation
-from gavel_py.rounds import Round
 from gavel_py.runs import Labels, Run
 from gavel_py.runs.curves import Curves
 from gavel_py.runs.held import Held
 from gavel_py.runs.numbers import quantiles
+from gavel_py.scheduling import Round
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.measuring import window_text
 from gavel_py.simulator.records import JobRecord

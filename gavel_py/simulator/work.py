@@ -13,8 +13,8 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.jobs import Job
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.rounds import JobDelivery
-from gavel_py.rounds.spans import Spans
+from gavel_py.scheduling import JobDelivery
+from gavel_py.scheduling.placement.spans import Spans
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.workloads import Submission
 

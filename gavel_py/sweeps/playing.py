@@ -14,9 +14,9 @@ import numpy as np
 
 from gavel_py import __version__
 from gavel_py.errors import GavelError, GavelWarning, InputError
-from gavel_py.rounds import Round
 from gavel_py.runs import Run
 from gavel_py.runs.cells import packed
+from gavel_py.scheduling import Round
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.recorder import RunRecorder
 from gavel_py.simulator.recording import played

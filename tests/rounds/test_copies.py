@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.rounds import RoundDemand, choose_jobs
+from gavel_py.scheduling import RoundDemand, choose_jobs
 from tests.rounds.schedulers import busy, goes_on, job, scheduler, shares
 
 

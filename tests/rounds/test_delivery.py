@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.rounds import JobDelivery
-from gavel_py.rounds.delivery import DeliveryReport
-from gavel_py.rounds.ledger import DeliveryLedger
-from gavel_py.rounds.waits import WAITS, Wait
+from gavel_py.scheduling import JobDelivery
+from gavel_py.scheduling.delivery import DeliveryReport
+from gavel_py.scheduling.ledger import DeliveryLedger
+from gavel_py.scheduling.waits import WAITS, Wait
 from tests.rounds.support import Fixed
 
 GANGS = np.array([2, 1])

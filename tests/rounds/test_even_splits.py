@@ -14,9 +14,9 @@ from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundSchedule
 from gavel_py.problem.cluster import Node
 from gavel_py.problem.even_splits import even_nodes
 from gavel_py.problem.jobs import Locality
-from gavel_py.rounds import Gang, place
-from gavel_py.rounds.layout import Gpu
-from gavel_py.rounds.needs import Needs
+from gavel_py.scheduling import Gang, place
+from gavel_py.scheduling.placement.layout import Gpu
+from gavel_py.scheduling.placement.needs import Needs
 from tests.rounds.support import nodes
 
 CPUS = Needs(2.0, 0.0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.rounds import choose_jobs
+from gavel_py.scheduling import choose_jobs
 from tests.rounds.support import play
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
 from scipy.sparse import csr_array
 
 import gavel_py as gp
-from gavel_py.rounds import choose_jobs
+from gavel_py.scheduling import choose_jobs
 from tests.rounds.support import demand
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

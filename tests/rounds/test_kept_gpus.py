@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py.io.ordering import natural_key
-from gavel_py.rounds import righting
-from gavel_py.rounds.assignment import Assignment
-from gavel_py.rounds.gang_on_type import GangOnType
-from gavel_py.rounds.kept_gpus import KeptGpus, crowd_of
-from gavel_py.rounds.kinds import Kind
-from gavel_py.rounds.layout import ANYWHERE, NODE, Layout
-from gavel_py.rounds.placement import place_on_type
-from gavel_py.rounds.stock import Stock
+from gavel_py.scheduling import righting
+from gavel_py.scheduling.assignment import Assignment
+from gavel_py.scheduling.event_driven.gang_on_type import GangOnType
+from gavel_py.scheduling.event_driven.kept_gpus import KeptGpus, crowd_of
+from gavel_py.scheduling.placement.kinds import Kind
+from gavel_py.scheduling.placement.layout import ANYWHERE, NODE, Layout
+from gavel_py.scheduling.placement.placement import place_on_type
+from gavel_py.scheduling.placement.stock import Stock
 from tests.rounds.support import nodes
 
 ON_EACH = 4

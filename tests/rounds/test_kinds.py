@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.rounds.kinds import Kind, kinds_of
-from gavel_py.rounds.ledger import DeliveryLedger
-from gavel_py.rounds.spans import Spans
+from gavel_py.scheduling.ledger import DeliveryLedger
+from gavel_py.scheduling.placement.kinds import Kind, kinds_of
+from gavel_py.scheduling.placement.spans import Spans
 from tests.test_placement_kinds import gangs, measured, nodes_of
 
 

@@ -94,7 +94,7 @@ def test_offering_what_became_free_moves_nobody_who_was_told_to_stay() -> None:
     made.next_round()
     assert made.plan_next().kept == ("a", "b")
 
-    def last_first(demand: gp.rounds.RoundDemand) -> NDArray[np.int64]:
+    def last_first(demand: gp.scheduling.RoundDemand) -> NDArray[np.int64]:
         rows = np.flatnonzero(demand.runnable[:, 0])[-int(demand.capacities[0]) :]
         return np.where(np.isin(np.arange(len(demand.num_gpus)), rows), 0, -1)
 

@@ -173,7 +173,7 @@ def test_steps_that_were_lost_take_their_isolated_time_with_them() -> None:
 def test_restart_costs_go_to_the_mechanism_in_rounds() -> None:
     seen = []
     made = scheduler("v100:2", [job("a"), job("b", restart_seconds=30)], round_seconds=60, restart_seconds=15)
-    choose = gp.rounds.choose_jobs
+    choose = gp.scheduling.choose_jobs
     made.mechanism = lambda demand: (seen.append(demand.restart_rounds.tolist()), choose(demand))[1]
     made.next_round()
     assert seen[0] == [0.25, 0.5]

@@ -59,9 +59,9 @@ def test_the_round_in_which_a_node_was_lost_stays_owed() -> None:
 def test_what_is_owed_on_a_type_that_is_down_is_owed_when_it_is_back() -> None:
     owed: list[list[float]] = []
 
-    def told(demand: gp.rounds.RoundDemand) -> NDArray[np.int64]:
+    def told(demand: gp.scheduling.RoundDemand) -> NDArray[np.int64]:
         owed.append(demand.deficits[:, 0].tolist())
-        return gp.rounds.choose_jobs(demand)
+        return gp.scheduling.choose_jobs(demand)
 
     made = scheduler("v100:1,k80:1", [job("a"), job("b")], round_seconds=10, mechanism=told)
     for change in (lambda _: None, made.node_down, lambda _: None, made.node_up):

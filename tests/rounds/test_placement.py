@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.jobs import Locality
-from gavel_py.rounds import Gang, place
-from gavel_py.rounds.layout import Gpu
-from gavel_py.rounds.placement import largest_holes
+from gavel_py.scheduling import Gang, place
+from gavel_py.scheduling.placement.layout import Gpu
+from gavel_py.scheduling.placement.placement import largest_holes
 from tests.rounds.support import nodes
 
 LOCALITIES: tuple[Locality, ...] = ("any", "rack", "node")

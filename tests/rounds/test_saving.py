@@ -166,7 +166,7 @@ def test_a_policy_of_ones_own_is_handed_in_again(path: Path) -> None:
 
 
 def test_a_mechanism_of_ones_own_is_handed_in_again(path: Path) -> None:
-    def nobody(demand: gp.rounds.RoundDemand) -> Any:
+    def nobody(demand: gp.scheduling.RoundDemand) -> Any:
         return np.full(len(demand.num_gpus), -1)
 
     made = scheduler(jobs=[job("a")], mechanism=nobody)

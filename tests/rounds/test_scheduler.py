@@ -19,7 +19,7 @@ from gavel_py.optimization.solver import LinearSolver
 from gavel_py.policies.base import Decision
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.rounds import RoundDemand
+from gavel_py.scheduling import RoundDemand
 from tests.rounds.schedulers import PROFILE, job, line, refused, scheduler, shares
 
 

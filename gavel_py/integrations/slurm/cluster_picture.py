@@ -10,7 +10,7 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.io.ordering import same_name
 from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
-from gavel_py.rounds import NodeState
+from gavel_py.scheduling import NodeState
 
 __all__ = ["Parts", "closed_nodes", "cluster_of", "cpus_used_by", "state_of", "used_by"]
 

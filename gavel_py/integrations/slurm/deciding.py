@@ -23,7 +23,7 @@ from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.values import printable
 from gavel_py.integrations.slurm.watching import Log, Watcher
 from gavel_py.policies import Policy
-from gavel_py.rounds import NodeState, Round, RoundScheduler, Wait
+from gavel_py.scheduling import NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
 
 __all__ = ["Decided", "Decider", "Picture"]

@@ -13,7 +13,7 @@ from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.io.state_file import Kind, read_state, write_state
 from gavel_py.policies import Policy
 from gavel_py.policies.policy_document import policy_document
-from gavel_py.rounds import RoundScheduler
+from gavel_py.scheduling import RoundScheduler
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 from gavel_py.throughput_profiles.measurement import Row
 

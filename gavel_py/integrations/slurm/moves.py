@@ -11,7 +11,7 @@ from gavel_py.integrations.slurm.marks import mark_in, with_mark
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.roles import REQUEUED_ON_HOLD
 from gavel_py.integrations.slurm.tracked import Tracked
-from gavel_py.rounds import Round
+from gavel_py.scheduling import Round
 
 __all__ = [
     "Moves",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gavel_py.integrations.slurm.cluster_picture import closed_nodes, state_of
 from gavel_py.integrations.slurm.records import SlurmNode
-from gavel_py.rounds import NodeState, RoundScheduler
+from gavel_py.scheduling import NodeState, RoundScheduler
 
 __all__ = ["sync_lost", "sync_nodes"]
 

@@ -1,0 +1,36 @@
+"""Rounds: from the time fractions of an allocation to jobs on GPUs, one round after the other.
+
+mechanism: who runs (pure), by what is owed (demand), what a place is worth (scores) and who fits (serving, local_search);
+priority: the published rule instead; placement: on which GPUs (pure); planning: the two together; delivery: what was promised and
+what was delivered; scheduler: from round to round; scheduler_state: what it must not lose, and saved_scheduler: how that gets into
+a file.
+"""
+
+from gavel_py.scheduling.assignment import Assignment, Round
+from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
+from gavel_py.scheduling.lease import Lease
+from gavel_py.scheduling.mechanism.demand import RoundDemand
+from gavel_py.scheduling.mechanism.mechanism import choose_jobs
+from gavel_py.scheduling.mechanism.priority import choose_by_priority
+from gavel_py.scheduling.node_states import NodeState
+from gavel_py.scheduling.placement.kinds import Kind
+from gavel_py.scheduling.placement.placement import Gang, place
+from gavel_py.scheduling.scheduler import RoundScheduler
+from gavel_py.scheduling.waits import Wait
+
+__all__ = [
+    "Assignment",
+    "DeliveryReport",
+    "Gang",
+    "JobDelivery",
+    "Kind",
+    "Lease",
+    "NodeState",
+    "Round",
+    "RoundDemand",
+    "RoundScheduler",
+    "Wait",
+    "choose_by_priority",
+    "choose_jobs",
+    "place",
+]
