@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.tenant import Tenant
     from gavel_py.problem.tree import TenantTree
     from gavel_py.report import check_plot, check_report, plot_rounds, write_report
-    from gavel_py.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
+    from gavel_py.report.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
     from gavel_py.scheduling import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.simulator import (
         Distribution,
@@ -224,7 +224,7 @@ _HOMES = {
         "plot_rounds",
         "write_report",
     ),
-    "runs": (
+    "report.runs": (
         "OverTime",
         "Run",
         "Stay",

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gavel_py.report.estimates import estimate
+from gavel_py.report.runs import Run
 from gavel_py.report.settings import Group, Setting
 from gavel_py.report.tones import MOST_STYLES
-from gavel_py.runs import Run
 
 __all__ = ["Cast", "cast_of"]
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from gavel_py.report.cast import Cast
 from gavel_py.report.charts import Axis, Chart, Curve, Lines, Panel, Table
 from gavel_py.report.measures import Measure, short
+from gavel_py.report.runs import Run
 from gavel_py.report.settings import Group
 from gavel_py.report.thinning import quantiles
 from gavel_py.report.wording import at_load
-from gavel_py.runs import Run
 
 __all__ = ["distribution_charts"]
 

@@ -11,10 +11,10 @@ from markupsafe import Markup, escape
 from gavel_py.report.charts import Table
 from gavel_py.report.estimates import CONFIDENCE
 from gavel_py.report.measures import measure_of
+from gavel_py.report.runs import METRICS, Labels
 from gavel_py.report.safe_text import UNKNOWN, clean, label_text
 from gavel_py.report.sections import Section
 from gavel_py.report.tones import DARK, LIGHT
-from gavel_py.runs import METRICS, Labels
 
 __all__ = ["breakable", "failure_table", "page"]
 

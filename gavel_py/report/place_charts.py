@@ -9,10 +9,10 @@ import numpy as np
 from gavel_py.report.charts import Chart, Heat, StayPicture, Table
 from gavel_py.report.colours import colours_of
 from gavel_py.report.measures import Measure, short
+from gavel_py.report.runs import Run, Stay
 from gavel_py.report.safe_text import clean
 from gavel_py.report.stay_lanes import StayLanes, stay_grid, stay_lanes
 from gavel_py.report.wording import of_count
-from gavel_py.runs import Run, Stay
 
 __all__ = ["heat_chart", "stays_chart"]
 

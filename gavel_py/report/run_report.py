@@ -9,10 +9,10 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.picture_files import check_folder, check_report
 from gavel_py.io.writing import write_whole
 from gavel_py.report.charts import Chart
+from gavel_py.report.runs import Labels, Run
 from gavel_py.report.safe_text import label_text
 from gavel_py.report.sections import Section, sections_of
 from gavel_py.report.settings import common_labels
-from gavel_py.runs import Labels, Run
 
 __all__ = ["write_report"]
 

@@ -10,13 +10,13 @@ from gavel_py.report.charts import Chart
 from gavel_py.report.distribution_charts import distribution_charts
 from gavel_py.report.load_charts import load_charts
 from gavel_py.report.place_charts import heat_chart, stays_chart
+from gavel_py.report.runs import Run
 from gavel_py.report.safe_text import label_text
 from gavel_py.report.settings import Group, Setting, settings_of
 from gavel_py.report.summary import Summary, summary_of
 from gavel_py.report.time_charts import time_charts
 from gavel_py.report.tradeoffs import tradeoff_charts
 from gavel_py.report.wording import at_load
-from gavel_py.runs import Run
 
 __all__ = ["Section", "sections_of"]
 

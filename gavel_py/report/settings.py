@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import groupby
 
 from gavel_py.report.estimates import Estimate, estimate
+from gavel_py.report.runs import METRICS, Run
 from gavel_py.report.safe_text import UNKNOWN, clean, label_text
-from gavel_py.runs import METRICS, Run
 
 __all__ = ["Group", "Setting", "common_labels", "settings_of"]
 

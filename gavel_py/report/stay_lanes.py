@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gavel_py.io.ordering import natural_key
 from gavel_py.report.lanes import Group
 from gavel_py.report.round_grid import IDLE, RoundGrid
-from gavel_py.runs import Stay
+from gavel_py.report.runs import Stay
 
 __all__ = ["Block", "StayLanes", "stay_grid", "stay_lanes"]
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gavel_py.report.cast import Cast
 from gavel_py.report.charts import Axis, Chart, Curve, Lines, Panel, Table
 from gavel_py.report.measures import Measure, Unit, short
+from gavel_py.report.runs import OverTime
 from gavel_py.report.safe_text import clean, label_text
 from gavel_py.report.thinning import every, stretches, thinned
 from gavel_py.report.wording import at_load
-from gavel_py.runs import OverTime
 
 __all__ = ["time_charts"]
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.allocation import Allocation
-from gavel_py.runs import Labels, Run
-from gavel_py.runs.curves import Curves
-from gavel_py.runs.held import Held
-from gavel_py.runs.numbers import quantiles
+from gavel_py.report.runs import Labels, Run
+from gavel_py.report.runs.curves import Curves
+from gavel_py.report.runs.held import Held
+from gavel_py.report.runs.numbers import quantiles
 from gavel_py.scheduling import Round
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.measuring import window_text

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gavel_py import __version__
-from gavel_py.runs import Labels
+from gavel_py.report.runs import Labels
 from gavel_py.sweeps.parts import Part, digest, plain_text
 from gavel_py.sweeps.scenario import Source
 

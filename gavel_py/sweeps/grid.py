@@ -12,7 +12,7 @@ from typing import Any
 from gavel_py import __version__
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.policies import resolve_policy
-from gavel_py.runs import Labels
+from gavel_py.report.runs import Labels
 from gavel_py.simulator.measuring import window_text
 from gavel_py.sweeps.cells import Cell, Task
 from gavel_py.sweeps.cluster_axis import cluster_choice, profile_choice

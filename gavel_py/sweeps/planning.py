@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.io.ordering import same_name
-from gavel_py.runs import Labels
-from gavel_py.runs.cells import CellStore, GridPlace
+from gavel_py.report.runs import Labels
+from gavel_py.report.runs.cells import CellStore, GridPlace
 from gavel_py.sweeps.checking import check_cells
 from gavel_py.sweeps.dispatching import Dispatcher
 from gavel_py.sweeps.estimating import Estimate, estimated

@@ -7,7 +7,7 @@ import numpy as np
 from gavel_py.allocation.allocation import Allocation
 from gavel_py.allocation.allocator import solve
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.runs import Run
+from gavel_py.report.runs import Run
 from gavel_py.sweeps.cells import Task
 from gavel_py.sweeps.scenario import problem_of, scenario_of
 

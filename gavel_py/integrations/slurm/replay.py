@@ -9,7 +9,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.runs import Stay
+from gavel_py.report.runs import Stay
 
 __all__ = ["LoggedJob", "Replay", "replayed"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.integrations.slurm.replay import LoggedJob, Replay, replayed
-from gavel_py.runs import OverTime, Run, Stay
+from gavel_py.report.runs import OverTime, Run, Stay
 
 __all__ = ["slurm_run"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.runs.run import OverTime
+from gavel_py.report.runs.run import OverTime
 
 __all__ = ["MOST_STRETCHES", "Curves"]
 

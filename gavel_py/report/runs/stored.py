@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.sqlite_files import BUSY_SECONDS, clear_errors
-from gavel_py.runs.cell_tables import check_schema
-from gavel_py.runs.documents import DAMAGED, labels_from, run_from
-from gavel_py.runs.run import Labels, Run
+from gavel_py.report.runs.cell_tables import check_schema
+from gavel_py.report.runs.documents import DAMAGED, labels_from, run_from
+from gavel_py.report.runs.run import Labels, Run
 
 __all__ = ["stored_failures", "stored_runs"]
 

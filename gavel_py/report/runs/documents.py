@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.runs.numbers import array_of, list_of, values_of
-from gavel_py.runs.run import OverTime, Run, Stay
+from gavel_py.report.runs.numbers import array_of, list_of, values_of
+from gavel_py.report.runs.run import OverTime, Run, Stay
 
 __all__ = ["DAMAGED", "document_of", "labels_from", "run_from"]
 

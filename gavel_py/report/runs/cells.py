@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from gavel_py.io.sqlite_files import BUSY_SECONDS, clear_errors
-from gavel_py.runs.cell_tables import check_schema
-from gavel_py.runs.documents import document_of
-from gavel_py.runs.run import Labels, Run
+from gavel_py.report.runs.cell_tables import check_schema
+from gavel_py.report.runs.documents import document_of
+from gavel_py.report.runs.run import Labels, Run
 
 __all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed"]
 

@@ -10,9 +10,9 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_whole
-from gavel_py.runs.documents import DAMAGED, document_of, run_from
-from gavel_py.runs.run import Labels, Run
-from gavel_py.runs.stored import stored_failures, stored_runs
+from gavel_py.report.runs.documents import DAMAGED, document_of, run_from
+from gavel_py.report.runs.run import Labels, Run
+from gavel_py.report.runs.stored import stored_failures, stored_runs
 
 __all__ = ["read_failures", "read_runs", "write_runs"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from gavel_py.runs.run import Stay
+from gavel_py.report.runs.run import Stay
 
 __all__ = ["Held"]
 
