@@ -1,7 +1,7 @@
 """Workloads: traces of submitted jobs, read from many formats, generated, cut and described."""
 
+from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.durations import Empirical, LogUniform
-from gavel_py.workloads.extrapolation import extend_profile
 from gavel_py.workloads.formats import trace_formats
 from gavel_py.workloads.generator import generate_trace
 from gavel_py.workloads.job_types import assign_job_types

@@ -11,8 +11,8 @@ import numpy as np
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.seeds import sequence_of
 from gavel_py.throughput_profiles import ThroughputProfile
+from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.collecting import without_collection
-from gavel_py.workloads.extrapolation import extend_profile
 from gavel_py.workloads.models import Models, known_accelerators, reference_of
 from gavel_py.workloads.report import counted
 from gavel_py.workloads.submission import Submission

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
-from gavel_py.workloads.extrapolation import extend_profile
+from gavel_py.throughput_profiles.extrapolation import extend_profile
 
 __all__ = ["Speeds"]
 
