@@ -8,8 +8,8 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.workloads.cells import amount
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake
 
 __all__ = ["IMPORTER"]

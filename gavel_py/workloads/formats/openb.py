@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.workloads.cells import amount, count, is_missing, run_between
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake, SkipError
 from gavel_py.workloads.tables import table_rows
 

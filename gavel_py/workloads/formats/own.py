@@ -13,8 +13,8 @@ from gavel_py.io import reading
 from gavel_py.io.validation import is_absent, number_of
 from gavel_py.problem.jobs import RECORDED, Job, json_rows
 from gavel_py.workloads.cells import amount, count
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake
 from gavel_py.workloads.submission import RECORDED_FIELDS
 from gavel_py.workloads.tables import table_rows

@@ -10,9 +10,9 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.workloads.cells import amount, count, is_missing, whole_or_part
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.formats.pai_tables import Instances, gpu_memory_by_job, instances_by_job, pai_rows, required_types
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake, SkipError
 
 __all__ = ["IMPORTER"]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.formats.own import KNOWN, take_rows
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake
 
 __all__ = ["IMPORTER"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gavel_py.workloads.cells import amount, count, required_moment
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake, SkipError
 from gavel_py.workloads.tables import table_rows
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.workloads.formats import gavel, helios, openb, own, pai, pai_simulator, parquet, philly, philly_table, sacct
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.heads import head_of
+from gavel_py.workloads.importer import Importer
 
 __all__ = ["importer_of", "trace_formats"]
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.cells import contradicts, is_missing, moment, required_moment, run_between
-from gavel_py.workloads.formats.importer import Importer
 from gavel_py.workloads.formats.slurm_cells import gpus_of, length_of
 from gavel_py.workloads.heads import Head
+from gavel_py.workloads.importer import Importer
 from gavel_py.workloads.intake import Intake, SkipError
 from gavel_py.workloads.tables import table_rows
 
