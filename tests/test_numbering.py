@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.io.ordering import NumberedNames
+from gavel_py.io.names import NumberedNames
 from gavel_py.problem.numbering import number_equal, refined
 from gavel_py.problem.problem import numbering
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.ordering import NumberedNames
+from gavel_py.io.names import NumberedNames
 from gavel_py.optimization.rules import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
 from gavel_py.problem.numbering import Numbering, number_equal, refined
 from gavel_py.problem.problem import AllocationProblem

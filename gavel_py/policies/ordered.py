@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.io.ordering import NumberedNames, natural_key
+from gavel_py.io.names import NumberedNames, natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_checks import returned_numbers

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.ordering import NumberedNames, same_name
-from gavel_py.io.validation import MOST, SMALLEST_FRACTION, has_control, is_absent
+from gavel_py.io.names import NumberedNames, same_name
+from gavel_py.io.records import MOST, SMALLEST_FRACTION, has_control, is_absent
 
 __all__ = ["ArrayChecker", "labels_of", "returned_numbers"]
 

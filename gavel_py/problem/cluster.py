@@ -14,8 +14,8 @@ from typing import Any, Protocol, get_args
 import numpy as np
 
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
-from gavel_py.io.ordering import same_name
-from gavel_py.io.validation import MOST
+from gavel_py.io.names import same_name
+from gavel_py.io.records import MOST
 from gavel_py.problem.cluster_files import read_cluster
 from gavel_py.problem.jobs import Locality
 from gavel_py.problem.nodes import AcceleratorType, Node

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from gavel_py.errors import Fault, InputError, nearest, together
 from gavel_py.io import reading
-from gavel_py.io.validation import Name, NotNegative, Record, Whole, check_records, repeated
+from gavel_py.io.records import Name, NotNegative, Record, Whole, check_records, repeated
 from gavel_py.problem.nodes import AcceleratorType, GpusPerNode, Node
 
 __all__ = ["read_cluster"]

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.io import reading
-from gavel_py.io.validation import Record, check_records
+from gavel_py.io.records import Record, check_records
 from gavel_py.problem.tenant import Tenant, TenantPolicy, tree_faults
 
 __all__ = ["mapped_tenants", "read_tenants", "tenants_of"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.ordering import same_name
+from gavel_py.io.names import same_name
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.even_splits import largest_even_gang
 from gavel_py.problem.gpu_memory import GpuMemory

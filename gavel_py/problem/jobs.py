@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.io import reading
-from gavel_py.io.validation import (
+from gavel_py.io.records import (
     MOST,
     Finite,
     GangSize,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gavel_py.io.validation import Integer, Name, NotNegative, Positive, Record
+from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record
 
 __all__ = ["AcceleratorType", "GpusPerNode", "Node"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.io.ordering import NumberedNames
+from gavel_py.io.names import NumberedNames
 from gavel_py.problem.array_checks import ArrayChecker, labels_of
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.gpu_memory import GpuMemory

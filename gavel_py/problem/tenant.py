@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator
 
 from gavel_py.errors import Fault, nearest
-from gavel_py.io.validation import Finite, Name, Record, repeated
+from gavel_py.io.records import Finite, Name, Record, repeated
 
 __all__ = ["Tenant", "TenantPolicy", "tree_faults"]
 

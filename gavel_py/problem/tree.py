@@ -11,7 +11,7 @@ from typing import Any, Self, get_args
 from pydantic_core import core_schema
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import natural_key
 from gavel_py.problem.files import mapped_tenants, read_tenants, tenants_of
 from gavel_py.problem.tenant import Tenant, TenantPolicy, tree_faults
 

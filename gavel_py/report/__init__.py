@@ -9,7 +9,7 @@ gangs were; tones: colours; figures: draws charts; embedding: makes them parts o
 all.
 """
 
-from gavel_py.io.picture_files import check_plot, check_report
+from gavel_py.io.writing import check_plot, check_report
 from gavel_py.report.rounds_plot import plot_rounds
 from gavel_py.report.run_report import write_report
 

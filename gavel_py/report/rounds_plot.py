@@ -8,8 +8,7 @@ from numbers import Real
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.picture_files import FORMATS, check_plot
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import FORMATS, check_plot, write_whole
 from gavel_py.problem.cluster import Cluster
 from gavel_py.report.bars import bars_of, blocks_of
 from gavel_py.report.colours import colours_of

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.picture_files import check_folder, check_report
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import check_folder, check_report, write_whole
 from gavel_py.report.charts import Chart
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.safe_text import label_text

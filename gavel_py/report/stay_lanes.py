@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import natural_key
 from gavel_py.report.lanes import Group
 from gavel_py.report.round_grid import IDLE, RoundGrid
 from gavel_py.report.runs import Stay

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.natural_order import NaturalOrder
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import NaturalOrder, natural_key
 from gavel_py.problem.jobs import Job
 from gavel_py.problem.progress import with_steps
 from gavel_py.scheduling.standing import Departure, Standing

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gavel_py.errors import ProofError
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import natural_key
 from gavel_py.problem.jobs import Job
 from gavel_py.problem.progress import with_steps
 from gavel_py.scheduling.assignment import Assignment

@@ -11,8 +11,7 @@ import numpy as np
 
 from gavel_py.allocation.allocator import Solver
 from gavel_py.errors import Fault, GavelError, InputError
-from gavel_py.io.arrays_as_data import as_data, from_data
-from gavel_py.io.state_file import read_state, write_state
+from gavel_py.io.snapshots import as_data, from_data, read_state, write_state
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.policy_document import policy_document, policy_from
 from gavel_py.problem.job_arrays import Profile

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.io.chance import generator_from, generator_state
+from gavel_py.io.random import generator_from, generator_state
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.simulator.settings import Estimates, JobFailures

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.state_file import read_state, write_state
+from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies import Policy
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.jobs import Job

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.chance import generator_from, generator_state
+from gavel_py.io.random import generator_from, generator_state
 
 __all__ = ["NodeEvent", "NodeEvents", "NodeFailures", "NodeWindow"]
 

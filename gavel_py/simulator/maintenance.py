@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.io import reading
-from gavel_py.io.validation import number_of
+from gavel_py.io.records import number_of
 from gavel_py.simulator.events import NodeWindow
 
 __all__ = ["read_maintenance"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, GavelError, InputError
-from gavel_py.io.state_file import Kind
+from gavel_py.io.snapshots import Kind
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.jobs import Job
 from gavel_py.simulator.arrivals import Arrivals

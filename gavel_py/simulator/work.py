@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError
-from gavel_py.io.ordering import same_name
+from gavel_py.io.names import same_name
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job_arrays import Profile
 from gavel_py.problem.jobs import Job

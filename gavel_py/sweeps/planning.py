@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gavel_py.io.ordering import same_name
+from gavel_py.io.names import same_name
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.cells import CellStore, GridPlace
 from gavel_py.sweeps.checking import check_cells

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.validation import Name, Record
+from gavel_py.io.records import Name, Record
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.constraints import read_constraints
 from gavel_py.policies.policy_document import policy_document

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.validation import Finite, Name, NotNegative, Positive, Record
+from gavel_py.io.records import Finite, Name, NotNegative, Positive, Record
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
 
 __all__ = ["Settings"]

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.io.validation import Integer, Name, Positive, Record
+from gavel_py.io.records import Integer, Name, Positive, Record
 from gavel_py.simulator.measuring import JobWindow, job_window
 from gavel_py.sweeps.settings import Settings
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.picture_files import check_place
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import check_place, write_whole
 
 __all__ = ["Row", "aligned", "check_table", "write_table"]
 

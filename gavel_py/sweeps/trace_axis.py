@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.validation import GangSize, NotNegative, Positive, Record, Text, Whole
+from gavel_py.io.records import GangSize, NotNegative, Positive, Record, Text, Whole
 from gavel_py.sweeps.parts import Choice, Part
 from gavel_py.sweeps.spec import Asked
 from gavel_py.throughput_profiles import ThroughputProfile

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io import reading
-from gavel_py.io.validation import check_records
+from gavel_py.io.records import check_records
 from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
 
 __all__ = ["READERS", "read_csv", "read_gavel_json", "write_csv"]

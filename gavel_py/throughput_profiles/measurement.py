@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import model_validator
 
 from gavel_py.errors import Fault
-from gavel_py.io.validation import GangSize, Name, NotNegative, Positive, Record, Text
+from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, Text
 
 __all__ = ["PLACEMENTS", "Entry", "Measurement", "Placement", "Row", "collect"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.validation import check_records
+from gavel_py.io.records import check_records
 from gavel_py.throughput_profiles import builtin, database
 from gavel_py.throughput_profiles.measurement import Measurement, Row
 from gavel_py.throughput_profiles.profile import ThroughputProfile

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gavel_py.errors import Fault, InputError, decimal_hint
-from gavel_py.io.validation import number_of
+from gavel_py.io.records import number_of
 
 __all__ = ["amount", "contradicts", "count", "is_missing", "moment", "required_moment", "run_between", "whole_or_part"]
 

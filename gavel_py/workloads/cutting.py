@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.seeds import sequence_of
+from gavel_py.io.random import sequence_of
 from gavel_py.workloads.submission import Submission
 
 __all__ = ["sampled", "scaled", "window"]

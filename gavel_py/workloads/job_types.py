@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.seeds import sequence_of
+from gavel_py.io.random import sequence_of
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.collecting import without_collection

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from gavel_py.errors import InputError
-from gavel_py.io.picture_files import FORMATS, check_plot
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import FORMATS, check_plot, write_whole
 from gavel_py.workloads.report import counted
 from gavel_py.workloads.summary import describe_trace
 from gavel_py.workloads.trace import Trace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import natural_key
 from gavel_py.scheduling import righting
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.event_driven.gang_on_type import GangOnType

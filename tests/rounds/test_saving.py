@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.io.arrays_as_data import as_data, from_data
-from gavel_py.io.state_file import Kind, read_state, write_state
+from gavel_py.io.snapshots import Kind, as_data, from_data, read_state, write_state
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput

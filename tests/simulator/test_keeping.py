@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.io.state_file import read_state, write_state
+from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.simulator.saved import SIMULATION
 from tests.commands import Gavel, runner
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.io.state_file import read_state, write_state
+from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies.fifo import Fifo
 from gavel_py.simulator.saved import SIMULATION
 from tests.deaths import DEATHS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.io.ordering import same_name
+from gavel_py.io.names import same_name
 from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
 from gavel_py.scheduling import NodeState
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gavel_py.errors import decimal_hint
 from gavel_py.integrations.slurm.values import printable
-from gavel_py.io.validation import number_of
+from gavel_py.io.records import number_of
 
 __all__ = ["HOLD", "Said", "said_in"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.tracked import Tracked
-from gavel_py.io.state_file import Kind, read_state, write_state
+from gavel_py.io.snapshots import Kind, read_state, write_state
 from gavel_py.policies import Policy
 from gavel_py.policies.policy_document import policy_document
 from gavel_py.scheduling import RoundScheduler

@@ -10,7 +10,7 @@ from gavel_py.integrations.slurm.comments import said_in
 from gavel_py.integrations.slurm.features import is_plain
 from gavel_py.integrations.slurm.marks import mark_in
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import natural_key
 
 __all__ = [
     "CERTAIN_NODES",

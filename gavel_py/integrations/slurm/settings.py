@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.integrations.slurm.hostlists import is_node_name
 from gavel_py.io import reading
-from gavel_py.io.validation import number_of
+from gavel_py.io.records import number_of
 
 __all__ = ["OnExit", "SlurmSettings", "TypeRule"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gavel_py.io.validation import CONTROL
+from gavel_py.io.records import CONTROL
 
 __all__ = ["as_number", "as_text", "as_words", "printable"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from gavel_py.errors import Fault
-from gavel_py.io.validation import Name, Positive
+from gavel_py.io.records import Name, Positive
 from gavel_py.optimization.rules import Need, Place
 from gavel_py.policies.constraints.base import Constraint, Mask, Scope, listed
 

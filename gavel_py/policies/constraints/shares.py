@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from gavel_py.errors import Fault, nearest
-from gavel_py.io.validation import Finite, Name, NotNegative, Positive, Whole
+from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
 from gavel_py.optimization.rules import Limit, Place, Row
 from gavel_py.policies.constraints.base import Constraint, Mask, Scope, listed
 

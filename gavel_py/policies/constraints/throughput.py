@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault
-from gavel_py.io.validation import Finite, Name, Positive
+from gavel_py.io.records import Finite, Name, Positive
 from gavel_py.optimization.rules import Need
 from gavel_py.policies.constraints.base import Constraint, Scope
 

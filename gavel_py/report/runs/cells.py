@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from gavel_py.io.sqlite_files import BUSY_SECONDS, clear_errors
+from gavel_py.io.sqlite import BUSY_SECONDS, clear_errors
 from gavel_py.report.runs.cell_tables import check_schema
 from gavel_py.report.runs.documents import document_of
 from gavel_py.report.runs.run import Labels, Run

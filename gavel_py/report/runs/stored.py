@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.sqlite_files import BUSY_SECONDS, clear_errors
+from gavel_py.io.sqlite import BUSY_SECONDS, clear_errors
 from gavel_py.report.runs.cell_tables import check_schema
 from gavel_py.report.runs.documents import DAMAGED, labels_from, run_from
 from gavel_py.report.runs.run import Labels, Run

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.io.ordering import natural_key
+from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.array_checks import returned_numbers

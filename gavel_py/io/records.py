@@ -33,15 +33,19 @@ __all__ = [
 ]
 
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+
 """Control characters and line breaks: an id with one of them would garble tables, messages and files."""
 
 MOST = 1_000_000
+
 """The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
 
 SMALLEST_FRACTION = 0.001
+
 """Of a GPU; schedulers that share GPUs count in thousandths at most, and a smaller part is a slip."""
 
 LONGEST_TEXT = 1000
+
 """Characters of a name; a longer one is a broken file, and every message and table would repeat it."""
 
 
@@ -112,13 +116,21 @@ def _present(value: object) -> object:
 
 # The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
 _LIMITS = Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)
+
 Text = Annotated[str, _LIMITS, BeforeValidator(_present)]
+
 Name = Annotated[str, _LIMITS, Field(min_length=1), BeforeValidator(_present)]
+
 Integer = Annotated[int, BeforeValidator(_plain_number)]
+
 Whole = Annotated[Integer, Field(ge=1, le=MOST)]
+
 GangSize = Annotated[int | float, PlainValidator(gang_size)]
+
 Finite = Annotated[float, BeforeValidator(_plain_number), Field(allow_inf_nan=False)]
+
 NotNegative = Annotated[Finite, Field(ge=0)]
+
 Positive = Annotated[Finite, Field(gt=0)]
 
 # What each of pydantic's complaints means in the user's words; {…} are the limits that it names.

@@ -11,6 +11,7 @@ from gavel_py.errors import Fault, InputError
 __all__ = ["BUSY_SECONDS", "clear_errors"]
 
 BUSY_SECONDS = 30.0
+
 """How long to wait for another process that is writing."""
 
 WORDING = {

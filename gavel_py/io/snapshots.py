@@ -1,4 +1,7 @@
-"""A state as a file: checked, versioned, and either as it was or whole."""
+"""Arrays, tuples and what is made of them as plain data, from which they come back exactly as they were.
+
+A state as a file: checked, versioned, and either as it was or whole.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,45 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_whole
 
-__all__ = ["SCHEDULER", "Kind", "read_state", "write_state"]
+__all__ = ["SCHEDULER", "Kind", "as_data", "from_data", "read_state", "write_state"]
+
+PLAIN = bool | int | float | str | None
+
+
+def as_data(value: Any) -> Any:
+    """Return an array, a tuple, list or mapping of text to such values, a number or a text as what JSON can hold."""
+    if isinstance(value, np.ndarray):
+        return {"array": value.ravel().tolist(), "shape": list(value.shape), "dtype": value.dtype.str}
+    if isinstance(value, tuple):
+        return {"tuple": [as_data(each) for each in value]}
+    if isinstance(value, list):
+        return [as_data(each) for each in value]
+    if isinstance(value, dict):
+        return {"dict": [[as_data(name), as_data(each)] for name, each in value.items()]}
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, PLAIN):
+        raise TypeError(f"cannot be written to a file: {value!r}")
+    return value
+
+
+def from_data(data: Any) -> Any:
+    """Return the value that `as_data` described."""
+    if isinstance(data, list):
+        return [from_data(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    if "array" in data:
+        return np.array(data["array"], dtype=np.dtype(data["dtype"])).reshape(data["shape"])
+    if "tuple" in data:
+        return tuple(from_data(each) for each in data["tuple"])
+    return {from_data(name): from_data(each) for name, each in data["dict"]}
 
 
 class Kind(NamedTuple):

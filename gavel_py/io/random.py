@@ -1,0 +1,36 @@
+"""Random numbers that go on where they were.
+
+Random numbers from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+
+from gavel_py.errors import Fault, InputError
+
+__all__ = ["generator_from", "generator_state", "sequence_of"]
+
+
+def generator_state(chance: np.random.Generator) -> dict[str, Any]:
+    """Return where a generator is, as plain data."""
+    return dict(chance.bit_generator.state)
+
+
+def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
+    """Return a generator that goes on from there."""
+    chance = np.random.default_rng(0)
+    chance.bit_generator.state = state
+    return chance
+
+
+def sequence_of(seed: int) -> SeedSequence:
+    """Return what generators of random numbers start from; raises `InputError` for what is no whole number of at least 0."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
+        raise InputError(Fault("random numbers", "seed", f"must be a whole number, at least 0, found {seed!r}"))
+    return SeedSequence(int(seed))
