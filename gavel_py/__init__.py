@@ -82,12 +82,11 @@ if TYPE_CHECKING:
         read_constraints,
     )
     from gavel_py.problem.cluster import Cluster
-    from gavel_py.problem.job_arrays import Profile
-    from gavel_py.problem.jobs import Job, JobSet
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.job import Job, JobSet
     from gavel_py.problem.nodes import AcceleratorType, Node
     from gavel_py.problem.problem import AllocationProblem
-    from gavel_py.problem.tenant import Tenant
-    from gavel_py.problem.tree import TenantTree
+    from gavel_py.problem.tenants import Tenant, TenantTree
     from gavel_py.report import check_plot, check_report, plot_rounds, write_report
     from gavel_py.report.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
     from gavel_py.scheduling import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
@@ -206,8 +205,8 @@ _HOMES = {
         "read_constraints",
     ),
     "problem.cluster": ("Cluster",),
-    "problem.job_arrays": ("Profile",),
-    "problem.jobs": (
+    "problem.from_jobs": ("Profile",),
+    "problem.job": (
         "Job",
         "JobSet",
     ),
@@ -216,8 +215,10 @@ _HOMES = {
         "Node",
     ),
     "problem.problem": ("AllocationProblem",),
-    "problem.tenant": ("Tenant",),
-    "problem.tree": ("TenantTree",),
+    "problem.tenants": (
+        "Tenant",
+        "TenantTree",
+    ),
     "report": (
         "check_plot",
         "check_report",

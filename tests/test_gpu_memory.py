@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.eligibility import GpuMemory
 from tests.fakes import refusal
 
 NAN = float("nan")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gavel_py.io.names import NumberedNames
-from gavel_py.problem.numbering import number_equal, refined
 from gavel_py.problem.problem import numbering
+from gavel_py.problem.row_hashing import number_equal, refined
 
 Column = NDArray[Any]
 

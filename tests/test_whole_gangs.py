@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.whole_gangs import gang_rows
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from tests.instances import TIGHT, Floats
 
 

@@ -34,8 +34,8 @@ from gavel_py.optimization.rules import Row, entries_of
 from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.optimization.type_shares import even_shares
 from gavel_py.policies import Decision, Policy
-from gavel_py.problem.numbering import number_equal
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.row_hashing import number_equal
 
 __all__ = ["even_decision"]
 

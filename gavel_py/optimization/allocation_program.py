@@ -16,7 +16,7 @@ from gavel_py.optimization.program_matrices import CAPACITY, FACTOR, LIMITS, OWN
 from gavel_py.optimization.proof import Prices
 from gavel_py.optimization.solver import LinearSolver
 from gavel_py.optimization.time_limit import TimeLimitReached
-from gavel_py.problem.numbering import content_keys, hash_of, position_keys
+from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
 
 __all__ = ["AllocationProgram"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.problem.numbering import content_keys
+from gavel_py.problem.row_hashing import content_keys
 
 __all__ = ["Chambers", "Slots"]
 

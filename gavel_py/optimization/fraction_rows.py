@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH
 from gavel_py.optimization.rules import Load
-from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["fraction_rows"]

@@ -19,8 +19,8 @@ from gavel_py.optimization.proof import Prices
 from gavel_py.optimization.rules import Row, Rules
 from gavel_py.optimization.solver import LinearSolver
 from gavel_py.optimization.time_limit import TimeLimit
-from gavel_py.problem.numbering import number_equal
-from gavel_py.problem.problem_arrays import size_numbers
+from gavel_py.problem.fields import size_numbers
+from gavel_py.problem.row_hashing import number_equal
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

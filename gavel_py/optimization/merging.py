@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavel_py.problem.numbering import number_equal
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.row_hashing import number_equal
 
 __all__ = ["merged"]
 

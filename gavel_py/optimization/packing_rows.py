@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
 from gavel_py.optimization.packings import MOST_STATES, Kind, Place, Seeker, configurations, fractions_on_one, patterns_at_once
 from gavel_py.optimization.rules import Load
-from gavel_py.problem.hosts import Hosts
+from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["packing_rows"]

@@ -25,7 +25,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.pair_rows import Balance, Company, Members
 from gavel_py.optimization.rules import Load, Row, Rules
 from gavel_py.optimization.times import ClassTimes
-from gavel_py.problem.pair_speeds import PairSpeeds
+from gavel_py.problem.colocation_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["PairColumns", "Sides", "lonely_rows", "pair_columns"]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.optimization.rules import Load
-from gavel_py.problem.hosts import Hosts
-from gavel_py.problem.placement_speeds import PlacementSpeeds
+from gavel_py.problem.from_jobs import Hosts
+from gavel_py.problem.placement_throughputs import PlacementSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["gang_rows", "kind_rows"]

@@ -16,7 +16,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import LevelCertificate
 from gavel_py.optimization.rules import Gains, Rules
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.problem.array_checks import returned_numbers
+from gavel_py.problem.array_validation import returned_numbers
 
 if TYPE_CHECKING:
     from gavel_py.optimization.levels import Levels

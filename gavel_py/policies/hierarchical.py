@@ -13,8 +13,7 @@ from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import option
 from gavel_py.policies.filling import FillingPolicy
 from gavel_py.policies.places import service_tree
-from gavel_py.problem.tenant import Tenant
-from gavel_py.problem.tree import TenantTree
+from gavel_py.problem.tenants import Tenant, TenantTree
 
 if TYPE_CHECKING:
     from gavel_py.optimization.filling import Shares

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gavel_py.io.names import NumberedNames, natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.problem.array_checks import returned_numbers
+from gavel_py.problem.array_validation import returned_numbers
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solver import LinearSolver

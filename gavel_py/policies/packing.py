@@ -15,7 +15,7 @@ from gavel_py.optimization.pair_columns import PairColumns
 from gavel_py.optimization.pairing import Pairs
 from gavel_py.policies.base import Decision
 from gavel_py.policies.formulas import FormulaPolicy
-from gavel_py.problem.pair_speeds import PairSpeeds
+from gavel_py.problem.colocation_throughputs import PairSpeeds
 
 __all__ = ["Packing", "PackingPolicy"]
 

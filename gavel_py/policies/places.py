@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import natural_key
 from gavel_py.policies.tree import ServiceTree
-from gavel_py.problem.tenant import Tenant
-from gavel_py.problem.tree import TenantTree
+from gavel_py.problem.tenants import Tenant, TenantTree
 
 __all__ = ["service_tree"]
 

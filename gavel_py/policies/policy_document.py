@@ -9,7 +9,7 @@ from typing import Any
 from gavel_py.errors import GavelError
 from gavel_py.policies import Policy, Then, WeightedSum, policy_class
 from gavel_py.policies.constraints import KINDS, Constraint
-from gavel_py.problem.tree import TenantTree
+from gavel_py.problem.tenants import TenantTree
 
 __all__ = ["policy_document", "policy_from"]
 

@@ -17,7 +17,7 @@ from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, d
 from gavel_py.io.names import same_name
 from gavel_py.io.records import MOST
 from gavel_py.problem.cluster_files import read_cluster
-from gavel_py.problem.jobs import Locality
+from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import AcceleratorType, Node
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]

@@ -14,16 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.problem.array_checks import ArrayChecker, labels_of
+from gavel_py.problem.array_validation import ArrayChecker, labels_of
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.gpu_memory import GpuMemory
-from gavel_py.problem.hosts import Hosts, hosts_of
-from gavel_py.problem.job_arrays import Profile, job_arrays
-from gavel_py.problem.jobs import Job, JobSet
-from gavel_py.problem.numbering import number_equal
-from gavel_py.problem.pair_speeds import PairSpeeds, given_pairs
-from gavel_py.problem.placement_speeds import PlacementSpeeds
-from gavel_py.problem.problem_arrays import (
+from gavel_py.problem.colocation_throughputs import PairSpeeds, given_pairs
+from gavel_py.problem.eligibility import GpuMemory, screen
+from gavel_py.problem.fields import (
     JOB_COLUMNS,
     UNKNOWN_WORK,
     OptionalArrays,
@@ -32,7 +27,10 @@ from gavel_py.problem.problem_arrays import (
     size_numbers,
     table_shape,
 )
-from gavel_py.problem.screening import screen
+from gavel_py.problem.from_jobs import Hosts, Profile, hosts_of, job_arrays
+from gavel_py.problem.job import Job, JobSet
+from gavel_py.problem.placement_throughputs import PlacementSpeeds
+from gavel_py.problem.row_hashing import number_equal
 
 __all__ = ["AllocationProblem"]
 

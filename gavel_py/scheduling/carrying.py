@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.policies.constraints import Constraint, placed
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.carried import Carried
 from gavel_py.scheduling.in_force import InForce, Question, same_gang

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.allocator import Solver
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.job_arrays import Profile, gpu_memory
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile, gpu_memory
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.carrying import carried_over
 from gavel_py.scheduling.colocation.bundles import bundled

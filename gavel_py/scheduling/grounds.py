@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from gavel_py.problem.cluster import Node
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.placement.asks import Asks
 from gavel_py.scheduling.placement.ground import Ground
 from gavel_py.scheduling.placement.spans import Spans

@@ -14,9 +14,8 @@ from gavel_py.allocation.allocation import Allocation
 from gavel_py.allocation.allocator import Solver
 from gavel_py.optimization.pairing import Pairs
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.problem.hosts import hosts_of
-from gavel_py.problem.job_arrays import Profile, largest_gangs
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
+from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.carried import Carried

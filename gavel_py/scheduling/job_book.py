@@ -6,8 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NaturalOrder, natural_key
-from gavel_py.problem.jobs import Job
-from gavel_py.problem.progress import with_steps
+from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.standing import Departure, Standing
 
 __all__ = ["JobBook", "changed_job"]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.locking import synchronized
-from gavel_py.problem.jobs import Job, JobSet
+from gavel_py.problem.job import Job, JobSet
 from gavel_py.scheduling.in_force import new_only, same_gang
 from gavel_py.scheduling.job_book import changed_job
 from gavel_py.scheduling.node_states import NodeStates

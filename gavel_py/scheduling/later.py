@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
-from gavel_py.problem.jobs import Job
-from gavel_py.problem.progress import with_steps
+from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.in_force import InForce, Question
 

@@ -8,7 +8,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.problem_arrays import plain_size
+from gavel_py.problem.fields import plain_size
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.waits import WAITS, Wait
 

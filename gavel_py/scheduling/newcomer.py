@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.assignment import Assignment
 
 __all__ = ["place_of"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
 from gavel_py.problem.cluster import Node
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.chosen import Chosen
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand

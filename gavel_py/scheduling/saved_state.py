@@ -11,8 +11,8 @@ import numpy as np
 from gavel_py.allocation.allocation import Allocation
 from gavel_py.io.snapshots import as_data, from_data
 from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.assignment import Assignment, Round
 from gavel_py.scheduling.carried import Carried
 from gavel_py.scheduling.colocation.company_ledger import CompanyLedger

@@ -14,7 +14,7 @@ from typing import Any, Self
 from gavel_py.errors import GavelError, InputError
 from gavel_py.io.locking import synchronized
 from gavel_py.policies import Policy
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling import saved_scheduler
 from gavel_py.scheduling.assignment import Round
 from gavel_py.scheduling.beginning import begin, given_away, in_words

@@ -13,8 +13,8 @@ from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.time_limit import checked_limit
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.beginning import copied
 from gavel_py.scheduling.choosing import Chooser

@@ -9,7 +9,7 @@ import numpy as np
 
 from gavel_py.io.random import generator_from, generator_state
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.simulator.settings import Estimates, JobFailures
 from gavel_py.simulator.work import Work, deadline_of, total_steps_of
 from gavel_py.workloads import Submission

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sized
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.simulator.measuring import JobWindow, check_enough
 from gavel_py.workloads import Submission
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.arrivals import Arrivals

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.simulator.company import CompanySpeeds
 from gavel_py.simulator.records import Outcome

@@ -14,8 +14,8 @@ import numpy as np
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies import Policy
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.beginning import given_away
 from gavel_py.scheduling.mechanism.demand import Mechanism

@@ -8,8 +8,8 @@ from typing import Any
 
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.report.runs import Labels, Run
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.recorder import RunRecorder

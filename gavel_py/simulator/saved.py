@@ -13,7 +13,7 @@ from typing import Any
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.snapshots import Kind
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.events import NodeEvents
 from gavel_py.simulator.holds import Holds

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.problem.problem_arrays import plain_size
+from gavel_py.problem.fields import plain_size
 from gavel_py.simulator.measuring import JobWindow, Measuring, job_window
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.simulator.usage import Usage

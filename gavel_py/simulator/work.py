@@ -10,8 +10,8 @@ from typing import Any
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.names import same_name
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import JobDelivery
 from gavel_py.scheduling.placement.spans import Spans

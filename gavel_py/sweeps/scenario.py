@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.sweeps.parts import Part
 from gavel_py.sweeps.trace_axis import Generator, lacks_type

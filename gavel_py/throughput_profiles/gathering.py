@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SHOWN_FAULTS, MissingThroughputError
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.measurement import Entry
 from gavel_py.throughput_profiles.missing import Catalogue, Subject, counted, may_use
 

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.io import reading
-from gavel_py.problem.array_checks import labels_of
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.array_validation import labels_of
+from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import builtin, formats
 from gavel_py.throughput_profiles.gathering import gather, gather_memory, gather_pairs, gather_spread, memory_of, speed_of
 from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix

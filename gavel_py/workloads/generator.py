@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import sequence_of
 from gavel_py.io.records import gang_size
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.arrivals import arrivals
 from gavel_py.workloads.durations import PUBLISHED_DURATIONS, Empirical, LogUniform

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.workloads.report import Skipped, TraceReport
 from gavel_py.workloads.submission import Submission
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.jobs import RECORDED, Job
+from gavel_py.problem.job import RECORDED, Job
 
 __all__ = ["RECORDED_FIELDS", "Status", "Submission"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.problem_arrays import plain_size
+from gavel_py.problem.fields import plain_size
 from gavel_py.workloads.load import Period, load_over_time
 from gavel_py.workloads.trace import Trace
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import overload
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.jobs import JobSet
+from gavel_py.problem.job import JobSet
 from gavel_py.workloads import cutting
 from gavel_py.workloads.report import TraceReport
 from gavel_py.workloads.submission import Submission

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.problem.jobs import RECORDED, Job
+from gavel_py.problem.job import RECORDED, Job
 from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 

@@ -14,7 +14,7 @@ from gavel_py.optimization.solver import LinearSolver
 from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
 from gavel_py.problem.cluster import Cluster, Node
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling import RoundDemand, choose_jobs
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.ledger import DeliveryLedger

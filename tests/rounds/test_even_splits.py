@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
 from gavel_py.problem.cluster import Node
-from gavel_py.problem.even_splits import even_nodes
-from gavel_py.problem.jobs import Locality
+from gavel_py.problem.eligibility import even_nodes
+from gavel_py.problem.job import Locality
 from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement.layout import Gpu
 from gavel_py.scheduling.placement.needs import Needs

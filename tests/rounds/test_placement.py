@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py.problem.cluster import Cluster, Node
-from gavel_py.problem.jobs import Locality
+from gavel_py.problem.job import Locality
 from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement.layout import Gpu
 from gavel_py.scheduling.placement.placement import largest_holes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster, Node
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.placement.placement import largest_holes

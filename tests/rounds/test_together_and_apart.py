@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py.problem.cluster import Cluster, Node
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling import Gang, Kind, RoundDemand, choose_jobs, place
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.placement.ground import Ground

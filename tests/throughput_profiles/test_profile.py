@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gavel_py.errors import InputError, MissingThroughputError, UnknownNameError
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import Entry, Measurement, ThroughputProfile
 
 

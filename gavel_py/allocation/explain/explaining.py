@@ -16,8 +16,8 @@ from gavel_py.allocation.explain.reasons import reasons_of
 from gavel_py.allocation.explain.records import Explanation
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.policies import Policy
+from gavel_py.problem.fields import plain_size
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.problem_arrays import plain_size
 
 __all__ = ["explain"]
 

@@ -12,8 +12,8 @@ from gavel_py.allocation.explain.places import closed_by
 from gavel_py.allocation.explain.reasons import is_certain
 from gavel_py.allocation.explain.records import OneMoreGpu
 from gavel_py.errors import GavelError
+from gavel_py.problem.fields import plain_size
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.problem_arrays import plain_size
 
 __all__ = ["one_more_of_each"]
 

@@ -13,9 +13,9 @@ from gavel_py.allocation.explain.net_gains import net_gains
 from gavel_py.allocation.explain.reasons import duals_of_job
 from gavel_py.allocation.explain.records import Partner, Together
 from gavel_py.optimization.pair_columns import PairColumns
-from gavel_py.problem.pair_speeds import PairSpeeds
+from gavel_py.problem.colocation_throughputs import PairSpeeds
+from gavel_py.problem.fields import plain_size
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.problem_arrays import plain_size
 
 __all__ = ["held_gpus", "partners_of", "together"]
 

@@ -16,7 +16,7 @@ from gavel_py.integrations.slurm.roles import CERTAIN_NODES, SEVERAL_PARTITIONS,
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.watching import Log, Watcher
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 
 __all__ = ["MORE", "Follower"]
 

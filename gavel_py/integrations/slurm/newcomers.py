@@ -16,8 +16,8 @@ from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.integrations.slurm.values import printable
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.even_splits import largest_even_gang
-from gavel_py.problem.jobs import Job, Locality
+from gavel_py.problem.eligibility import largest_even_gang
+from gavel_py.problem.job import Job, Locality
 from gavel_py.scheduling.placement.needs import NOTHING, Needs
 
 __all__ = ["Where", "asks_of", "job_for", "tracked_from"]

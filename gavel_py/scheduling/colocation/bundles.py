@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.gpu_memory import GpuMemory
+from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.scheduling.colocation.crews import Crew, Crews
 from gavel_py.scheduling.mechanism.demand import RoundDemand, rounded
 from gavel_py.scheduling.mechanism.scores import hysteresis_of

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.optimization.pairing import Pairs
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 
 __all__ = ["Companies", "CompanyKey", "companies_of"]
 

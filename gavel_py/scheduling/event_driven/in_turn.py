@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavel_py.policies import OrderedPolicy, Policy
-from gavel_py.problem.job_arrays import Profile
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.event_driven.gang_on_type import GangOnType
 from gavel_py.scheduling.event_driven.kept_gpus import KeptGpus

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.array_checks import returned_numbers
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.array_validation import returned_numbers
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.event_driven.traits import Traits
 from gavel_py.scheduling.job_book import JobBook
 

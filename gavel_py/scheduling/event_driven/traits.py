@@ -8,9 +8,8 @@ import numpy as np
 
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.job_arrays import Profile
-from gavel_py.problem.jobs import Job
-from gavel_py.problem.progress import with_steps
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.in_force import new_only
 from gavel_py.scheduling.job_rows import LIKE, JobRows
 from gavel_py.scheduling.node_states import NodeStates

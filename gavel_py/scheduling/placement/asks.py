@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.placement.layout import SCOPES, Layout
 from gavel_py.scheduling.placement.needs import NOTHING, Needs
 

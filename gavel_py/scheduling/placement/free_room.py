@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.even_splits import even_nodes
+from gavel_py.problem.eligibility import even_nodes
 from gavel_py.scheduling.placement.holes import ALL_NODES, Holes, mask_of
 from gavel_py.scheduling.placement.layout import ANYWHERE, NODE, RACK, TypeLayout
 from gavel_py.scheduling.placement.needs import NOTHING, Needs, room_for

@@ -7,7 +7,7 @@ from copy import copy
 from functools import cached_property
 
 from gavel_py.problem.cluster import Cluster, Node
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.placement.asks import Asks
 from gavel_py.scheduling.placement.layout import Layout
 from gavel_py.scheduling.placement.spans import Spans

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Node
-from gavel_py.problem.jobs import Locality
+from gavel_py.problem.job import Locality
 
 __all__ = ["ANYWHERE", "NODE", "RACK", "SCOPES", "Gpu", "Layout", "TypeLayout"]
 

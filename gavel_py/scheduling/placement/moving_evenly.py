@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavel_py.problem.even_splits import even_parts
+from gavel_py.problem.eligibility import even_parts
 from gavel_py.scheduling.placement.free_gpus import FreeGpus
 from gavel_py.scheduling.placement.moving import Held, movers_by_node
 from gavel_py.scheduling.placement.needs import Needs

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster, Node
-from gavel_py.problem.jobs import Locality
+from gavel_py.problem.job import Locality
 from gavel_py.scheduling.placement.crowd import Crowd
 from gavel_py.scheduling.placement.free_gpus import FreeGpus
 from gavel_py.scheduling.placement.kinds import Kind

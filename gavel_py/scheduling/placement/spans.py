@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.placement_speeds import fewest_nodes
+from gavel_py.problem.placement_throughputs import fewest_nodes
 from gavel_py.scheduling.assignment import Assignment
 
 __all__ = ["Spans"]

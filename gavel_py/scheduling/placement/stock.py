@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.even_splits import even_nodes
+from gavel_py.problem.eligibility import even_nodes
 from gavel_py.scheduling.placement.layout import ANYWHERE, NODE, RACK, Gpu, Layout
 from gavel_py.scheduling.placement.needs import NO_LOADS, NOTHING, Needs, room_for
 

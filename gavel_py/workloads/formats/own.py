@@ -11,7 +11,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
-from gavel_py.problem.jobs import RECORDED, Job, json_rows
+from gavel_py.problem.job import RECORDED, Job, json_rows
 from gavel_py.workloads.cells import amount, count
 from gavel_py.workloads.heads import Head
 from gavel_py.workloads.importer import Importer

@@ -11,15 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.gpu_memory import GpuMemory
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.eligibility import GpuMemory
+from gavel_py.problem.job import Job
 
 __all__ = ["PairSpeeds", "given_pairs", "pair_speeds"]
 
 Floats = NDArray[np.float64]
+
 Indices = NDArray[np.int64]
+
 Mask = NDArray[np.bool_]
+
 Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
+
 """From Q jobs of different kinds and K types to (Q, Q, K) steps/s of the first with the second, NaN where that was not measured."""
 
 ROUNDING = 1e-12

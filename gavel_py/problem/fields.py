@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+
 RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
 
 # Each (N,) array: its default, and the rule that its numbers obey.
@@ -39,7 +40,9 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
     "attained_gpu_seconds": (0, "at least 0"),
     "deadlines_seconds": (np.nan, "finite or NaN"),
 }
+
 JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
+
 """What is known of a job beside its throughputs and where it may run: one entry or row per job."""
 
 # Jobs may leave out how long they are; a caller of from_arrays who hands in NaN has made a mistake.

@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.jobs import Job
+from gavel_py.problem.job import Job
 
 __all__ = ["PlacementSpeeds", "fewest_nodes", "placement_speeds"]
 
 Floats = NDArray[np.float64]
+
 Mask = NDArray[np.bool_]
+
 Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
+
 """From jobs and accelerator types to (N, K) steps/s of spread gangs, NaN where they were not measured; None if nothing was."""
 
 

@@ -1,0 +1,283 @@
+"""Tenants: who the jobs belong to, and what share each is owed; they form a tree.
+
+Reading trees of tenants from YAML and JSON files, and from dictionaries of the same form (docs/file-formats.md).
+
+The tree of tenants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import core_schema
+
+from gavel_py.errors import Fault, InputError, nearest, together
+from gavel_py.io import reading
+from gavel_py.io.names import natural_key
+from gavel_py.io.records import Finite, Name, Record, check_records, repeated
+
+__all__ = ["Tenant", "TenantPolicy", "TenantTree", "mapped_tenants", "read_tenants", "tenants_of", "tree_faults"]
+
+Where = Callable[[tuple[str, ...]], str]
+
+TenantPolicy = Literal["fairness", "fifo"]
+
+
+def _above_zero(weight: float) -> float:
+    if weight == 0:
+        raise ValueError(
+            "must be greater than 0, found 0; to give a tenant nothing, leave each of its jobs out with a Forbid constraint"
+        )
+    if weight < 0:
+        raise ValueError(f"must be greater than 0, found {weight:g}")
+    return weight
+
+
+class Tenant(Record):
+    """A user, team or organisation: its share, and how those below it share that.
+
+    name: unique in the whole tree; weight: a tenant of weight 2 is owed twice as much as one of weight 1 beside it;
+    policy: "fairness" shares by weight among the jobs of the tenant, or the tenants below it, "fifo" gives all to the first;
+    parent: the tenant above it, None at the top.
+
+    >>> Tenant("vision", weight=2, parent="research").policy
+    'fairness'
+    """
+
+    label: ClassVar[str] = "tenant"
+    identifier: ClassVar[str] = "name"
+
+    name: Name
+    weight: Annotated[Finite, AfterValidator(_above_zero)] = 1.0
+    policy: TenantPolicy = "fairness"
+    parent: Name | None = None
+
+    def __init__(self, name: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if name is None else {"name": name}), **fields)
+
+
+def tree_faults(tenants: Sequence[tuple[str, str, str | None]]) -> list[Fault]:
+    """Return what keeps (where, name, parent) rows from being a tree: names that stand twice, unknown parents, circles."""
+    first = {name: (where, parent) for where, name, parent in reversed(tenants)}
+    parents = {name: first[name][1] for _, name, _ in tenants}
+    unknown = [
+        Fault(f"{where} (tenant {name!r})", "parent", f"there is no tenant {parent!r}{nearest(parent, parents)}")
+        for where, name, parent in tenants
+        if parent is not None and parent not in parents
+    ]
+    circles = [
+        Fault(f"{first[name][0]} (tenant {name!r})", "parent", f"goes round in a circle: {' -> '.join([name, *others, name])}")
+        for name, *others in _circles(parents)
+    ]
+    return [*repeated("tenant", "name", ((where, name) for where, name, _ in tenants)), *unknown, *circles]
+
+
+def _circles(parents: dict[str, str | None]) -> Iterable[list[str]]:
+    """Each circle of names once, from the first of its names on."""
+    seen: set[str] = set()
+    for start in parents:
+        way: dict[str, None] = {}
+        name: str | None = start
+        while name is not None and name not in seen and name not in way:
+            way[name] = None
+            name = parents.get(name)
+        if name in way:
+            names = list(way)
+            yield names[names.index(name) :]
+        seen.update(way)
+
+
+MOST_LEVELS = 100
+
+"""Tenants below tenants; deeper than that, a dictionary holds itself."""
+
+"""From the keys that lead to an entry to its place in the user's words."""
+
+
+def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:
+    """Return the tenants of a YAML or JSON file, and the policy among those at the top."""
+    read = reading.document(path)
+    return _document(read.line, read.value, lambda keys: read.where(*keys))
+
+
+def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy]:
+    """Return the tenants of a mapping, be it what a file of tenants says or the part of it from name to details.
+
+    It is a whole file's where it has the key `tenants` and no other key that could be a tenant beside it.
+    """
+    others = (details for key, details in given.items() if key != "tenants")
+    if "tenants" in given and not any(details is None or isinstance(details, Mapping) for details in others):
+        return _document(lambda *_: "tenants", given, ".".join)
+    return tenants_of(given), "fairness"
+
+
+def _document(place: Callable[..., str], document: Any, where: Where) -> tuple[list[Tenant], TenantPolicy]:
+    """The tenants and the policy of a document; place: of one of its keys, or of all of it; where: of a tenant."""
+    entries = document.get("tenants") if isinstance(document, Mapping) else None
+    with together() as attempt:
+        head = attempt(lambda: _head(place, document))
+        tenants = attempt(lambda: tenants_of(entries if isinstance(entries, Mapping) else {}, where))
+    return tenants, head.policy
+
+
+def _head(place: Callable[..., str], document: Any) -> _Document:
+    if not isinstance(document, Mapping):
+        raise InputError(Fault(place(), "", f"must be a mapping of field to value, found {document!r:.60}"))
+    try:
+        return _Document(**{str(key): value for key, value in document.items()})
+    except InputError as error:
+        raise InputError(*(replace(fault, where=f"{place(fault.field)} ({fault.where})") for fault in error.faults)) from None
+
+
+def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tenant]:
+    """Return the tenants of a mapping from name to details, where `tenants` among the details is such a mapping again.
+
+    Raises `InputError` with all that is wrong with the tenants and with the tree that they form.
+    """
+    found = [(where(keys), taken, details) for keys, taken, details in _entries(entries, {}, ("tenants",))]
+    rows = [(place, details | taken if isinstance(details, dict) else details) for place, taken, details in found]
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any([fault for entry in found for fault in _said_twice(*entry)]))
+        checked = attempt(lambda: check_records(_Entry, rows))
+        named = [(place, str(row["name"]).strip(), _name(row.get("parent"))) for place, row in rows if isinstance(row, dict)]
+        attempt(lambda: InputError.raise_any(tree_faults(named)))
+    return [Tenant(**entry.model_dump(exclude={"tenants"})) for entry in checked]
+
+
+def _entries(
+    entries: Mapping[Any, Any], above: dict[str, str], keys: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Any]]:
+    """Yield the keys that lead to each tenant, the fields that these tell, and its details; those above come first."""
+    for key, given in entries.items():
+        details = {} if given is None else dict(given) if isinstance(given, Mapping) else given
+        yield (*keys, str(key)), {"name": key, **above}, details
+        below = details.get("tenants") if isinstance(details, dict) else None
+        if isinstance(below, Mapping):
+            if len(keys) > 2 * MOST_LEVELS:
+                raise InputError(Fault(f"tenant {key!r}", "tenants", f"stands more than {MOST_LEVELS} levels below the top"))
+            yield from _entries(below, {"parent": str(key).strip()}, (*keys, str(key), "tenants"))
+
+
+def _said_twice(place: str, taken: dict[str, Any], details: Any) -> list[Fault]:
+    text = "is told by where it stands; leave it out"
+    return [Fault(f"{place} (tenant {taken['name']!r})", f, text) for f in taken if isinstance(details, dict) and f in details]
+
+
+def _name(value: object) -> str | None:
+    return None if value is None else str(value).strip()
+
+
+def _is_mapping(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a mapping from name to details, found {value!r:.60}")
+    return value
+
+
+Entries = Annotated[Any, BeforeValidator(_is_mapping)]
+
+
+class _Entry(Tenant):
+    """A tenant of a file, with those below it."""
+
+    tenants: Entries | None = None
+
+
+class _Document(Record):
+    """A file of tenants."""
+
+    label: ClassVar[str] = "tenant tree"
+
+    tenants: Entries
+    policy: TenantPolicy = "fairness"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class TenantTree:
+    """Tenants below tenants; `policy` is how those without a parent share.
+
+    Jobs belong to tenants that have no others below them. A tree without tenants stands for one of all names found among the
+    jobs, with weight 1 each. Raises `InputError` for names that stand twice, unknown parents, circles and an unknown policy.
+
+    >>> TenantTree.from_dict({"research": {"weight": 2, "tenants": {"vision": {}, "language": {}}}, "product": {"policy": "fifo"}})
+    TenantTree(4 tenants in 2 levels)
+    """
+
+    tenants: tuple[Tenant, ...]
+    policy: TenantPolicy
+
+    def __init__(self, tenants: Iterable[Tenant] = (), policy: TenantPolicy = "fairness") -> None:
+        given = tuple(tenants)
+        strange = [Fault("tenant tree", "", f"must hold Tenant objects, found {t!r}") for t in given if not isinstance(t, Tenant)]
+        InputError.raise_any(strange[:1])
+        faults = tree_faults([(f"entry {i}", tenant.name, tenant.parent) for i, tenant in enumerate(given, 1)])
+        if policy not in get_args(TenantPolicy):
+            faults.append(Fault("tenant tree", "policy", f"must be 'fairness' or 'fifo', found {policy!r}"))
+        InputError.raise_any(faults)
+        # The order of tenants says nothing, so trees that differ in it are equal.
+        object.__setattr__(self, "tenants", tuple(sorted(given, key=lambda tenant: natural_key(tenant.name))))
+        object.__setattr__(self, "policy", policy)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a tree from YAML or JSON, told apart by the file's suffix."""
+        return cls(*read_tenants(path))
+
+    @classmethod
+    def from_dict(cls, tenants: Mapping[str, Any], policy: TenantPolicy = "fairness") -> Self:
+        """Build a tree from a mapping of name to details: weight, policy, parent, and `tenants`, again such a mapping."""
+        return cls(tenants_of(tenants), policy)
+
+    @classmethod
+    def of(cls, source: TenantTree | Mapping[Any, Any] | Iterable[Tenant] | str | Path | None) -> TenantTree:
+        """Return the tree that is meant: itself, a file's, a mapping's, one of these tenants, or one without any.
+
+        A mapping goes from name to details (`from_dict`), or says what a file would: the same under `tenants`, and a `policy`.
+        """
+        if isinstance(source, TenantTree):
+            return source
+        if isinstance(source, str | Path):
+            return cls.from_file(source)
+        if isinstance(source, Mapping):
+            return cls(*mapped_tenants(source))
+        if source is not None and not isinstance(source, Iterable):
+            text = (
+                f"must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants, found {source!r}"
+            )
+            raise InputError(Fault("tenant tree", "", text))
+        return cls(source or ())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tenants as `from_dict` takes them, each below its parent, without what is default."""
+        details = {t.name: t.model_dump(exclude={"name", "parent"}, exclude_defaults=True) for t in self.tenants}
+        for tenant in self.tenants:
+            if tenant.parent is not None:
+                details[tenant.parent].setdefault("tenants", {})[tenant.name] = details[tenant.name]
+        return {tenant.name: details[tenant.name] for tenant in self.tenants if tenant.parent is None}
+
+    @cached_property
+    def parents(self) -> frozenset[str]:
+        """The names of tenants that have others below them, and so no jobs of their own."""
+        return frozenset(tenant.parent for tenant in self.tenants if tenant.parent is not None)
+
+    @property
+    def orders_jobs(self) -> bool:
+        """Whether some tenant serves its jobs in order of arrival, so that no two of them are equal."""
+        return any(tenant.policy == "fifo" and tenant.name not in self.parents for tenant in self.tenants)
+
+    def __repr__(self) -> str:
+        above = {tenant.name: tenant.parent for tenant in self.tenants}
+        level, names = 0, set(above)
+        while names:
+            level, names = level + 1, {parent for name in names if (parent := above[name]) is not None}
+        first = f", {self.policy} at the top" if self.policy != "fairness" else ""
+        return f"TenantTree({len(self.tenants)} tenants in {level} levels{first})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        """As an option of a policy it is taken as it is."""
+        return core_schema.is_instance_schema(cls)
