@@ -45,10 +45,10 @@ if TYPE_CHECKING:
         slurm_plugin,
         slurm_run,
     )
+    from gavel_py.optimization.certificates import Proof
+    from gavel_py.optimization.colocation import Pairs
     from gavel_py.optimization.job_classes import JobClasses
-    from gavel_py.optimization.pairing import Pairs
     from gavel_py.optimization.program import Program
-    from gavel_py.optimization.proof import Proof
     from gavel_py.policies import (
         AllocationStatus,
         DemandPolicy,
@@ -167,10 +167,10 @@ _HOMES = {
         "slurm_plugin",
         "slurm_run",
     ),
+    "optimization.certificates": ("Proof",),
+    "optimization.colocation": ("Pairs",),
     "optimization.job_classes": ("JobClasses",),
-    "optimization.pairing": ("Pairs",),
     "optimization.program": ("Program",),
-    "optimization.proof": ("Proof",),
     "policies": (
         "AllocationStatus",
         "DemandPolicy",

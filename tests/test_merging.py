@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.merging import merged
+from gavel_py.optimization.job_classes import merged
 
 POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_time_fairness"]
 

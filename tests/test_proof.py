@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization import chambers, factor_program, solver
-from gavel_py.optimization.pairing import Pairs
-from gavel_py.optimization.proof import CheapestMix, StageProof
+from gavel_py.optimization import chambers
+from gavel_py.optimization import highs as solver
+from gavel_py.optimization import level_search as factor_program
+from gavel_py.optimization.certificates import CheapestMix, StageProof
+from gavel_py.optimization.colocation import Pairs
 from tests.instances import TIGHT, crowds
 
 

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
+from gavel_py.optimization.certificates import Certificate, Stages, gap
 from gavel_py.optimization.free_times import FreeTimes, Kinds, fairest_times
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.proof import Certificate, Stages, gap
-from gavel_py.optimization.rules import Row, entries_of
+from gavel_py.optimization.linear_rows import Row, entries_of
 from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.optimization.type_shares import even_shares
 from gavel_py.policies import Decision, Policy

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.figures import check_same, figures_of
 from gavel_py.errors import InputError, ProofError
-from gavel_py.optimization.pair_columns import PairColumns
-from gavel_py.optimization.pairing import Pairs
-from gavel_py.optimization.proof import Evidence, Proof, StageProof
-from gavel_py.optimization.times import ClassTimes, JobTimes
-from gavel_py.optimization.two_kinds import TwoKinds
+from gavel_py.optimization.certificates import Evidence, Proof, StageProof
+from gavel_py.optimization.colocation import PairColumns, Pairs
+from gavel_py.optimization.columns import TwoKinds
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import ConstraintOutcome, outcomes_of
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import ProofError
-from gavel_py.optimization.pair_columns import PairColumns
-from gavel_py.optimization.times import ClassTimes, JobTimes
-from gavel_py.optimization.two_kinds import TwoKinds, spread_part
+from gavel_py.optimization.colocation import PairColumns
+from gavel_py.optimization.columns import TwoKinds, spread_part
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Figures", "check_same", "figures_of"]

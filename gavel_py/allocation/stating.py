@@ -9,13 +9,12 @@ import numpy as np
 
 from gavel_py.allocation.allocation import Allocation, Route
 from gavel_py.allocation.figures import figures_of
-from gavel_py.optimization.limit_prices import limit_prices
-from gavel_py.optimization.pair_columns import PairColumns
-from gavel_py.optimization.pairing import Pairs, deal
-from gavel_py.optimization.proof import Evidence, Proof
-from gavel_py.optimization.rules import Rules
-from gavel_py.optimization.times import ClassTimes, JobTimes
-from gavel_py.optimization.two_kinds import TwoKinds
+from gavel_py.optimization.certificates import Evidence, Proof
+from gavel_py.optimization.colocation import PairColumns, Pairs, deal
+from gavel_py.optimization.columns import TwoKinds
+from gavel_py.optimization.linear_rows import Rules
+from gavel_py.optimization.shadow_prices import limit_prices
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import outcomes_of

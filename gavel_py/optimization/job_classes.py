@@ -1,4 +1,7 @@
-"""Classes of equal jobs: what a policy sees of a problem, one row for all jobs that it cannot tell apart."""
+"""Classes of equal jobs: what a policy sees of a problem, one row for all jobs that it cannot tell apart.
+
+Merging jobs whose throughputs differ by little, such as by the noise of their measurement.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.optimization.rules import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
+from gavel_py.optimization.linear_rows import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
 from gavel_py.problem.fields import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
@@ -20,12 +23,14 @@ from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-__all__ = ["JobClasses", "classes_of", "separate_jobs"]
+__all__ = ["JobClasses", "classes_of", "merged", "separate_jobs"]
 
 Floats = NDArray[np.float64]
+
 Indices = NDArray[np.int64]
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
+
 """Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
 
 
@@ -403,3 +408,21 @@ def _columns(
         text = f"is unknown, and {reader} needs it"
         InputError.raise_any([Fault(f"job {problem.job_ids[i]!r}", name, text) for i in unknown])
     return [part(values)]
+
+
+def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:
+    """Return the problem with nearly equal rows of throughputs made equal.
+
+    The throughputs on each type are cut into intervals whose ends differ by the factor 1 + tolerance. Jobs whose rows fall into the
+    same intervals get the middle between the least and the largest of their throughputs on each type, so that none changes by
+    more than tolerance/2 of itself.
+    """
+    table = problem.throughputs
+    steps = np.floor(np.log(np.where(table > 0, table, 1.0)) / np.log1p(tolerance)).astype(np.int64)
+    columns = [np.where(table[:, j] > 0, steps[:, j], np.iinfo(np.int64).min // 2) for j in range(table.shape[1])]
+    alike = number_equal([column.astype(float) for column in columns], problem.num_jobs)
+    order = np.argsort(alike.index, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(alike.counts)[:-1]])
+    by_row = table[order]
+    middle = (np.minimum.reduceat(by_row, starts) + np.maximum.reduceat(by_row, starts)) / 2
+    return replace(problem, throughputs=middle[alike.index], type_index=alike.index)

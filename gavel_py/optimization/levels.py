@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.certificates import CheapestMix, Prices
 from gavel_py.optimization.chambers import Chambers
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.proof import CheapestMix, Prices
 from gavel_py.problem.array_validation import returned_numbers
 
 __all__ = ["PLATEAU", "Demand", "LevelCertificate", "Levels", "digit"]

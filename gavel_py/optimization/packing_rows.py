@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.linear_rows import Load
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
 from gavel_py.optimization.packings import MOST_STATES, Kind, Place, Seeker, configurations, fractions_on_one, patterns_at_once
-from gavel_py.optimization.rules import Load
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.problem import AllocationProblem
 

@@ -1,4 +1,7 @@
-"""The cvxpy program of an allocation: variables, throughput expressions, valid-allocation constraints."""
+"""What an objective loses by rules that may be broken at a price.
+
+The cvxpy program of an allocation: variables, throughput expressions, valid-allocation constraints.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,43 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.io.locking import Lock
-from gavel_py.optimization.allocation_program import AllocationProgram
-from gavel_py.optimization.bases import Slices, Solution
+from gavel_py.optimization.certificates import priced_bound
+from gavel_py.optimization.highs import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.penalties import penalty_of
-from gavel_py.optimization.program_matrices import CAPACITY, LIMITS, PARTS, TIME
-from gavel_py.optimization.proof import priced_bound
-from gavel_py.optimization.solver import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
+from gavel_py.optimization.linear_rows import scale_of
+from gavel_py.optimization.lp_problem import Slices, Solution
+from gavel_py.optimization.matrices import CAPACITY, LIMITS, PARTS, TIME, AllocationProgram, ProgramMatrices
 
-__all__ = ["Program", "check_objective"]
+__all__ = ["Program", "check_objective", "penalty_of"]
 
 Floats = NDArray[np.float64]
 
+
+def penalty_of(jobs: JobClasses, matrices: ProgramMatrices, parts: cp.Variable, throughput: cp.Expression) -> cp.Expression:
+    """Return a convex number; parts: (P,) the variables; throughput: (G,) Σ_j T_gj x_gj of them."""
+    rules = jobs.rules
+    losses: list[cp.Expression] = [cp.Constant(0.0)]
+    for row in rules.soft_rows:
+        costs = row.costs(jobs.rows, jobs.num_gpus)
+        used = matrices.of_limits(sp.csr_array(costs.reshape(1, -1) / scale_of(row.most, costs))) @ parts
+        losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale_of(row.most, costs))[0])
+    for floor in rules.soft_floors:
+        penalty, least = floor.penalty or 0.0, floor.throughputs[jobs.rows]
+        some = np.flatnonzero((least > 0) & np.isfinite(least))
+        if len(some):
+            short = cp.pos(1 - cp.multiply(1 / least[some], throughput[some]))
+            losses.append(penalty * (jobs.counts[some].astype(float) @ short))
+        losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # missed whatever the jobs get
+    if rules.switch_cost:
+        gpus = (jobs.counts * jobs.num_gpus)[matrices.rows]
+        before = jobs.before[matrices.rows, matrices.columns]
+        moved = cp.abs(cp.multiply(matrices.sizes, parts) - before)
+        losses.append(rules.switch_cost * (gpus @ moved))
+    return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
+
+
 ROUNDING = 1e-9
+
 NOISE = 1e-12
 
 

@@ -14,14 +14,14 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.free_times import FreeTimes
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.rules import Gains, Rules
+from gavel_py.optimization.linear_rows import Gains, Rules
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
 
 if TYPE_CHECKING:
+    from gavel_py.optimization.certificates import Certificate, Prices
+    from gavel_py.optimization.highs import LinearSolver
     from gavel_py.optimization.levels import Levels
-    from gavel_py.optimization.proof import Certificate, Prices
-    from gavel_py.optimization.solver import LinearSolver
 
 __all__ = ["DemandPolicy"]
 
@@ -73,8 +73,8 @@ class DemandPolicy(Policy):
 
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         """Weigh the level against what it costs to break rules; there is no efficiency stage then."""
-        from gavel_py.optimization.charged_level import find_charged_level
         from gavel_py.optimization.levels import Levels
+        from gavel_py.optimization.soft_levels import find_charged_level
 
         if not self.needs_are_convex:
             text = (
@@ -88,7 +88,7 @@ class DemandPolicy(Policy):
     def _check_served(self, jobs: JobClasses, fractions: Floats) -> None:
         """Raise `InputError` where rules leave a job nothing at which it ever ends; for the largest level, that is a level of 0."""
         if self.direction == "min" and jobs.rules.can_conflict:
-            from gavel_py.optimization.starvation import check_everybody_served
+            from gavel_py.optimization.infeasibility import check_everybody_served
 
             check_everybody_served(jobs, fractions, self.name)
 
@@ -119,8 +119,8 @@ class DemandPolicy(Policy):
         levels = Levels(self, jobs)
         if not jobs.rules.has_penalties:
             return best_level_of(levels, candidates, prices)
-        from gavel_py.optimization.charged_level import PricedChargedLevel
         from gavel_py.optimization.program import Program
+        from gavel_py.optimization.soft_levels import PricedChargedLevel
 
         program = Program(jobs)
         return _best(levels, candidates, [PricedChargedLevel(levels, program, p) for p in (*prices, levels.equal_prices())])

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.certificates import Prices, Stage, Stages
 from gavel_py.optimization.free_times import FreeTimes
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.proof import Prices, Stage, Stages
-from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.linear_rows import Rules
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.policies.demand import best_level_of, kept_levels, proportional_guess
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.filling import Shares
-    from gavel_py.optimization.solver import LinearSolver
+    from gavel_py.optimization.highs import LinearSolver
+    from gavel_py.optimization.progressive_filling import Shares
 
 __all__ = ["FillingPolicy"]
 
@@ -53,7 +53,7 @@ class FillingPolicy(Policy):
         """Return who rises how fast, in service s_i · v_i."""
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.filling import fill
+        from gavel_py.optimization.progressive_filling import fill
 
         if jobs.rules.has_penalties:
             text = "takes one level after the other, and cannot weigh them against soft constraints and the cost of change"
@@ -73,12 +73,12 @@ class FillingPolicy(Policy):
         return FreeTimes(times, times, is_certain=not jobs.rules)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        from gavel_py.optimization.filling import first_stop_of
+        from gavel_py.optimization.progressive_filling import first_stop_of
 
         return proportional_guess(first_stop_of(jobs, self.shares(jobs), self.name))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.filling import first_stop_of
+        from gavel_py.optimization.progressive_filling import first_stop_of
 
         return best_level_of(first_stop_of(jobs, self.shares(jobs), self.name), candidates, prices)
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.cuts import node_rows
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.node_rows import node_rows
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.solver import LinearSolver
+    from gavel_py.optimization.highs import LinearSolver
 
 __all__ = ["FormulaPolicy"]
 

@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.colocation import PairColumns, Pairs
+from gavel_py.optimization.cuts import node_rows
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
-from gavel_py.optimization.node_rows import node_rows
-from gavel_py.optimization.pair_columns import PairColumns
-from gavel_py.optimization.pairing import Pairs
 from gavel_py.policies.base import Decision
 from gavel_py.policies.formulas import FormulaPolicy
 from gavel_py.problem.colocation_throughputs import PairSpeeds

@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
+from gavel_py.optimization.certificates import Certificate, Prices, within_capacity
 from gavel_py.optimization.free_times import FreeTimes
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.proof import Certificate, Prices, within_capacity
-from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.linear_rows import Rules
 from gavel_py.policies.base import Decision, Policy
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
+    from gavel_py.optimization.highs import LinearSolver
     from gavel_py.optimization.program import Program
-    from gavel_py.optimization.solver import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["SumPolicy", "WeightedSum"]
@@ -95,7 +95,7 @@ class SumPolicy(Policy):
         if objective.is_pwl():
             fractions = within_capacity(program.jobs, program.maximize(objective, solver))
             return fractions, SumCertificate(program, objective, self.sign), None
-        from gavel_py.optimization.conic import ALGORITHM, maximize_concave
+        from gavel_py.optimization.concave import ALGORITHM, maximize_concave
 
         return *maximize_concave(program, objective, solver, self.sign), ALGORITHM
 
@@ -222,8 +222,8 @@ class SumPolicy(Policy):
         return _by_gain(jobs, program.linear_parts(objective)[1])
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        from gavel_py.optimization.concave import best_priced
         from gavel_py.optimization.program import Program, check_objective
-        from gavel_py.optimization.tangents import best_priced
 
         program = Program(jobs)
         objective = check_objective(self.objective(program), self.direction)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.pairing import Pairs
+from gavel_py.optimization.colocation import Pairs
 
 __all__ = ["Carried"]
 

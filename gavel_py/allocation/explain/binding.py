@@ -12,8 +12,8 @@ from gavel_py.allocation.explain.duals import JUST, Duals
 from gavel_py.allocation.explain.own_time import could_use, is_all, time_binding
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.explain.types import Types
-from gavel_py.optimization.limit_prices import limit_prices
-from gavel_py.optimization.proof import Evidence
+from gavel_py.optimization.certificates import Evidence
+from gavel_py.optimization.shadow_prices import limit_prices
 
 __all__ = ["bindings_of", "scarce_limits", "scarce_types"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.certificates import Certificate, Prices, Stages
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.proof import Certificate, Prices, Stages
 from gavel_py.policies.nash_welfare import BeforeDiscount
 
 __all__ = ["SMALL", "Duals", "duals_of"]

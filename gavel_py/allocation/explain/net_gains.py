@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.explain.duals import Duals
-from gavel_py.optimization.charged_level import ChargedCertificate
+from gavel_py.optimization.certificates import CheapestMix
+from gavel_py.optimization.concave import ConcaveCertificate
 from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.limit_prices import level_per_part
-from gavel_py.optimization.proof import CheapestMix
-from gavel_py.optimization.tangents import ConcaveCertificate
+from gavel_py.optimization.shadow_prices import level_per_part
+from gavel_py.optimization.soft_levels import ChargedCertificate
 from gavel_py.policies.sums import SumCertificate
 
 __all__ = ["net_gains"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gavel_py.allocation.explain.own_time import could_use, is_all, time_binding
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
-from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.linear_rows import Rules
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.problem import AllocationProblem
 

@@ -12,7 +12,7 @@ from gavel_py.allocation.allocation import Allocation
 from gavel_py.allocation.explain.net_gains import net_gains
 from gavel_py.allocation.explain.reasons import duals_of_job
 from gavel_py.allocation.explain.records import Partner, Together
-from gavel_py.optimization.pair_columns import PairColumns
+from gavel_py.optimization.colocation import PairColumns
 from gavel_py.problem.colocation_throughputs import PairSpeeds
 from gavel_py.problem.fields import plain_size
 from gavel_py.problem.problem import AllocationProblem

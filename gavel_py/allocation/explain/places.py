@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.explain.own_time import could_use
 from gavel_py.allocation.explain.records import Binding
-from gavel_py.optimization.proof import Evidence
+from gavel_py.optimization.certificates import Evidence
 
 __all__ = ["closed_by", "place_bindings"]
 

@@ -15,8 +15,8 @@ from gavel_py.allocation.explain.order import turn_bindings, turn_of
 from gavel_py.allocation.explain.places import place_bindings
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.explain.types import Types, types_of
-from gavel_py.optimization.proof import Certificate, Evidence
-from gavel_py.optimization.rules import Row
+from gavel_py.optimization.certificates import Certificate, Evidence
+from gavel_py.optimization.linear_rows import Row
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.problem import AllocationProblem
 

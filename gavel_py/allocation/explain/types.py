@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.pair_rows import Balance, Company
-from gavel_py.optimization.proof import Evidence, Prices
+from gavel_py.optimization.certificates import Evidence, Prices
+from gavel_py.optimization.colocation import Balance, Company
 
 __all__ = ["Types", "types_of"]
 

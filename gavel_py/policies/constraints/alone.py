@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError
-from gavel_py.optimization.rules import Rules
+from gavel_py.optimization.linear_rows import Rules
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["check_alone"]

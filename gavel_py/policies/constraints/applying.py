@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.rules import NO_RULES, Asked, Rules, floors_of
+from gavel_py.optimization.linear_rows import NO_RULES, Asked, Rules, floors_of
 from gavel_py.policies.constraints.alone import check_alone
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import SwitchCost

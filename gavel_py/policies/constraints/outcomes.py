@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.rules import Asked, Limit, Need, Rules, shortfalls
-from gavel_py.optimization.times import ClassTimes, JobTimes
+from gavel_py.optimization.linear_rows import Asked, Limit, Need, Rules, shortfalls
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 
 __all__ = ["ConstraintOutcome", "outcomes_of"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.pairing import Pairs
+from gavel_py.optimization.colocation import Pairs
 from gavel_py.problem.job import Job
 
 __all__ = ["Companies", "CompanyKey", "companies_of"]

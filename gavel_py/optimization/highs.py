@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
-from gavel_py.optimization.bases import KeptBasis, LinearProgram, Solution
+from gavel_py.optimization.lp_problem import KeptBasis, LinearProgram, Solution
 from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = ["Algorithm", "ConicProgram", "LinearSolver", "compiled", "solved_once
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+
 Keys = NDArray[np.uint64]
 
 # HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`program`), and the cost vector is
@@ -57,26 +58,32 @@ ALGORITHMS: dict[Algorithm, dict[str, object]] = {
     Algorithm.SIMPLEX: {"solver": "simplex"},
     Algorithm.INTERIOR_POINT: {"solver": "ipm", "run_crossover": "on"},
 }
+
 RETRIES = (None, "off", "on")
+
 """How a program is tried until there is an optimum: as it is, from scratch, from scratch with presolve.
 
 Very thin feasible sets, such as next to a job that needs all of its time, may look empty from an old basis.
 """
 
 FEW_ROWS = 2_000
+
 """Programs of this size are done in milliseconds, in which a thread to watch for Ctrl-C would cost more than it is worth."""
 
 LOGGED = "%d rows, %d columns, %d non-zeros: %s, %s after %d iterations, %.3f s"
 
 MANY_ROWS = 20_000
+
 """Programs of this size are solved by interior point and crossover where the simplex method would start from a corner that is not
 dual feasible: its first iterations then take most of the time, and can not be stopped."""
 
 COMPILE_SECONDS, CONES_SECONDS = 3e-6, 1e-5
+
 """About how long cvxpy takes per variable to compile a linear program, and a conic one with what Clarabel prepares. Neither can be
 stopped, so with a time limit they only start if there is as much time left."""
 
 DUAL, PRIMAL = 1, 4
+
 """HiGHS's simplex strategies: dual where limits have changed since the last basis, primal where costs have."""
 
 

@@ -30,13 +30,15 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
+Indices = NDArray[np.int64]
+
+Mask = NDArray[np.bool_]
 
 ROUNDING = 1e-9
 
 LEAST_PART = 1e-9
+
 """Of a job's time: less is next to nothing, and coefficients of a row that asks for it would be huge."""
 
 

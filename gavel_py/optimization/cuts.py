@@ -9,6 +9,10 @@ gangs, whatever is where. Such functions are
 
 and what they make of each other (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds with the parts of the GPU's
 memory that jobs take in place of their fractions.
+
+The rows that an answer breaks, of those that are added only where they bind.
+
+CPUs and host memory as rows of the program: jobs that need many of them per GPU leave GPUs without.
 """
 
 from __future__ import annotations
@@ -18,19 +22,26 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.colocation import PairColumns, lonely_rows
+from gavel_py.optimization.columns import TwoKinds, two_kinds
+from gavel_py.optimization.gang_cuts import gang_rows, kind_rows
+from gavel_py.optimization.linear_rows import Load, Row, Rules
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH
-from gavel_py.optimization.rules import Load
+from gavel_py.optimization.packing_rows import packing_rows
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["fraction_rows"]
+__all__ = ["fraction_rows", "missing_rows", "node_rows"]
 
 Floats = NDArray[np.float64]
 
 MOST_PARTS = 20
+
 """The largest k. What jobs of a twentieth lose by rounding is at most as much again."""
 
 MEMORY_PARTS = 64
+
 """Into which the memory of a GPU is divided: what jobs take of it may have any value, and there is a function for many of them."""
 
 ROUNDING = 1e-9
@@ -113,3 +124,61 @@ def _part(sizes: Floats, k: int) -> Floats:
     multiples = (k + 1) * sizes
     whole = np.abs(multiples - np.round(multiples)) < ROUNDING
     return np.where(whole, sizes, np.floor(multiples) / k)
+
+
+def missing_rows(
+    problem: AllocationProblem, rules: Rules, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None
+) -> tuple[list[Row], TwoKinds | PairColumns | None]:
+    """Return rows that the time of jobs breaks, none if it breaks none, and the columns that these rows are about.
+
+    columns: those that the times are in. Where nobody shares GPUs, types get a second column (`TwoKinds`) once the faster
+    placement of gangs is promised more than nodes have room for.
+    """
+    if isinstance(columns, PairColumns):
+        assert isinstance(times, ClassTimes)  # noqa: S101
+        return _rows_of_pairs(columns, times), columns
+    fractions = times.fractions
+    of_type = columns.columns_of if columns else {}
+    rows: list[Row] = [*_rows_of_types(problem, fractions, of_type)]
+    if rows:
+        return rows, columns
+    rows = [*kind_rows(problem, fractions, columns.second if columns else {})]
+    if rows and columns is None:
+        columns = two_kinds(problem, rules)
+        rows = [*kind_rows(columns.problem, columns.unfolded(fractions), columns.second)]
+    return rows, columns
+
+
+def _rows_of_pairs(columns: PairColumns, times: ClassTimes) -> list[Row]:
+    """Rows about partners of jobs of their own kind, and, if none is missing, about what whole gangs and fractions can use."""
+    lonely = lonely_rows(columns, times)
+    if lonely or columns.base.hosts is None:
+        return lonely
+    parts = times.jobs.spread(columns.folded(times.fractions * columns.parts))
+    return [columns.over_all(row) for row in _rows_of_types(columns.base, parts)]
+
+
+def _rows_of_types(
+    problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
+) -> list[Load]:
+    """Rows about what whole gangs and fractions can use of types."""
+    asked = problem, fractions, columns
+    return [*gang_rows(*asked), *fraction_rows(*asked), *packing_rows(*asked)]
+
+
+def node_rows(problem: AllocationProblem) -> list[Load]:
+    """Return Σ_i s_i·cpus_per_gpu_i·X_ij <= CPUs of type j, and the same for memory, where jobs could need more than there is.
+
+    None for a problem that was not built from a cluster. That each gang finds all it needs on its nodes is for placement to see to.
+    """
+    hosts = problem.hosts
+    if hosts is None:
+        return []
+    rows = []
+    for name, per_gpu, most in (("CPUs", hosts.cpus_per_gpu, hosts.cpus), ("memory", hosts.memory_gb_per_gpu, hosts.memory_gb)):
+        for j in np.flatnonzero(np.isfinite(most)).tolist():
+            needs = np.where(problem.runnable[:, j], per_gpu, 0.0)
+            if needs.max(initial=0.0) * problem.capacities[j] > most[j]:
+                text = f"the {name} of the nodes with {problem.accelerator_types[j]}"
+                rows.append(Load(text, {j: needs * problem.num_gpus}, len(most), float(most[j])))
+    return rows

@@ -1,4 +1,7 @@
-"""Can all rules hold together? If not: a smallest set of them that cannot."""
+"""Can all rules hold together? If not: a smallest set of them that cannot.
+
+Is there a job to which rules leave nothing, where a policy must give everybody something?
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import ConflictError
-from gavel_py.optimization.allocation_program import AllocationProgram
+from gavel_py.errors import ConflictError, Fault, InputError
 from gavel_py.optimization.chambers import Chambers
-from gavel_py.optimization.factor_program import FactorProgram
+from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.rules import Floor, Place, Rules
-from gavel_py.optimization.solver import LinearSolver
+from gavel_py.optimization.level_search import FactorProgram
+from gavel_py.optimization.linear_rows import Floor, Place, Rules
+from gavel_py.optimization.matrices import AllocationProgram
+from gavel_py.optimization.program import Program
 
-__all__ = ["check_rules"]
+__all__ = ["check_everybody_served", "check_rules"]
 
 Floats = NDArray[np.float64]
+
 Indices = NDArray[np.int64]
+
 Mask = NDArray[np.bool_]
+
 Item = TypeVar("Item")
 
 ROUNDING = 1e-9
@@ -171,3 +179,42 @@ def _banned(jobs: JobClasses, rules: Rules, bans: list[_Ban]) -> JobClasses:
 
 def _others(count: int) -> str:
     return f" (and {count - 1} like it)" if count > 1 else ""
+
+
+NOTHING = 1e-9
+
+"""A part of all GPUs that is as good as none: rules are kept with about this tolerance."""
+
+MOST_NAMED = 5
+
+
+def check_everybody_served(jobs: JobClasses, fractions: Floats, asker: str) -> None:
+    """Raise `InputError` naming jobs, of those with next to no time in (G, K) fractions, to which the rules leave none at all.
+
+    asker: the policy, at whose best level everybody has what it needs; without any time there is no such level.
+    """
+    gpus = jobs.counts * jobs.num_gpus / jobs.capacities.sum()
+    suspects = np.flatnonzero(gpus * fractions.sum(axis=1) <= NOTHING)
+    suspects = suspects[np.argsort(jobs.rows[suspects])]
+    faults: list[Fault] = []
+    for g in suspects.tolist():
+        most, rules = _most_time(jobs, g)
+        if gpus[g] * most <= NOTHING:
+            because = f" beside {' and '.join(rules)}" if rules else ""
+            text = (
+                f"is left no time{because}, and {asker} needs some for every job: ask for less, make it soft, or leave the job out"
+            )
+            faults.append(Fault(f"job {jobs.example(g)!r}", "", text))
+        if len(faults) == MOST_NAMED:
+            break
+    InputError.raise_any(faults)
+
+
+def _most_time(jobs: JobClasses, g: int) -> tuple[float, list[str]]:
+    """The most time that jobs of one class can have, and the names of the limits that keep it from being more."""
+    program = Program(jobs)
+    program.compile(cp.Maximize(program.time[g]), program.rules)
+    solution = program.solve(LinearSolver(), "time")
+    duals = program.limit_duals(solution)
+    names = [row.name for row, dual in zip(jobs.rules.hard_rows, duals, strict=True) if dual > NOTHING]
+    return float(program.fractions_of(solution)[g].sum()), names

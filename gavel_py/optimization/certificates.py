@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
+from gavel_py.optimization.colocation import PairColumns
+from gavel_py.optimization.columns import TwoKinds
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.pair_columns import PairColumns
-from gavel_py.optimization.rules import NO_RULES, Rules
-from gavel_py.optimization.times import ClassTimes, JobTimes
-from gavel_py.optimization.two_kinds import TwoKinds
+from gavel_py.optimization.linear_rows import NO_RULES, Rules
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 GAP_TOLERANCE = 1e-6
+
 VIOLATION_TOLERANCE = 1e-9
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
+from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.level_search import BestLevel, find_best_level
 from gavel_py.optimization.levels import Levels
-from gavel_py.optimization.solver import LinearSolver
 from gavel_py.optimization.time_limit import TimeLimitReached
 
 __all__ = ["Filled", "Rise", "Shares", "fill", "first_stop_of"]
@@ -20,6 +20,7 @@ __all__ = ["Filled", "Rise", "Shares", "fill", "first_stop_of"]
 Floats = NDArray[np.float64]
 
 STOPPED = 1e-9
+
 """A job that is short of where it stops by no more than this part is there."""
 
 

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.certificates import Certificate, Prices, Stages
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.proof import Certificate, Prices, Stages
-from gavel_py.optimization.rules import Rules, entries_of, scale_of
+from gavel_py.optimization.linear_rows import Rules, entries_of, scale_of
 
 __all__ = ["level_per_part", "limit_prices"]
 
 Floats = NDArray[np.float64]
 
 STEP = 1e-6
+
 """The part of all that there is by which there is more, to see what that is worth."""
 
 

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 __all__ = ["KeptBasis", "LinearProgram", "Slices", "Solution"]
 
 Floats = NDArray[np.float64]
+
 Keys = NDArray[np.uint64]
+
 Slices = Mapping[int | str, slice]
 
 INSIDE = 1e-7
+
 """A value farther than this from its bound is off it for sure."""
 
 

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.linear_rows import Load
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
-from gavel_py.optimization.rules import Load
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.placement_throughputs import PlacementSpeeds
 from gavel_py.problem.problem import AllocationProblem
@@ -29,17 +29,21 @@ from gavel_py.problem.problem import AllocationProblem
 __all__ = ["gang_rows", "kind_rows"]
 
 Floats = NDArray[np.float64]
+
 Indices = NDArray[np.int64]
+
 Mask = NDArray[np.bool_]
 
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
 SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
+
 """The localities that keep a gang together, the narrowest first."""
 
 MOST_PATTERNS = 1000
 
 SMALL = 16
+
 """A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
+from gavel_py.optimization.certificates import Prices, within_capacity
+from gavel_py.optimization.highs import COMPILE_SECONDS, LinearSolver
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import Levels
 from gavel_py.optimization.program import Program
-from gavel_py.optimization.proof import Prices, within_capacity
-from gavel_py.optimization.solver import COMPILE_SECONDS, LinearSolver
 from gavel_py.optimization.time_limit import TimeLimitReached
 
 __all__ = ["ChargedCertificate", "PricedChargedLevel", "find_charged_level"]
@@ -21,16 +21,21 @@ __all__ = ["ChargedCertificate", "PricedChargedLevel", "find_charged_level"]
 Floats = NDArray[np.float64]
 
 MOST_CUTS = 40
+
 CLOSE = 1e-9
+
 """The gap with which a level is taken, in parts of its size."""
 
 NEXT_TO_NOTHING = 1e-3
+
 """The part of what level and penalties may be, of which the accepted gap is what valid allocations may be off by (1e-9)."""
 
 LEAST_PART = 1e-7
+
 """A need below this part of a job's fastest throughput makes its row no larger than one of this part does."""
 
 STILL = 1e-12
+
 """A step that moves the level by no more than this part of its size moves nothing."""
 
 
