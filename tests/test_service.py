@@ -14,9 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.policies.segments import Segments
-from gavel_py.policies.tree import ServiceRise, ServiceTree
-from gavel_py.policies.virtual_time import Queues
+from gavel_py.policies.fair_queueing import Queues, Segments, ServiceRise, ServiceTree
 
 Floats = NDArray[np.float64]
 DIGITS = Fraction(1, 10**12)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gavel_py import Tenant, TenantTree
-from gavel_py.policies.places import service_tree
-from gavel_py.policies.tree import ServiceTree
+from gavel_py.policies.fair_queueing import ServiceTree, service_tree
 from tests.fakes import refusal
 
 TREE = {

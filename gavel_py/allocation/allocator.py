@@ -31,7 +31,7 @@ from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import constrained
-from gavel_py.policies.packing import PackingPolicy
+from gavel_py.policies.formulas import PackingPolicy
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Solver", "solve"]

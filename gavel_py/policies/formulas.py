@@ -1,23 +1,28 @@
-"""The formulas: allocations stated outright, without an objective, to compare other policies with."""
+"""The formulas: allocations stated outright, without an objective, to compare other policies with.
+
+Formulas that say themselves who shares GPUs with whom.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.colocation import PairColumns, Pairs
 from gavel_py.optimization.cuts import node_rows
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
+from gavel_py.problem.colocation_throughputs import PairSpeeds
 
 if TYPE_CHECKING:
     from gavel_py.optimization.highs import LinearSolver
 
-__all__ = ["FormulaPolicy"]
+__all__ = ["FormulaPolicy", "Packing", "PackingPolicy"]
 
 Floats = NDArray[np.float64]
 
@@ -54,3 +59,50 @@ class FormulaPolicy(Policy):
             if used > row.most:
                 times = np.where(needs > 0, times * (row.most / used), times)
         return Decision(times)
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """alone: (G, K) the time that each job has GPUs of a type for itself; pairs: who shares, by the jobs' rows in the problem."""
+
+    alone: Floats
+    pairs: Pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingPolicy(FormulaPolicy):
+    """State the allocation and who shares GPUs: write `fractions` for where nobody is to, and `packed`. Every job is a row."""
+
+    reduces: ClassVar[bool] = False
+
+    @abstractmethod
+    def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
+        """Return the time of each job on each type, alone and with others; pairs: how fast they are then, and who gains."""
+
+    def decide_shared(self, columns: PairColumns) -> Decision:
+        """Return the decision in the columns of jobs that share GPUs."""
+        jobs = separate_jobs(columns.base, self.name, self.reads)
+        packing = _within_nodes(jobs, self.packed(jobs, columns.pairs))
+        found, kinds, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
+        times = np.zeros((columns.base.num_jobs, len(columns.source)))
+        times[jobs.rows, :types] = np.where(jobs.runnable, packing.alone, 0.0)
+        keys = np.column_stack([kinds[found.first], kinds[found.second], found.types])
+        for key in np.unique(keys, axis=0):
+            here = (keys == key).all(axis=1)
+            one, other = columns.columns_for(*key.tolist())
+            np.add.at(times, (found.first[here], one), found.times[here])
+            np.add.at(times, (found.second[here], other), found.times[here])
+        return Decision(times[jobs.rows], pairs=found)
+
+
+def _within_nodes(jobs: JobClasses, packing: Packing) -> Packing:
+    """Reduce time on types whose nodes lack CPUs or memory, for jobs that need some and for pairs with such a job."""
+    alone, pairs = packing.alone, packing.pairs
+    for row in node_rows(jobs.problem):
+        needs = row.costs(np.arange(jobs.problem.num_jobs), jobs.problem.num_gpus)
+        of_pairs = (needs[pairs.first] + needs[pairs.second])[np.arange(len(pairs)), pairs.types]
+        used = float((needs[jobs.rows] * alone).sum() + of_pairs @ pairs.times)
+        if used > row.most:
+            alone = np.where(needs[jobs.rows] > 0, alone * (row.most / used), alone)
+            pairs = replace(pairs, times=np.where(of_pairs > 0, pairs.times * (row.most / used), pairs.times))
+    return Packing(alone, pairs)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.colocation import Pairs
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
-from gavel_py.policies.packing import Packing, PackingPolicy
+from gavel_py.policies.formulas import Packing, PackingPolicy
 from gavel_py.problem.colocation_throughputs import PairSpeeds
 
 __all__ = ["Gandiva"]

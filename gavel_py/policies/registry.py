@@ -15,8 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.policies.base import Policy
 from gavel_py.policies.constraints import given_constraints
-from gavel_py.policies.importing import imported_policy, told
-from gavel_py.policies.installed import Offer, offers
+from gavel_py.policies.plugins import Offer, imported_policy, offers, told
 
 __all__ = ["PolicyOption", "policy_class", "policy_names", "policy_options", "policy_source", "resolve_policy"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.policies.filling import FillingPolicy
+from gavel_py.policies.demand import FillingPolicy
 
 if TYPE_CHECKING:
     from gavel_py.optimization.progressive_filling import Shares
@@ -27,7 +27,7 @@ class WaterFilling(FillingPolicy):
     reads = ("weights",)
 
     def shares(self, jobs: JobClasses) -> Shares:
-        from gavel_py.policies.tree import ServiceTree
+        from gavel_py.policies.fair_queueing import ServiceTree
 
         none = np.zeros(len(jobs), dtype=np.int64)
         return ServiceTree(

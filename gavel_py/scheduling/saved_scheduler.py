@@ -13,7 +13,7 @@ from gavel_py.allocation.allocator import Solver
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.snapshots import as_data, from_data, read_state, write_state
 from gavel_py.policies import Policy, resolve_policy
-from gavel_py.policies.policy_document import policy_document, policy_from
+from gavel_py.policies.serialization import policy_document, policy_from
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.mechanism.demand import Mechanism

@@ -14,7 +14,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.records import Name, Record
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.constraints import read_constraints
-from gavel_py.policies.policy_document import policy_document
+from gavel_py.policies.serialization import policy_document
 from gavel_py.sweeps.parts import Choice, Part
 from gavel_py.sweeps.spec import Asked
 

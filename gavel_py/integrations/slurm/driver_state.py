@@ -12,7 +12,7 @@ from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.tracked import Tracked
 from gavel_py.io.snapshots import Kind, read_state, write_state
 from gavel_py.policies import Policy
-from gavel_py.policies.policy_document import policy_document
+from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 from gavel_py.throughput_profiles.measurement import Row

@@ -1,9 +1,18 @@
-"""Constraints that any policy accepts: what an allocation must keep, or may break at a price."""
+"""What a caller gives as constraints: any iterable of them, and nothing else.
 
-from gavel_py.policies.constraints.applying import constrained, placed
+Constraints that any policy accepts: what an allocation must keep, or may break at a price.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gavel_py.errors import Fault, InputError
 from gavel_py.policies.constraints.base import Constraint
+from gavel_py.policies.constraints.compiling import constrained, placed
 from gavel_py.policies.constraints.files import KINDS, read_constraints
-from gavel_py.policies.constraints.given import given_constraints
 from gavel_py.policies.constraints.outcomes import ConstraintOutcome, outcomes_of
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
@@ -29,3 +38,28 @@ __all__ = [
     "placed",
     "read_constraints",
 ]
+
+FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
+
+
+def given_constraints(given: object, who: str) -> tuple[Constraint, ...]:
+    """Return the constraints of any iterable; `who`, which they were given to, is named in errors.
+
+    Raises `InputError` for what is no iterable, for one constraint alone and for all that is no constraint.
+    """
+    if isinstance(given, Constraint):
+        raise InputError(Fault(who, "constraints", f"must be a list, found one constraint alone; write [{given!r}]"))
+    # Text and mappings can be gone through too, but what comes out would not be what the caller has written.
+    if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
+        hint = f"; {FILES}" if isinstance(given, str | Path) else ""
+        raise InputError(Fault(who, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
+    found = tuple(given)
+    strange = [each for each in found if not isinstance(each, Constraint)]
+    InputError.raise_any([Fault(who, "constraints", f"must be constraints, found {each!r:.60}{_hint(each)}") for each in strange])
+    return found
+
+
+def _hint(strange: object) -> str:
+    if inspect.isclass(strange) and issubclass(strange, Constraint):
+        return " (this is a class; call it to make one)"
+    return f"; {FILES}" if isinstance(strange, str | Path) else ""
