@@ -16,9 +16,9 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gavel_py.allocation.allocation import Allocation, Route
-    from gavel_py.allocation.allocator import Solver, solve
     from gavel_py.allocation.explain import Explanation, explain
+    from gavel_py.allocation.result import Allocation, Route
+    from gavel_py.allocation.solver import Solver, solve
     from gavel_py.errors import (
         ConflictError,
         Fault,
@@ -129,17 +129,17 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is logged is shown only where the calling program asks for it
 
 _HOMES = {
-    "allocation.allocation": (
-        "Allocation",
-        "Route",
-    ),
-    "allocation.allocator": (
-        "Solver",
-        "solve",
-    ),
     "allocation.explain": (
         "Explanation",
         "explain",
+    ),
+    "allocation.result": (
+        "Allocation",
+        "Route",
+    ),
+    "allocation.solver": (
+        "Solver",
+        "solve",
     ),
     "errors": (
         "ConflictError",

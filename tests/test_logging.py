@@ -120,8 +120,8 @@ class TestCommand:
         assert plain.err == ""
         assert plain.out == verbose.out == all_of_it.out
         found = [[LINE.fullmatch(line).group(1, 2) for line in each.err.splitlines()] for each in (verbose, all_of_it)]  # type: ignore[union-attr]
-        assert found[0] == [("INFO", "gavel_py.allocation.allocator")]
-        assert {("INFO", "gavel_py.allocation.allocator"), ("DEBUG", "gavel_py.optimization.highs")} <= set(found[1])
+        assert found[0] == [("INFO", "gavel_py.allocation.solver")]
+        assert {("INFO", "gavel_py.allocation.solver"), ("DEBUG", "gavel_py.optimization.highs")} <= set(found[1])
         assert gavel("solve", *EXAMPLE, "--csv").err == ""  # nothing stays as the command before has set it
         assert logging.getLogger("gavel_py").level == logging.NOTSET
 

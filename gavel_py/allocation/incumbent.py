@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.agnostic import even_decision
-from gavel_py.allocation.stating import Answer
+from gavel_py.allocation.result import Answer
 from gavel_py.errors import SolverError
 from gavel_py.optimization.certificates import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
 from gavel_py.optimization.job_classes import JobClasses

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.allocator import Solver
+from gavel_py.allocation.solver import Solver
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.from_jobs import Profile, gpu_memory
 from gavel_py.problem.job import Job

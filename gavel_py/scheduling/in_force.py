@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.allocation import Allocation
-from gavel_py.allocation.allocator import Solver
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import Solver
 from gavel_py.optimization.colocation import Pairs
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.allocation.allocator import Solver
+from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.snapshots import as_data, from_data, read_state, write_state
 from gavel_py.policies import Policy, resolve_policy

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.result import Allocation
 from gavel_py.io.snapshots import as_data, from_data
 from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
 from gavel_py.problem.from_jobs import Profile

@@ -6,8 +6,8 @@ import math
 from numbers import Real
 from typing import TypeGuard
 
-from gavel_py.allocation.allocation import Allocation
-from gavel_py.allocation.allocator import Solver
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.time_limit import checked_limit

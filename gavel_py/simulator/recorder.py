@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.allocation import Allocation
+from gavel_py.allocation.result import Allocation
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.curves import Curves
 from gavel_py.report.runs.held import Held

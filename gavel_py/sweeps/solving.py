@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavel_py.allocation.allocation import Allocation
-from gavel_py.allocation.allocator import solve
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import solve
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.report.runs import Run
 from gavel_py.sweeps.cells import Task

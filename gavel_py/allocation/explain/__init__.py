@@ -1,11 +1,103 @@
-"""Explanations: what a job gets, which rows hold it there, what more GPUs would change, who has what it could use or shares GPUs.
+"""Explain one job of an allocation.
+
+Explanations: what a job gets, which rows hold it there, what more GPUs would change, who has what it could use or shares GPUs.
 
 records: what is told; duals, binding: what the proof of an allocation says of one job; order: what was gone at its turn; own_time,
 places, reasons: either of them; types: what columns and rows are about; holders: who has what is scarce; more_gpus: one more of
 each type; partners: who shares, and why two jobs do not; net_gains: what that would cost; explaining: all of it together.
 """
 
-from gavel_py.allocation.explain.explaining import explain
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.allocation.explain.bindings import reasons_of
+from gavel_py.allocation.explain.neighbours import held_gpus, holders_of, one_more_of_each, partners_of, together
 from gavel_py.allocation.explain.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import Solver
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.policies import Policy
+from gavel_py.problem.fields import plain_size
+from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together", "explain"]
+
+MOST_COMPARED = 10_000
+
+"""Jobs among which a name that comes near an unknown one is looked for."""
+
+
+def explain(
+    problem: AllocationProblem,
+    job_id: str,
+    policy: str | Policy = "max_min_fairness",
+    *,
+    partner: str | None = None,
+    **options: Any,
+) -> Explanation:
+    """Return what a job gets under a policy, what holds it there, what more GPUs would change, and whom it competes with.
+
+    What binds is read off the proof of the allocation: rows that have a price, and rules of the job's own that just hold. What
+    one more GPU of a type would change is solved for, one solve per type, with the normalisers as they are
+    (`AllocationProblem.with_capacities`). The arguments are those of `solve`, and the job's id. partner: the id of another job, of
+    which is said why it does or does not share GPUs with this one, where the problem knows of pairs.
+
+    Raises `UnknownNameError` for a job that there is not, and what `solve` raises.
+    """
+    if not isinstance(problem, AllocationProblem):
+        raise InputError(f"explain needs an AllocationProblem, found {problem!r}")
+    i, other = _row_of(problem, job_id), None if partner is None else _row_of(problem, partner)
+    _check_partner(problem, i, other)
+    solver = Solver(policy, **options)
+    allocation = solver.solve(problem)
+    evidence = allocation.evidence
+    assert evidence is not None  # noqa: S101
+    reasons = reasons_of(solver.policy, allocation, evidence, i)
+    held = held_gpus(allocation)
+    holders, others = holders_of(evidence.asked, held, i, reasons.contested)
+    is_excluded = job_id in allocation.excluded
+    return Explanation(
+        job_id=job_id,
+        policy=allocation.policy,
+        options=allocation.options,
+        num_gpus=plain_size(problem.num_gpus[i]),
+        equal_jobs=reasons.equal_jobs,
+        time_fractions=_by_type(allocation, allocation.time_fractions[i]),
+        gpus=_by_type(allocation, problem.num_gpus[i] * held[i]),
+        throughput=float(allocation.throughputs[i]),
+        normalized_throughput=float(allocation.normalized_throughputs[i]),
+        certain=reasons.certain,
+        objective=allocation.objective_value,
+        bound=allocation.objective_bound,
+        excluded=allocation.excluded.get(job_id),
+        notes=tuple(note for note in allocation.notes if note.startswith(f"job {job_id!r} ")),
+        bindings=reasons.bindings,
+        one_more_gpu=() if is_excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
+        holders=holders,
+        others=others,
+        partners=partners_of(allocation, i),
+        together=() if other is None else tuple(together(problem, allocation, i, other)),
+    )
+
+
+def _check_partner(problem: AllocationProblem, i: int, other: int | None) -> None:
+    if other is not None and problem.pairs is None:
+        raise InputError(Fault("explain", "partner", "the problem knows no pairs of jobs that could share GPUs"))
+    if other == i:
+        raise InputError(Fault("explain", "partner", f"must be another job than {problem.job_ids[i]!r} itself"))
+
+
+def _row_of(problem: AllocationProblem, job_id: str) -> int:
+    try:
+        return problem.job_ids.index(job_id)
+    except ValueError:
+        near = nearest(str(job_id), list(problem.job_ids[:MOST_COMPARED]))
+        raise UnknownNameError(Fault("", "", f"there is no job {job_id!r}{near}")) from None
+
+
+def _by_type(allocation: Allocation, values: NDArray[np.float64]) -> dict[str, float]:
+    return dict(zip(allocation.accelerator_types, values.tolist(), strict=True))

@@ -1,26 +1,40 @@
-"""What the proof of an allocation says of the jobs of one class: what is scarce to them, and whether they are tied down."""
+"""What the proof of an allocation says of the jobs of one class: what is scarce to them, and whether they are tied down.
+
+What time would be worth to the objective, less what all that it takes is worth elsewhere: the reduced costs of a proof.
+
+A job's own time: does it run all of it, and could any type make it faster?
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.certificates import Certificate, Prices, Stages
+from gavel_py.allocation.explain.records import Binding
+from gavel_py.optimization.certificates import Certificate, CheapestMix, Prices, Stages
+from gavel_py.optimization.concave import ConcaveCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.levels import LevelCertificate
+from gavel_py.optimization.shadow_prices import level_per_part
+from gavel_py.optimization.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
+from gavel_py.policies.sums import SumCertificate
 
-__all__ = ["SMALL", "Duals", "duals_of"]
+__all__ = ["SMALL", "Duals", "could_use", "duals_of", "is_all", "net_gains", "time_binding"]
 
 Floats = NDArray[np.float64]
 
+Mask = NDArray[np.bool_]
+
 SMALL = 1e-9
+
 """A price below this part of what the dearest type or limit is worth in all is none."""
 
 JUST = 1e-6
+
 """A throughput above what is needed by no more than this part is just that."""
 
 
@@ -136,3 +150,69 @@ def _significant(jobs: JobClasses, prices: Prices) -> Prices:
     scarce = worths > SMALL * worths.max(initial=0.0)
     count = len(prices.gpus)
     return Prices(np.where(scarce[:count], prices.gpus, 0.0), np.where(scarce[count:], prices.limits, 0.0))
+
+
+def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
+    """Return (G, K') by how much the objective gets better, at most, per unit of time of one job in each column.
+
+    Below 0 it gets worse. fractions: (G, K') of the classes. Of two jobs that share, both have to be added up: rows by which
+    partners have each other then cancel out. None where the proof does not tell.
+    """
+    certificate = duals.certificate
+    if isinstance(certificate, LevelCertificate):
+        return _net_gains_at_level(certificate, fractions)
+    if isinstance(certificate, SumCertificate | ConcaveCertificate | ChargedCertificate):
+        return certificate.program.net_gains()
+    return None
+
+
+def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Floats:
+    """At the prices of a level, a job's throughput is worth the slope of its cheapest mix, and its time what that saves."""
+    levels, jobs = certificate.levels, certificate.jobs
+    if certificate.bound() == levels.alone:
+        return np.zeros(fractions.shape)  # nothing is scarce: a job would be no better off alone
+    costs = certificate.prices.costs(jobs)
+    mix = CheapestMix(jobs.throughputs, jobs.runnable, costs)
+    needs = levels.needs(certificate.value(fractions))
+    at = (mix.slopes * needs + mix.offsets).argmax(axis=0)
+    worth, time = (np.take_along_axis(table, at[None], axis=0)[0] for table in (mix.slopes, -mix.offsets))
+    net = np.where(jobs.runnable, worth[:, None] * jobs.throughputs - costs - time[:, None], 0.0)
+    gains: Floats = net * level_per_part(certificate)
+    return gains
+
+
+SOME = 1e-5
+
+"""Time that is as good as none: an interior point is as near to 0 as this."""
+
+
+def is_all(times: Floats) -> Mask:
+    """Return whether (..., K) time fractions are all of a job's time."""
+    return times.sum(axis=-1) >= 1 - SOME  # type: ignore[no-any-return]
+
+
+def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
+    """Return (K,) the types that could make a job faster: any, or, if it runs all of its time, those faster than one it is on."""
+    if not is_all(times):
+        return runnable
+    faster: Mask = runnable & (speeds > speeds[times > SOME].min())
+    return faster
+
+
+def time_binding(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]) -> Binding | None:
+    """Return that its own time binds a job, if it runs all of it; so more GPUs of the types where it runs cannot help it.
+
+    names: of the types of the columns.
+    """
+    if not is_all(times):
+        return None
+    runnable, real = jobs.runnable[at], jobs.real_throughputs[at]
+    where = " and ".join(dict.fromkeys(names[j] for j in np.flatnonzero(times > SOME).tolist()))
+    if could_use(jobs.throughputs[at], runnable, times).any():
+        own = ", or GPUs of its own," if (jobs.gpu_parts < 1).any() else ""
+        what = f"it runs all of the time: only faster GPUs{own} would help it"
+    elif could_use(real, runnable, times).any():
+        what = f"it runs all of the time, on {where}, and the policy takes no type to be faster"
+    else:
+        what = f"it runs all of the time, on {where}: it can run nowhere faster"
+    return Binding("time", "time", None, what)

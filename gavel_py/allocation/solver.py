@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.agnostic import even_decision
-from gavel_py.allocation.allocation import Allocation, Route
 from gavel_py.allocation.incumbent import cut_down, incumbent
-from gavel_py.allocation.stating import Answer, nothing, stated
+from gavel_py.allocation.result import Allocation, Answer, Route, nothing, stated
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
@@ -43,12 +42,15 @@ Floats = NDArray[np.float64]
 TIME_LIMIT = AllocationStatus.TIME_LIMIT
 
 CLOSING_SECONDS = 1.2e-6
+
 """About how long it takes per job and type to bound and check the best allocation that is known."""
 
 MOST_GANG_ROUNDS = 30
+
 """So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
 
 MOST_SEPARATE_JOBS = 20_000
+
 """More jobs than this are not solved one row per job, which takes seconds at this size and grows faster than their number."""
 
 

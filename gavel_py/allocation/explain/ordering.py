@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.explain.own_time import could_use, is_all, time_binding
+from gavel_py.allocation.explain.duals import could_use, is_all, time_binding
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.optimization.linear_rows import Rules
@@ -18,10 +18,13 @@ from gavel_py.problem.problem import AllocationProblem
 __all__ = ["Turn", "turn_bindings", "turn_of"]
 
 Floats = NDArray[np.float64]
+
 Indices = NDArray[np.int64]
+
 Mask = NDArray[np.bool_]
 
 SOME = 1e-9
+
 """A part of a job's time below this is not taken."""
 
 

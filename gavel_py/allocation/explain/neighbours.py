@@ -1,4 +1,9 @@
-"""Who shares GPUs with a job, and why two given jobs do or do not."""
+"""Who holds what a job could use and has not: the jobs it competes with.
+
+What one more GPU of each type would change: the problem solved once more for each of them.
+
+Who shares GPUs with a job, and why two given jobs do or do not.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,96 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.allocation import Allocation
-from gavel_py.allocation.explain.net_gains import net_gains
-from gavel_py.allocation.explain.reasons import duals_of_job
-from gavel_py.allocation.explain.records import Partner, Together
+from gavel_py.allocation.explain.bindings import closed_by, duals_of_job, is_certain
+from gavel_py.allocation.explain.duals import net_gains
+from gavel_py.allocation.explain.records import Holder, OneMoreGpu, Others, Partner, Together
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import Solver
+from gavel_py.errors import GavelError
 from gavel_py.optimization.colocation import PairColumns
 from gavel_py.problem.colocation_throughputs import PairSpeeds
 from gavel_py.problem.fields import plain_size
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["held_gpus", "partners_of", "together"]
+__all__ = ["held_gpus", "holders_of", "one_more_of_each", "partners_of", "together"]
 
 Floats = NDArray[np.float64]
 
+Mask = NDArray[np.bool_]
+
+MOST_NAMED = 5
+
+"""Holders that are told by name."""
+
+SOME = 1e-5
+
+"""A holding below this, in GPUs, does not make a job one of the holders."""
+
+
+def holders_of(problem: AllocationProblem, fractions: Floats, i: int, relevant: Mask) -> tuple[tuple[Holder, ...], Others]:
+    """Return the jobs besides i that hold the most GPUs where it matters, and all others together.
+
+    fractions: (N, K); relevant: (N, K) where a job's time is what job i could use.
+    """
+    held = np.where(relevant, problem.num_gpus[:, None] * fractions, 0.0)
+    held[i] = 0.0
+    totals = held.sum(axis=1)
+    there = np.flatnonzero(totals > SOME)
+    order = there[np.argsort(-totals[there], kind="stable")]
+    types = np.flatnonzero(relevant.any(axis=0)).tolist()
+    named = tuple(Holder(problem.job_ids[k], _by_type(problem, types, held[k])) for k in order[:MOST_NAMED].tolist())
+    rest = held.sum(axis=0) - held[order[:MOST_NAMED]].sum(axis=0)
+    return named, Others(max(0, len(order) - MOST_NAMED), _by_type(problem, types, np.maximum(0.0, rest)))
+
+
+def _by_type(problem: AllocationProblem, types: list[int], gpus: Floats) -> dict[str, float]:
+    return {problem.accelerator_types[j]: float(gpus[j]) for j in types}
+
+
+def one_more_of_each(problem: AllocationProblem, now: Allocation, solver: Solver, i: int) -> Iterator[OneMoreGpu]:
+    """Yield what job i and the objective would get with one more GPU of each type, normalisers as they are."""
+    for j, name in enumerate(problem.accelerator_types):
+        closed = _closed(problem, now, i, j)
+        try:
+            then = solver.solve(problem.with_capacities(problem.capacities + (np.arange(len(problem.capacities)) == j)))
+        except GavelError as error:
+            yield OneMoreGpu(name, None, None, None, None, certain=False, closed=closed, failed=str(error))
+        else:
+            yield _compared(now, then, i, name, closed)
+
+
+def _compared(now: Allocation, then: Allocation, i: int, name: str, closed: str) -> OneMoreGpu:
+    before, after = now.objective_value, then.objective_value
+    assert then.evidence is not None  # noqa: S101
+    return OneMoreGpu(
+        accelerator=name,
+        throughput=float(then.throughputs[i]),
+        throughput_change=float(then.throughputs[i] - now.throughputs[i]),
+        objective=after,
+        objective_change=None if before is None or after is None else after - before,
+        certain=is_certain(then, then.evidence, i),
+        closed=closed,
+    )
+
+
+def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
+    """Why job i cannot run on type j, with one GPU more of it either; empty where it can."""
+    assert now.evidence is not None  # noqa: S101
+    size = plain_size(problem.num_gpus[i])
+    gang = f"its gang of {size}" if size >= 1 else f"its {size:g} of a GPU"
+    if now.evidence.asked.runnable[i, j]:
+        return ""
+    if problem.runnable[i, j]:
+        return f"{closed_by(now.evidence, i).get(j, 'a constraint')} keeps it off"
+    if problem.throughputs[i, j] == 0:
+        return "it cannot run there"
+    if problem.capacities[j] < size <= problem.capacities[j] + 1:
+        return f"{gang} does not fit there now, and whether nodes would hold it then, a count does not tell"
+    return f"{gang} cannot be placed there" if size > problem.capacities[j] else "it may not run there, or no nodes or GPUs hold it"
+
+
 SMALL = 1e-7
+
 """Of what the dearest columns of both lose: less is nothing."""
 
 
