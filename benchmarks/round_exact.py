@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from gavel_py.scheduling.mechanism.demand import RoundDemand
-from gavel_py.scheduling.mechanism.scores import HYSTERESIS_ROUNDS, scores_of
+from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, RoundDemand, scores_of
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from round_exact import silence
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import gavel_py as gp
-from gavel_py.scheduling.placement.placement import Gang, place
+from gavel_py.scheduling.placement import Gang, place
 
 NODES = (8, 8, 4, 4, 2, 2, 1, 3, 6)
 """Shapes that clusters mix: those of openb, and odd ones."""

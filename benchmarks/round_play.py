@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from round_scenes import SIZES, Phase, Scene
 
 import gavel_py as gp
-from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
-from gavel_py.scheduling.planning import plan_round
+from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.round_planning import plan_round
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.placement.needs import Needs
-from gavel_py.scheduling.placement.placement import Gang, largest_holes, place
+from gavel_py.scheduling.placement import Gang, largest_holes, place
+from gavel_py.scheduling.placement.topology import Needs
 
 
 def problem(jobs: list[gp.Job], *nodes: gp.Node) -> gp.AllocationProblem:

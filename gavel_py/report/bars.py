@@ -9,7 +9,7 @@ import numpy as np
 
 from gavel_py.report.lanes import Lanes
 from gavel_py.report.round_grid import IDLE, RoundGrid
-from gavel_py.scheduling.assignment import Round
+from gavel_py.scheduling.round import Round
 
 __all__ = ["Bar", "bars_of", "blocks_of"]
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gavel_py.errors import InputError
 from gavel_py.problem.cluster import Cluster
-from gavel_py.scheduling.placement.layout import Gpu
+from gavel_py.scheduling.placement.topology import Gpu
 
 __all__ = ["Group", "Lanes", "lanes_of"]
 

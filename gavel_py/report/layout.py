@@ -17,7 +17,7 @@ from gavel_py.report.bars import Bar
 from gavel_py.report.lanes import Group, Lanes
 from gavel_py.report.safe_text import clean, shortened
 from gavel_py.report.wording import of_count
-from gavel_py.scheduling.assignment import Round
+from gavel_py.scheduling.round import Round
 
 __all__ = ["DPI", "LEAST_MARKED", "SMALL", "STRIP", "TEXT", "Layout", "Scene", "name_of", "text_width", "type_label"]
 

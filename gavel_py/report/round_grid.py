@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.report.lanes import Lanes
-from gavel_py.scheduling.assignment import Round
+from gavel_py.scheduling.round import Round
 
 __all__ = ["IDLE", "RoundGrid", "grid_of"]
 

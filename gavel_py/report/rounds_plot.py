@@ -16,8 +16,8 @@ from gavel_py.report.lanes import lanes_of
 from gavel_py.report.round_grid import RoundGrid, grid_of
 from gavel_py.report.time_marks import duration
 from gavel_py.report.wording import of_count
-from gavel_py.scheduling.assignment import Round
 from gavel_py.scheduling.delivery import DeliveryReport
+from gavel_py.scheduling.round import Round
 
 __all__ = ["plot_rounds"]
 

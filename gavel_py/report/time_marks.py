@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gavel_py.scheduling.assignment import Round
+from gavel_py.scheduling.round import Round
 
 __all__ = ["duration", "round_marks", "time_marks"]
 

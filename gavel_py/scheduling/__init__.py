@@ -6,17 +6,15 @@ what was delivered; scheduler: from round to round; scheduler_state: what it mus
 a file.
 """
 
-from gavel_py.scheduling.assignment import Assignment, Round
-from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.lease import Lease
+from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
+from gavel_py.scheduling.mechanism.deficit import choose_jobs
 from gavel_py.scheduling.mechanism.demand import RoundDemand
-from gavel_py.scheduling.mechanism.mechanism import choose_jobs
 from gavel_py.scheduling.mechanism.priority import choose_by_priority
-from gavel_py.scheduling.node_states import NodeState
-from gavel_py.scheduling.placement.kinds import Kind
-from gavel_py.scheduling.placement.placement import Gang, place
+from gavel_py.scheduling.nodes import NodeState
+from gavel_py.scheduling.placement import Gang, place
+from gavel_py.scheduling.placement.gangs import Kind
+from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.scheduler import RoundScheduler
-from gavel_py.scheduling.waits import Wait
 
 __all__ = [
     "Assignment",

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.fields import plain_size
-from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.waits import WAITS, Wait
+from gavel_py.scheduling.delivery import WAITS, DeliveryReport, JobDelivery, Wait
 
 __all__ = ["DeliveryLedger"]
 

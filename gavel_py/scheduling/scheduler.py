@@ -15,18 +15,15 @@ from gavel_py.errors import GavelError, InputError
 from gavel_py.io.locking import synchronized
 from gavel_py.policies import Policy
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling import saved_scheduler
-from gavel_py.scheduling.assignment import Round
-from gavel_py.scheduling.beginning import begin, given_away, in_words
+from gavel_py.scheduling import snapshot as saved_scheduler
+from gavel_py.scheduling.commit import begin, given_away, in_words
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.job_events import JobEvents
-from gavel_py.scheduling.lease import Lease
+from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.scheduling.mechanism.mechanism_names import MechanismName
-from gavel_py.scheduling.node_events import NodeEvents
-from gavel_py.scheduling.saved_scheduler import OPTIONS, Saved
-from gavel_py.scheduling.scheduler_core import fault, is_finite
-from gavel_py.scheduling.scheduler_state import Coming
+from gavel_py.scheduling.round import Lease, Round
+from gavel_py.scheduling.scheduler_base import JobEvents, NodeEvents, fault, is_finite
+from gavel_py.scheduling.snapshot import OPTIONS, Saved
+from gavel_py.scheduling.state import Coming
 
 __all__ = ["RoundScheduler"]
 

@@ -17,9 +17,9 @@ from gavel_py.policies import Policy
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
-from gavel_py.scheduling.beginning import given_away
+from gavel_py.scheduling.commit import given_away
+from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.scheduling.mechanism.mechanism_names import MechanismName
 from gavel_py.simulator.admission import Admission
 from gavel_py.simulator.core import SimulationCore
 from gavel_py.simulator.records import JobRecord, Outcome

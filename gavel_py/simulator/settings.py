@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.policies import Policy
-from gavel_py.scheduling.without_rounds import why_rounds
+from gavel_py.scheduling.scheduler_base import why_rounds
 from gavel_py.simulator.measuring import job_window
 
 __all__ = ["EVENT_CHECKPOINT_SECONDS", "PROGRESS", "Estimates", "JobFailures", "check_settings"]

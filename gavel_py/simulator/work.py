@@ -14,7 +14,7 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import JobDelivery
-from gavel_py.scheduling.placement.spans import Spans
+from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.simulator.records import JobRecord, Outcome
 from gavel_py.workloads import Submission
 

@@ -16,10 +16,10 @@ from gavel_py.policies.base import Decision
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import RoundDemand, choose_jobs
-from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.scheduling.planning import plan_round
+from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.round_planning import plan_round
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.scheduling import JobDelivery
-from gavel_py.scheduling.delivery import DeliveryReport
+from gavel_py.scheduling.delivery import WAITS, DeliveryReport, Wait
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.waits import WAITS, Wait
 from tests.rounds.support import Fixed
 
 GANGS = np.array([2, 1])

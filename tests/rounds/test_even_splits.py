@@ -15,8 +15,7 @@ from gavel_py.problem.cluster import Node
 from gavel_py.problem.eligibility import even_nodes
 from gavel_py.problem.job import Locality
 from gavel_py.scheduling import Gang, place
-from gavel_py.scheduling.placement.layout import Gpu
-from gavel_py.scheduling.placement.needs import Needs
+from gavel_py.scheduling.placement.topology import Gpu, Needs
 from tests.rounds.support import nodes
 
 CPUS = Needs(2.0, 0.0)

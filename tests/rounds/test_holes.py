@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel_py.scheduling.placement.holes import Holes, mask_of
+from gavel_py.scheduling.placement.free_gpus import Holes, mask_of
 
 MOST = 8
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.fifo import Fifo
-from gavel_py.scheduling.choosing import Chooser
-from gavel_py.scheduling.event_driven.in_turn import InTurn
-from gavel_py.scheduling.event_driven.line import can_keep_order
+from gavel_py.scheduling.event_driven import InTurn
+from gavel_py.scheduling.event_driven.queue import can_keep_order
+from gavel_py.scheduling.planner import Chooser
 from tests.fakes import refusal
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")

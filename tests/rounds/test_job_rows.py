@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.in_force import Question
-from gavel_py.scheduling.job_rows import JobRows
-from gavel_py.scheduling.node_states import NodeStates
+from gavel_py.scheduling.current_allocation import Question
+from gavel_py.scheduling.nodes import NodeStates
+from gavel_py.scheduling.problem_cache import JobRows
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster(

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling import scheduler
-from gavel_py.scheduling.beginning import in_words
-from gavel_py.scheduling.event_driven.kept_gpus import KeptGpus
-from gavel_py.scheduling.event_driven.line import InLine, Line
-from gavel_py.scheduling.event_driven.seating import Seating
-from gavel_py.scheduling.event_driven.traits import Traits
-from gavel_py.scheduling.job_book import JobBook
+from gavel_py.scheduling.commit import in_words
+from gavel_py.scheduling.event_driven import KeptGpus
+from gavel_py.scheduling.event_driven.queue import InLine, Line, Seating, Traits
+from gavel_py.scheduling.jobs import JobBook
 from tests.rounds.test_in_turn import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
 
 

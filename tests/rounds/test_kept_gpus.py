@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from gavel_py.io.names import natural_key
 from gavel_py.scheduling import righting
-from gavel_py.scheduling.assignment import Assignment
-from gavel_py.scheduling.event_driven.gang_on_type import GangOnType
-from gavel_py.scheduling.event_driven.kept_gpus import KeptGpus, crowd_of
-from gavel_py.scheduling.placement.kinds import Kind
-from gavel_py.scheduling.placement.layout import ANYWHERE, NODE, Layout
-from gavel_py.scheduling.placement.placement import place_on_type
-from gavel_py.scheduling.placement.stock import Stock
+from gavel_py.scheduling.event_driven import GangOnType, KeptGpus, crowd_of
+from gavel_py.scheduling.placement import place_on_type
+from gavel_py.scheduling.placement.free_gpus import Stock
+from gavel_py.scheduling.placement.gangs import Kind
+from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, Layout
+from gavel_py.scheduling.round import Assignment
 from tests.rounds.support import nodes
 
 ON_EACH = 4

@@ -9,8 +9,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.placement.kinds import Kind, kinds_of
-from gavel_py.scheduling.placement.spans import Spans
+from gavel_py.scheduling.placement.gangs import Kind, Spans, kinds_of
 from tests.test_placement_kinds import gangs, measured, nodes_of
 
 

@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from gavel_py.scheduling import RoundDemand, choose_jobs
-from gavel_py.scheduling.mechanism.displacement import displace
-from gavel_py.scheduling.mechanism.exchange import exchange
-from gavel_py.scheduling.mechanism.local_search import improve
-from gavel_py.scheduling.mechanism.replacement import replace_one
-from gavel_py.scheduling.mechanism.seats import Seats
-from gavel_py.scheduling.mechanism.serving import serve
+from gavel_py.scheduling.mechanism.deficit import serve
+from gavel_py.scheduling.mechanism.demand import Seats
+from gavel_py.scheduling.mechanism.local_search import displace, exchange, improve, replace_one
 from tests.rounds.support import assert_feasible, demand, play
 
 at_once = partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0)

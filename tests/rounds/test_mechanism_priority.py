@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import gavel_py as gp
 from gavel_py.scheduling import RoundDemand, choose_by_priority, choose_jobs
-from gavel_py.scheduling.mechanism.mechanism_names import resolve_mechanism
+from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.priority import published_order
 from tests.rounds.support import assert_feasible, demand, play
 from tests.rounds.test_mechanism import demands

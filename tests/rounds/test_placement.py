@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Locality
 from gavel_py.scheduling import Gang, place
-from gavel_py.scheduling.placement.layout import Gpu
-from gavel_py.scheduling.placement.placement import largest_holes
+from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.placement.topology import Gpu
 from tests.rounds.support import nodes
 
 LOCALITIES: tuple[Locality, ...] = ("any", "rack", "node")

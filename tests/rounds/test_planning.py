@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
-from gavel_py.scheduling.assignment import Assignment
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.placement.placement import largest_holes
+from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.round import Assignment
 from tests.rounds.support import nodes, play_on
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling import choosing
-from gavel_py.scheduling.newcomer import place_of
-from gavel_py.scheduling.placement.placement import Gang, place
+from gavel_py.scheduling import planner as choosing
+from gavel_py.scheduling.placement import Gang, place
+from gavel_py.scheduling.planner import place_of
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)")

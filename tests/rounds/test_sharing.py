@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.colocation.companies import CompanyKey
-from gavel_py.scheduling.colocation.company_ledger import CompanyLedger
+from gavel_py.scheduling.colocation.groups import CompanyKey, CompanyLedger
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("v100", "p100", "k80")

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import Gang, Kind, RoundDemand, choose_jobs, place
-from gavel_py.scheduling.assignment import Assignment
-from gavel_py.scheduling.placement.ground import Ground
-from gavel_py.scheduling.placement.layout import Gpu
-from gavel_py.scheduling.placement.needs import NOTHING, Needs
-from gavel_py.scheduling.placement.placement import largest_holes
-from gavel_py.scheduling.placement.spans import Spans
-from gavel_py.scheduling.planning import plan_round
+from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.placement.gangs import Ground, Spans
+from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Needs
+from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.round_planning import plan_round
 from tests.rounds.support import demand, nodes
 from tests.rounds.test_placement import LOCALITIES, assert_local, gang, where
 from tests.rounds.test_planning import Scene, assert_nothing_wasted, assert_rules, scenes

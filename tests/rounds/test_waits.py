@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.scheduling.waits import WAITS, Wait, waits_of
+from gavel_py.scheduling.delivery import WAITS, Wait, waits_of
 
 
 def scheduler(jobs: list[gp.Job], *nodes: int, rack: str | None = None) -> gp.RoundScheduler:

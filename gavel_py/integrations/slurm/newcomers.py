@@ -18,7 +18,7 @@ from gavel_py.integrations.slurm.values import printable
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import largest_even_gang
 from gavel_py.problem.job import Job, Locality
-from gavel_py.scheduling.placement.needs import NOTHING, Needs
+from gavel_py.scheduling.placement.topology import NOTHING, Needs
 
 __all__ = ["Where", "asks_of", "job_for", "tracked_from"]
 

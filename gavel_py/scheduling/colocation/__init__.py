@@ -1,3 +1,77 @@
-"""Jobs that share GPUs: which run together, and how fractional jobs are packed onto GPUs."""
+"""A round in which jobs have GPUs together: crews are planned as single gangs, and what idles is offered to the others."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.scheduling.colocation.groups import Crews, Held
+from gavel_py.scheduling.mechanism.demand import RoundDemand
+from gavel_py.scheduling.placement.gangs import Ground
+from gavel_py.scheduling.placement.topology import Gpu
+from gavel_py.scheduling.round import Assignment
+
+__all__ = ["Plan", "plan_in_crews", "with_company"]
+
+Floats = NDArray[np.float64]
+
+
+class Plan(Protocol):
+    """`plan_round` for given nodes and a given mechanism."""
+
+    def __call__(self, demand: RoundDemand, ground: Ground, previous: Held, fixed: Held) -> dict[str, Assignment]:
+        """Return who runs where."""
+        ...
+
+
+def plan_in_crews(
+    plan: Plan,
+    demand: RoundDemand,
+    crews: Crews,
+    idle: Callable[[RoundDemand], Crews],
+    ground: Ground,
+    parts: Floats,
+    previous: Held,
+    fixed: Held,
+) -> dict[str, Assignment]:
+    """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
+
+    demand: of all jobs, whatever their company; crews: who goes with whom; idle: from a demand for GPUs that idle to the crews that
+    may have them; parts: (N,) of each GPU that jobs ask for, 1 of whole gangs.
+    """
+    ids = ground.asks.ids
+    found = _planned(plan, crews, ground, parts, previous, fixed)
+    waits = crews.without_place(found, ids)
+    if demand.backfill and waits.any():
+        found = _planned(plan, idle(_idle_gpus_for(demand, waits)), ground, parts, previous, found)
+    return with_company(found, dict(zip(ids, parts.tolist(), strict=True)))
+
+
+def with_company(assignments: Held, parts: Mapping[str, float]) -> dict[str, Assignment]:
+    """Return them sorted by job_id, each with its part of its GPUs, and the names of those that have the same ones."""
+    on: dict[Gpu, list[str]] = {}
+    for job_id in sorted(assignments):
+        on.setdefault(assignments[job_id].gpus[0], []).append(job_id)
+    return {job_id: _beside(held, job_id, on[held.gpus[0]], parts[job_id]) for job_id, held in sorted(assignments.items())}
+
+
+def _planned(plan: Plan, crews: Crews, ground: Ground, parts: Floats, previous: Held, fixed: Held) -> dict[str, Assignment]:
+    ids = ground.asks.ids
+    asking = ground.asking(ground.asks.joined([crew.rows for crew in crews.crews], parts)) if crews.crews else ground
+    return crews.together(plan(crews.demand, asking, crews.before(previous, ids), fixed), ids)
+
+
+def _beside(held: Assignment, job_id: str, there: list[str], part: float) -> Assignment:
+    others = tuple(other for other in there if other != job_id)
+    same = held.shared_with == others and held.gpu_part == part
+    return held if same else replace(held, shared_with=others, gpu_part=part)
+
+
+def _idle_gpus_for(demand: RoundDemand, waits: NDArray[np.bool_]) -> RoundDemand:
+    """A demand in which nobody is owed anything, and these jobs can use what idles."""
+    none = np.zeros_like(demand.fractions)
+    return replace(demand, deficits=none, fractions=none, received=none, runnable=demand.runnable & waits[:, None])

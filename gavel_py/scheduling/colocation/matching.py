@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling.colocation.companies import Companies
-from gavel_py.scheduling.colocation.crews import Crew, Crews
-from gavel_py.scheduling.mechanism.demand import RoundDemand, rounded
-from gavel_py.scheduling.mechanism.scores import hysteresis_of
-from gavel_py.scheduling.placement.kinds import Kind
+from gavel_py.scheduling.colocation.groups import Companies, Crew, Crews
+from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
+from gavel_py.scheduling.placement.gangs import Kind
 
 __all__ = ["matched"]
 

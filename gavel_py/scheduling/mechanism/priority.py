@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling.mechanism.demand import RoundDemand, rounded
-from gavel_py.scheduling.mechanism.seats import Seats
-from gavel_py.scheduling.mechanism.serving import serve
+from gavel_py.scheduling.mechanism.deficit import serve
+from gavel_py.scheduling.mechanism.demand import RoundDemand, Seats, rounded
 
 __all__ = ["PUBLISHED_ORDER", "choose_by_priority", "published_order"]
 

@@ -1,0 +1,177 @@
+"""Which nodes and GPUs of the cluster may be used: what is up, draining, down or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from enum import StrEnum
+from numbers import Integral
+from typing import Any
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.scheduling.placement.topology import Gpu
+from gavel_py.scheduling.round import Assignment
+
+__all__ = ["NodeState", "NodeStates"]
+
+MOST_NAMED = 5
+
+"""Nodes that a reason names; of more it tells the number."""
+
+
+class NodeState(StrEnum):
+    """What becomes of gangs on a node."""
+
+    UP = "up"
+    """It is used."""
+    DRAINING = "draining"
+    """Its gangs run until their leases end; no lease is renewed and no gang starts there."""
+    DOWN = "down"
+    """Nobody runs there."""
+
+
+class NodeStates:
+    """The state of every node of a cluster, and the single GPUs that are lost."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._by_name: dict[str, Node] | None = None
+        self._states: dict[str, NodeState] = {}
+        self._lost: set[Gpu] = set()
+        self._available: Cluster | None = cluster
+        self._up: tuple[Node, ...] | None = None
+
+    @property
+    def by_name(self) -> dict[str, NodeState]:
+        """The state of each node, in the order of the cluster."""
+        return {name: self._states.get(name, NodeState.UP) for name in self._nodes}
+
+    @property
+    def _nodes(self) -> dict[str, Node]:
+        if self._by_name is None:
+            self._by_name = {node.name: node for node in self.cluster.nodes}
+        return self._by_name
+
+    @property
+    def lost(self) -> frozenset[Gpu]:
+        """The GPUs that are lost, on whatever node."""
+        return frozenset(self._lost)
+
+    @property
+    def all_up(self) -> bool:
+        """Whether every node is up with all its GPUs."""
+        return not self._states and not self._lost
+
+    @property
+    def up(self) -> tuple[Node, ...]:
+        """The nodes on which gangs may start."""
+        if self._up is None:
+            self._up = tuple(node for node in self.cluster.nodes if node.name not in self._states)
+        return self._up
+
+    @property
+    def available(self) -> Cluster:
+        """What gangs may count on: the nodes that are up, with the GPUs that they have left."""
+        if self._available is None:
+            gone: dict[str, int] = {}
+            for name, _ in self._lost:
+                gone[name] = gone.get(name, 0) + 1
+            left = (n.model_copy(update={"num_gpus": n.num_gpus - gone[n.name]}) if n.name in gone else n for n in self.up)
+            self._available = Cluster(left, self.cluster.accelerator_types)
+        return self._available
+
+    def put(self, name: str, state: NodeState) -> bool:
+        """Set the state of a node; say whether it was another. Raises `UnknownNameError`."""
+        before = self._states.get(self._node(name).name, NodeState.UP)
+        if state is NodeState.UP:
+            self._states.pop(name, None)
+        else:
+            self._states[name] = state
+        return self._moved(before is not state)
+
+    def lose(self, name: str, index: int) -> bool:
+        """Take one GPU away; say whether it was there. Raises `InputError`."""
+        gpu = self._gpu(name, index)
+        was_there = gpu not in self._lost
+        self._lost.add(gpu)
+        return self._moved(was_there)
+
+    def give_back(self, name: str, index: int) -> bool:
+        """Take a lost GPU into use again; say whether it was lost. Raises `InputError`."""
+        gpu = self._gpu(name, index)
+        was_lost = gpu in self._lost
+        self._lost.discard(gpu)
+        return self._moved(was_lost)
+
+    def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> Assignment:
+        """Return an assignment of so many GPUs of each node, none of them lost or taken. Raises `InputError`."""
+        types = {self._node(name).accelerator for name in gpus}
+        found: list[Gpu] = []
+        for name, count in sorted(gpus.items()):
+            free = [gpu for gpu in ((name, index) for index in range(self._nodes[name].num_gpus)) if gpu not in taken | self._lost]
+            if len(free) < count:
+                text = f"{count} GPUs of node {name!r} are told, and {len(free)} are free there"
+                raise InputError(Fault(f"job {job_id!r}", "gpus", text))
+            found += free[:count]
+        if len(types) != 1:
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be of one type, found {', '.join(sorted(types)) or 'none'}"))
+        return Assignment(types.pop(), found)
+
+    def is_gone(self, gpus: Iterable[Gpu]) -> bool:
+        """Say whether a gang on these GPUs has lost one: to a node that is down, or by itself."""
+        return not self.all_up and any(gpu in self._lost or self._states.get(gpu[0]) is NodeState.DOWN for gpu in gpus)
+
+    def is_open(self, gpus: Iterable[Gpu]) -> bool:
+        """Say whether a gang may start on these GPUs, and a lease on them may be renewed."""
+        return self.all_up or not any(gpu in self._lost or gpu[0] in self._states for gpu in gpus)
+
+    @property
+    def reason(self) -> str:
+        """Why there are fewer GPUs than the cluster has, in words; empty when there are not."""
+        parts = [_named([name for name, its in self._states.items() if its is state], str(state)) for state in NodeState]
+        lost = sorted(gpu for gpu in self._lost if gpu[0] not in self._states)
+        if lost:
+            parts.append(f"{len(lost)} GPUs are lost" if len(lost) > 1 else f"GPU {lost[0][1]} of node {lost[0][0]} is lost")
+        return ", ".join(part for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is not up as plain data."""
+        states = {name: str(state) for name, state in self._states.items()}
+        return {"nodes": states, "lost": [list(gpu) for gpu in sorted(self._lost)]}
+
+    @classmethod
+    def from_dict(cls, cluster: Cluster, document: Mapping[str, Any]) -> NodeStates:
+        """Return the states that `to_dict` described."""
+        made = cls(cluster)
+        for name, state in document["nodes"].items():
+            made.put(name, NodeState(state))
+        for name, index in document["lost"]:
+            made.lose(name, index)
+        return made
+
+    def _moved(self, changed: bool) -> bool:
+        if changed:
+            self._up = None
+            self._available = self.cluster if self.all_up else None
+        return changed
+
+    def _node(self, name: str) -> Node:
+        if name not in self._nodes:
+            text = f"there is no such node in the cluster{nearest(str(name), self._nodes)}"
+            raise UnknownNameError(Fault(f"node {name!r}", "", text))
+        return self._nodes[name]
+
+    def _gpu(self, name: str, index: int) -> Gpu:
+        count = self._node(name).num_gpus
+        if not isinstance(index, Integral) or isinstance(index, bool) or not 0 <= index < count:
+            right = f"must be a whole number from 0 to {count - 1}" if count else "the node has no GPUs"
+            raise InputError(Fault(f"node {name!r}", "index of the GPU", f"{right}, found {index!r}"))
+        return name, int(index)
+
+
+def _named(names: list[str], state: str) -> str:
+    if not names:
+        return ""
+    if len(names) > MOST_NAMED:
+        return f"{len(names)} nodes are {state}"
+    return f"node {names[0]} is {state}" if len(names) == 1 else f"nodes {', '.join(names)} are {state}"
