@@ -10,7 +10,7 @@ all.
 """
 
 from gavel_py.io.writing import check_plot, check_report
-from gavel_py.report.rounds_plot import plot_rounds
 from gavel_py.report.run_report import write_report
+from gavel_py.report.timeline_drawing import plot_rounds
 
 __all__ = ["check_plot", "check_report", "plot_rounds", "write_report"]

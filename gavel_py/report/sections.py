@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gavel_py.report.cast import Cast, cast_of
-from gavel_py.report.charts import Chart
-from gavel_py.report.distribution_charts import distribution_charts
-from gavel_py.report.load_charts import load_charts
-from gavel_py.report.place_charts import heat_chart, stays_chart
+from gavel_py.report.charts import Cast, Chart, cast_of
+from gavel_py.report.measures import at_load, label_text
+from gavel_py.report.metric_charts import distribution_charts, load_charts, tradeoff_charts
 from gavel_py.report.runs import Run
-from gavel_py.report.safe_text import label_text
-from gavel_py.report.settings import Group, Setting, settings_of
-from gavel_py.report.summary import Summary, summary_of
-from gavel_py.report.time_charts import time_charts
-from gavel_py.report.tradeoffs import tradeoff_charts
-from gavel_py.report.wording import at_load
+from gavel_py.report.settings import Group, Setting, Summary, settings_of, summary_of
+from gavel_py.report.time_charts import heat_chart, stays_chart, time_charts
 
 __all__ = ["Section", "sections_of"]
 

@@ -1,4 +1,7 @@
-"""What happened over time in one run of each policy: GPUs in use, prices, what was promised and delivered."""
+"""Where jobs ran: the part of their time that each job type had on each accelerator type, and one run GPU by GPU.
+
+What happened over time in one run of each policy: GPUs in use, prices, what was promised and delivered.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,106 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.report.cast import Cast
-from gavel_py.report.charts import Axis, Chart, Curve, Lines, Panel, Table
-from gavel_py.report.measures import Measure, Unit, short
-from gavel_py.report.runs import OverTime
-from gavel_py.report.safe_text import clean, label_text
-from gavel_py.report.thinning import every, stretches, thinned
-from gavel_py.report.wording import at_load
+from gavel_py.report.charts import Axis, Cast, Chart, Curve, Heat, Lines, Panel, StayPicture, Table
+from gavel_py.report.measures import Measure, Unit, at_load, clean, every, label_text, of_count, short, stretches, thinned
+from gavel_py.report.runs import OverTime, Run, Stay
+from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
 
-__all__ = ["time_charts"]
+__all__ = ["heat_chart", "stays_chart", "time_charts"]
+
+FloatArray = NDArray[np.float64]
+
+MOST_JOB_TYPES = 30
+
+"""Rows of a heat map."""
+
+STAY_STRETCHES = 800
+
+MOST_SHAPES, MOST_ROWS = 1500, 620
+
+"""Stays drawn as shapes, of more an image is made; and GPUs that it shows, of more each so many-th."""
+
+MOST_STAYS = 200
+
+"""Stays listed one by one; of more there are sums."""
+
+
+def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
+    """Yield the shares of a run as a heat map, if it has any; `name` and `title` are those of the chart."""
+    types = list(dict.fromkeys(kind for shares in run.shares.values() for kind in shares))
+    if not types:
+        return
+    values = np.array([[shares.get(kind, np.nan) for kind in types] for shares in run.shares.values()])
+    names = [clean(job_type) or "(not said)" for job_type in run.shares]
+    rows = [[job_type, *map(short, row)] for job_type, row in zip(names, values.tolist(), strict=True)]
+    drawn = np.sort(np.argsort(-np.nansum(values, axis=1), kind="stable")[:MOST_JOB_TYPES])
+    told = "The mean part of its time that a job of each type was on each type of accelerator."
+    if len(drawn) < len(names):
+        told += f" Drawn are the {len(drawn)} of {len(names)} job types with the most time; the table has all."
+    columns = [clean(kind) for kind in types]
+    heat = Heat([names[row] for row in drawn], columns, values[drawn])
+    yield Chart(name, title, told, heat, Table(["job type", *columns], rows))
+
+
+def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[str] = ()) -> Iterator[Chart]:
+    """Yield one run as GPUs and time, if it tells where gangs were."""
+    stays = [stay for stay in stays if stay.gpus > 0 and stay.end_seconds > stay.start_seconds]
+    if not stays:
+        return
+    lanes = stay_lanes(stays, types)
+    grid = stay_grid(lanes, STAY_STRETCHES)
+    is_image, every = len(lanes.blocks) > MOST_SHAPES, -(-lanes.count // MOST_ROWS)
+    told = (
+        f"{of_count(lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
+        "GPU is idle. A run does not tell which GPUs of its node a gang had: it is drawn on the first that are free."
+    )
+    if is_image:
+        of_gpus = f" and one GPU of {every}" if every > 1 else ""
+        told += f" Drawn as an image of {STAY_STRETCHES} moments{of_gpus}: short stays may be missing."
+    picture = StayPicture(lanes, grid, colours_of(grid), is_image, every)
+    yield Chart(name, title, told, picture, _stay_table(lanes, stays))
+
+
+def _stay_table(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
+    if len(stays) <= MOST_STAYS:
+        unit = Measure("", "time").unit([lanes.end_seconds - lanes.start_seconds])
+        times = [(s.start_seconds - lanes.start_seconds, s.end_seconds - lanes.start_seconds) for s in stays]
+        rows = [
+            [
+                clean(s.job_id),
+                clean(s.job_type),
+                clean(s.accelerator),
+                clean(s.node),
+                str(s.gpus),
+                *(short(t / unit.size) for t in of),
+            ]
+            for s, of in zip(stays, times, strict=True)
+        ]
+        headings = ["job", "job type", "accelerator", "node", "GPUs", unit.heading("from"), unit.heading("to")]
+        return Table(headings, rows, text_columns=4)
+    rows = []
+    for kind in lanes.types:
+        here = [stay for stay in stays if stay.accelerator == kind.name]
+        held = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in here)
+        there = (kind.end - kind.first) * (lanes.end_seconds - lanes.start_seconds)
+        jobs = len({stay.job_id for stay in here})
+        counts = (kind.end - kind.first, jobs, len(here))
+        rows.append([clean(kind.name), *(f"{count:,}" for count in counts), short(held / 3600), f"{held / there:.1%}"])
+    note = f"Sums: {len(stays):,} stays are too many to be listed."
+    return Table(["accelerator", "GPUs", "jobs", "stays", "GPU-hours", "of the time"], rows, note)
+
 
 STRETCHES = 90
+
 ROWS = 31
+
 """Rows of a table, at even steps."""
 
 MOST_TYPES = 6
 
 AT_FIRST = 0.01
-"""Of all that is promised; before, the part of it that was delivered says nothing."""
 
-FloatArray = NDArray[np.float64]
+"""Of all that is promised; before, the part of it that was delivered says nothing."""
 
 
 @dataclass(frozen=True, eq=False)

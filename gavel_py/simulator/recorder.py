@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.report.runs import Labels, Run
-from gavel_py.report.runs.curves import Curves
-from gavel_py.report.runs.held import Held
-from gavel_py.report.runs.numbers import quantiles
+from gavel_py.report.runs.run import quantiles
+from gavel_py.report.runs.time_series import Curves, Held
 from gavel_py.scheduling import Round
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.measuring import window_text

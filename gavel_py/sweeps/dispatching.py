@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 
 from gavel_py.errors import GavelError
-from gavel_py.report.runs.cells import CellStore, Status, StoredCell
+from gavel_py.report.runs.files import CellStore, Status, StoredCell
 from gavel_py.sweeps.cells import Cell
 from gavel_py.sweeps.local import WorkerDiedError
 from gavel_py.sweeps.playing import Ended, play

@@ -11,7 +11,7 @@ from typing import Any
 
 from gavel_py.io.names import same_name
 from gavel_py.report.runs import Labels
-from gavel_py.report.runs.cells import CellStore, GridPlace
+from gavel_py.report.runs.files import CellStore, GridPlace
 from gavel_py.sweeps.checking import check_cells
 from gavel_py.sweeps.dispatching import Dispatcher
 from gavel_py.sweeps.estimating import Estimate, estimated

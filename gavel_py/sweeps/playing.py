@@ -15,7 +15,7 @@ import numpy as np
 from gavel_py import __version__
 from gavel_py.errors import GavelError, GavelWarning, InputError
 from gavel_py.report.runs import Run
-from gavel_py.report.runs.cells import packed
+from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
 from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.recorder import RunRecorder

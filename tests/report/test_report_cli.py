@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.report.runs.cells import CellStore, GridPlace, StoredCell, packed
+from gavel_py.report.runs.files import CellStore, GridPlace, StoredCell, packed
 from tests.report.some_runs import some_run
 from tests.report.test_run_report import Page
 from tests.test_cli import Gavel, gavel  # noqa: F401

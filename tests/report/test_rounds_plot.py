@@ -18,11 +18,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.writing import write_whole
-from gavel_py.report.bars import Bar, bars_of, blocks_of
-from gavel_py.report.colours import COLOURS, colours_of
-from gavel_py.report.lanes import lanes_of
-from gavel_py.report.round_grid import IDLE, RoundGrid, grid_of
-from gavel_py.report.time_marks import duration, round_marks, time_marks
+from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, grid_of, lanes_of
+from gavel_py.report.timeline_layout import duration, round_marks, time_marks
 from tests.test_cli import Gavel, gavel, small  # noqa: F401
 
 CLUSTER = gp.Cluster.from_inline("v100:4/2,k80:1")

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import gavel_py as gp
-from gavel_py.report.runs.cells import CellStore, GridPlace, StoredCell, packed
-from gavel_py.report.runs.documents import document_of, run_from
-from gavel_py.report.runs.numbers import quantiles
+from gavel_py.report.runs.files import CellStore, GridPlace, StoredCell, packed
+from gavel_py.report.runs.run import document_of, quantiles, run_from
 
 finite = st.floats(-1e12, 1e12)
 names = st.text(max_size=8)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.report.runs.cells import CellStore, StoredCell
+from gavel_py.report.runs.files import CellStore, StoredCell
 from tests.sweeps.support import simulations, solves, timeless
 
 SPEC = """\
@@ -168,7 +168,7 @@ def test_a_store_that_was_being_written_when_its_process_died_is_as_before(tmp_p
     """The process is killed in the midst of a transaction whose pages are in the file already."""
     program = """
 import os, signal, sys
-from gavel_py.report.runs.cells import INSERT, CellStore, StoredCell
+from gavel_py.report.runs.files import INSERT, CellStore, StoredCell
 store = CellStore(sys.argv[1])
 store.begin({}, {}, "", [])
 store.add([StoredCell("a", "{}", "done", run=b"x")])

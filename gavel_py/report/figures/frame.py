@@ -15,10 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from gavel_py.report.charts import Axis
-from gavel_py.report.estimates import Estimate
-from gavel_py.report.measures import short
-from gavel_py.report.safe_text import shortened
-from gavel_py.report.tones import DASHES, LIGHT, MARKERS, MOST_STYLES
+from gavel_py.report.measures import Estimate, short, shortened
+from gavel_py.report.theme import DASHES, LIGHT, MARKERS, MOST_STYLES
 
 __all__ = [
     "LINE_OF_TEXT",

@@ -1,17 +1,74 @@
-"""One run as reports show it: what was asked, numbers, and what happened over time; whoever ran it."""
+"""Numbers of a run made small, and as lists that JSON can hold.
+
+One run as reports show it: what was asked, numbers, and what happened over time; whoever ran it.
+
+A run as plain data that JSON can hold, and back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["METRICS", "Labels", "OverTime", "Run", "Stay"]
+__all__ = [
+    "DAMAGED",
+    "METRICS",
+    "MOST_SAMPLES",
+    "Labels",
+    "OverTime",
+    "Run",
+    "Stay",
+    "array_of",
+    "document_of",
+    "labels_from",
+    "list_of",
+    "quantiles",
+    "run_from",
+    "values_of",
+]
+
+Floats = NDArray[np.float64]
 
 FloatArray = NDArray[np.float64]
+
 Labels = Mapping[str, str | float | None]
+
+MOST_SAMPLES = 1000
+
+"""So many completion times are kept of a run; of more, so many quantiles at equal steps from the least to the largest."""
+
+
+def quantiles(samples: Iterable[float], most: int = MOST_SAMPLES) -> Floats:
+    """Return the samples, ascending; of more than `most`, the quantiles 0, 1 / (most - 1), ..., 1.
+
+    >>> quantiles([3.0, 1.0]), quantiles(range(101), most=3)
+    (array([1., 3.]), array([  0.,  50., 100.]))
+    """
+    values = np.sort(np.fromiter(samples, dtype=float))
+    return values if len(values) <= most else np.asarray(np.quantile(values, np.linspace(0.0, 1.0, most)), dtype=float)
+
+
+def list_of(values: Floats) -> list[float | None]:
+    """Return an array as a list, with None where it is not a finite number."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def array_of(values: Sequence[float | None]) -> Floats:
+    """Return what `list_of` was given; NaN where it has None."""
+    if not isinstance(values, list) or any(value is not None and type(value) not in (int, float) for value in values):
+        raise TypeError("a list of numbers is not one")
+    return np.array([math.nan if value is None else value for value in values], dtype=float)
+
+
+def values_of(numbers: dict[str, float | None]) -> dict[str, float | None]:
+    """Return numbers by name with None where they are not finite."""
+    return {name: value if value is None or math.isfinite(value) else None for name, value in numbers.items()}
+
 
 METRICS = {
     "mean_jct_seconds": "mean completion time of the finished jobs, from arrival to end",
@@ -34,6 +91,7 @@ METRICS = {
     "objective": "of a static solve: the value of the policy's objective, as proven",
     "gap": "of a static solve: bound less value, relative",
 }
+
 """The numbers of a run by name, and what they are; a run may lack any of them, and have others."""
 
 
@@ -84,3 +142,88 @@ class Run:
     over_time: OverTime | None = None
     stays: Sequence[Stay] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
+
+"""What `run_from` raises for a document that is no run."""
+
+KINDS = {"str": (str,), "int": (int,), "float": (int, float)}
+
+STAY = {field.name: KINDS[str(field.type)] for field in fields(Stay)}
+
+BY_TYPE = ("used", "prices")
+
+OVER_ALL = ("seconds", "active_jobs", "promised_gpu_seconds", "delivered_gpu_seconds")
+
+
+def document_of(run: Run) -> dict[str, Any]:
+    """Return the run as plain data; a number that is not finite becomes None."""
+    return {
+        "labels": dict(run.labels),
+        "metrics": values_of(dict(run.metrics)),
+        "jct_seconds": list_of(run.jct_seconds),
+        "fairness": list_of(run.fairness),
+        "over_time": None if run.over_time is None else _over_time_document(run.over_time),
+        "stays": [[getattr(stay, name) for name in STAY] for stay in run.stays],
+        "shares": {job_type: dict(shares) for job_type, shares in run.shares.items()},
+    }
+
+
+def run_from(document: Mapping[str, Any]) -> Run:
+    """Return what `document_of` described; raises one of `DAMAGED` for what is no run."""
+    over_time = document["over_time"]
+    return Run(
+        labels=labels_from(document["labels"]),
+        metrics=_metrics(document["metrics"]),
+        jct_seconds=array_of(document["jct_seconds"]),
+        fairness=array_of(document["fairness"]),
+        over_time=None if over_time is None else _over_time(over_time),
+        stays=tuple(map(_stay, document["stays"])),
+        shares={job_type: {name: float(part) for name, part in each.items()} for job_type, each in document["shares"].items()},
+    )
+
+
+def _over_time_document(over_time: OverTime) -> dict[str, Any]:
+    by_type = {part: {name: list_of(curve) for name, curve in getattr(over_time, part).items()} for part in BY_TYPE}
+    return by_type | {part: list_of(getattr(over_time, part)) for part in OVER_ALL}
+
+
+def _over_time(document: Mapping[str, Any]) -> OverTime:
+    by_type = {part: {name: array_of(curve) for name, curve in document[part].items()} for part in BY_TYPE}
+    over_all = {part: array_of(document[part]) for part in OVER_ALL}
+    stretches = len(over_all["seconds"]) - 1
+    curves = [*(each for part in by_type.values() for each in part.values()), *(over_all[name] for name in OVER_ALL[1:])]
+    if stretches < 0 or any(len(curve) != stretches for curve in curves) or not np.isfinite(over_all["seconds"]).all():
+        raise ValueError(f"curves over time must have {max(0, stretches)} stretches each, one fewer than there are limits")
+    return OverTime(
+        seconds=over_all["seconds"],
+        used=by_type["used"],
+        prices=by_type["prices"],
+        active_jobs=over_all["active_jobs"],
+        promised_gpu_seconds=over_all["promised_gpu_seconds"],
+        delivered_gpu_seconds=over_all["delivered_gpu_seconds"],
+    )
+
+
+def _stay(values: Sequence[Any]) -> Stay:
+    for (name, kinds), value in zip(STAY.items(), values, strict=True):
+        if type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value)):
+            raise TypeError(f"{name!r} of a stay is {value!r}")
+    return Stay(*values)
+
+
+def labels_from(labels: Mapping[str, Any]) -> dict[str, str | float | None]:
+    """Return the labels of a run, checked; raises one of `DAMAGED` for what are none."""
+    return dict(_checked(each, (str, int, float)) for each in labels.items())
+
+
+def _metrics(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    return dict(_checked(each, (int, float)) for each in metrics.items())
+
+
+def _checked(item: tuple[object, Any], kinds: tuple[type, ...]) -> tuple[str, Any]:
+    name, value = item
+    if not isinstance(name, str) or not (value is None or type(value) in kinds):
+        raise TypeError(f"{name!r} is {value!r}")
+    return name, value

@@ -27,6 +27,7 @@ LIGHT: Mapping[str, str] = {
     "tone-6": "#1a98ff",
     "tone-7": "#8a1e67",
 }
+
 """By name, for the light page and for files of charts; no two are the same, so that each can be found again in a drawing."""
 
 DARK: Mapping[str, str] = {
@@ -46,6 +47,7 @@ DARK: Mapping[str, str] = {
     "tone-6": "#2c79f3",
     "tone-7": "#e038ad",
 }
+
 """The same names for the dark page."""
 
 MOST_STYLES = 8
@@ -60,6 +62,7 @@ DASHES = (
     (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)),
     (0, (2.5, 2.5)),
 )
+
 """In the way of matplotlib."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

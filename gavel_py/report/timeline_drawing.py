@@ -1,11 +1,17 @@
-"""Drawing a scene with matplotlib, which comes with `gavel-py[plot]`; `layout` says where things stand."""
+"""Drawing a scene with matplotlib, which comes with `gavel-py[plot]`; `layout` says where things stand.
+
+A picture of rounds: which job has which GPU, and when.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -16,20 +22,41 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from gavel_py.report.colours import is_dark
-from gavel_py.report.layout import DPI, LEAST_MARKED, SMALL, STRIP, TEXT, Layout, Scene, name_of, text_width, type_label
-from gavel_py.report.safe_text import clean
-from gavel_py.report.time_marks import round_marks, time_marks
+from gavel_py.errors import Fault, InputError
+from gavel_py.io.writing import FORMATS, check_plot, write_whole
+from gavel_py.problem.cluster import Cluster
+from gavel_py.report.measures import clean, of_count
+from gavel_py.report.timeline import RoundGrid, bars_of, blocks_of, colours_of, grid_of, is_dark, lanes_of
+from gavel_py.report.timeline_layout import (
+    DPI,
+    LEAST_MARKED,
+    SMALL,
+    STRIP,
+    TEXT,
+    Layout,
+    Scene,
+    duration,
+    name_of,
+    round_marks,
+    text_width,
+    time_marks,
+    type_label,
+)
+from gavel_py.scheduling.delivery import DeliveryReport
+from gavel_py.scheduling.round import Round
 
-__all__ = ["drawn"]
+__all__ = ["drawn", "plot_rounds"]
 
 LEAST_LABEL, READABLE, LARGEST_LABEL = 4.2, 5.0, 8.0
+
 """Sizes of the job ids in bars; they stand upright only where they would be smaller than the second."""
 
 MOST_SHAPES = 3000
+
 """Bars that an SVG holds as shapes; more become an image in it."""
 
 INK, MUTED = "#222222", "#666666"
+
 LOST = "#CC0000"
 
 STYLE: dict[Any, Any] = {
@@ -259,3 +286,58 @@ def _strip(figure: Figure, layout: Layout) -> None:
     for text, y, colour in (("gangs that start", 0.75, INK), ("that are preempted", 0.25, LOST)):
         place = (6 - left) / layout.size[0]
         axes.text(place, y, text, transform=axes.transAxes, size=SMALL, color=colour, ha="left", va="center", clip_on=False)
+
+
+def plot_rounds(
+    rounds: Iterable[Round],
+    cluster: Cluster,
+    path: str | Path,
+    *,
+    round_seconds: float,
+    delivery: DeliveryReport | None = None,
+    policy: str | None = None,
+) -> None:
+    """Draw rounds that follow one another to an SVG or PNG file: time to the right, GPUs by type and node from the top down.
+
+    A bar is a gang's stay on its GPUs, with marks where it started and where it was preempted; a GPU that nobody has stays white.
+    cluster: whose GPUs are drawn, that of the scheduler; delivery, policy: what the title tells besides.
+    The same input makes the same bytes, under one version of matplotlib. The file is written whole or not at all.
+
+    Raises `InputError` as `check_plot` does, when there is nothing to draw, for rounds that do not follow one another, and for GPUs
+    that the cluster does not have or that two jobs have.
+    """
+    check_plot(path)
+    if not (isinstance(round_seconds, Real) and math.isfinite(round_seconds) and round_seconds > 0):
+        raise InputError(Fault("", "round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
+    lanes, rounds = lanes_of(cluster), list(rounds)
+    grid = grid_of(rounds, lanes)
+    from gavel_py.report.timeline_layout import Scene
+
+    scene = Scene(
+        lanes=lanes,
+        rounds=rounds,
+        round_seconds=float(round_seconds),
+        job_ids=grid.job_ids,
+        colours=colours_of(grid),
+        blocks=blocks_of(bars_of(grid, rounds), lanes),
+        title=", ".join(_title(grid, rounds, round_seconds, policy)),
+        subtitle=", ".join(_subtitle(grid, rounds, delivery)),
+    )
+    write_whole(path, drawn(scene, FORMATS[Path(path).suffix.lower()]))
+
+
+def _title(grid: RoundGrid, rounds: Sequence[Round], round_seconds: float, policy: str | None) -> Iterator[str]:
+    head = "" if policy is None else f"{policy}: "
+    yield f"{head}{of_count(len(rounds), 'round')} of {duration(round_seconds)}"
+    yield of_count(len(grid.jobs), "GPU")
+
+
+def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:
+    ran = len(grid.job_ids)
+    in_all = ran if delivery is None else len(delivery.jobs)
+    yield f"{ran:,} of {of_count(in_all, 'job')} ran" if in_all > ran else f"{of_count(ran, 'job')} ran"
+    yield f"{grid.used_share:.1%} of GPU time used"
+    yield of_count(sum(len(each.started) for each in rounds), "start")
+    yield of_count(sum(len(each.preempted) for each in rounds), "preemption")
+    if delivery is not None:
+        yield f"{delivery.undelivered_share:.2%} of what was promised is still owed"
