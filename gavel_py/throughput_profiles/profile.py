@@ -15,11 +15,20 @@ from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNa
 from gavel_py.io import reading
 from gavel_py.problem.array_validation import labels_of
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles import builtin, formats
-from gavel_py.throughput_profiles.gathering import gather, gather_memory, gather_pairs, gather_spread, memory_of, speed_of
-from gavel_py.throughput_profiles.job_matrix import ThroughputMatrix
+from gavel_py.throughput_profiles import builtin
+from gavel_py.throughput_profiles import files as formats
+from gavel_py.throughput_profiles.lookup import (
+    Catalogue,
+    gather,
+    gather_memory,
+    gather_pairs,
+    gather_spread,
+    memory_of,
+    nearest_entries,
+    speed_of,
+)
+from gavel_py.throughput_profiles.matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
-from gavel_py.throughput_profiles.missing import Catalogue, nearest_entries
 
 __all__ = ["ThroughputProfile"]
 

@@ -18,9 +18,11 @@ __all__ = ["READERS", "read_csv", "read_gavel_json", "write_csv"]
 REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
 
 SPREAD = "_unconsolidated"
+
 """Gavel's suffix to an accelerator's name for gangs that are spread over servers."""
 
 ALONE = "null"
+
 """Gavel's key for a job type that runs alone."""
 
 

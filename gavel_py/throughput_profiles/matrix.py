@@ -16,7 +16,7 @@ from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.problem.array_validation import ArrayChecker
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.missing import counted, may_use
+from gavel_py.throughput_profiles.lookup import counted, may_use
 
 __all__ = ["ThroughputMatrix"]
 
