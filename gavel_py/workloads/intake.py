@@ -1,17 +1,185 @@
-"""Takes in what an importer reads, entry by entry: jobs, what is skipped, what is broken, and what is assumed."""
+"""What stands in the cells of traces: numbers, times, and the many ways to say that nothing is known.
+
+Building many records at once without searching them for garbage.
+
+The beginning of a file, by which its format is recognised.
+
+Takes in what an importer reads, entry by entry: jobs, what is skipped, what is broken, and what is assumed.
+
+What an importer is: a name, a way to recognise its files, and a way to read them.
+
+Tables of text, line by line: a broken line is told and passed over, which a file of one's own would not be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import gc
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, decimal_hint, nearest
+from gavel_py.io import reading
+from gavel_py.io.records import number_of
 from gavel_py.problem.job import Job
-from gavel_py.workloads.report import Skipped, TraceReport
-from gavel_py.workloads.submission import Submission
+from gavel_py.workloads.submission import Skipped, Submission, TraceReport
 
-__all__ = ["Intake", "SkipError"]
+__all__ = [
+    "Head",
+    "Importer",
+    "Intake",
+    "SkipError",
+    "amount",
+    "contradicts",
+    "count",
+    "head_of",
+    "is_missing",
+    "moment",
+    "required_moment",
+    "run_between",
+    "split",
+    "table_rows",
+    "whole_or_part",
+    "without_collection",
+]
+
+MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
+
+ROUNDING_SECONDS = 1.0
+
+"""Start and end are whole seconds, each off by up to half of one."""
+
+EPOCH = datetime(1970, 1, 1)
+
+"""Without a time zone, as the times in traces are; only differences count."""
+
+
+def is_missing(value: object) -> bool:
+    """Say whether the cell holds nothing, or one of the words for it."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
+
+
+def amount(row: Mapping[str, object], field: str, default: float | None = None) -> float:
+    """Return the finite number, at least 0, in a cell; `default` where it is missing, or else an `InputError`."""
+    value = row.get(field)
+    if is_missing(value):
+        if default is not None:
+            return default
+        raise InputError(Fault("", field, "is missing; a number is needed"))
+    number = number_of(value)
+    if not 0 <= number < math.inf:
+        raise InputError(Fault("", field, f"must be a finite number, at least 0, found {value!r}{decimal_hint(str(value))}"))
+    return number
+
+
+def count(row: Mapping[str, object], field: str, default: int | None = None) -> int:
+    """Return the whole number, at least 0, in a cell, be it written as 4 or 4.0."""
+    number = amount(row, field, default)
+    if number != int(number):
+        raise InputError(Fault("", field, f"must be a whole number, found {row.get(field)!r}"))
+    return int(number)
+
+
+def moment(row: Mapping[str, object], field: str) -> float | None:
+    """Return the time in a cell, YYYY-MM-DD HH:MM:SS, as seconds on a clock without time zones; None where it is missing."""
+    value = row.get(field)
+    if is_missing(value):
+        return None
+    try:
+        time = datetime.fromisoformat(str(value).strip())
+    except ValueError:
+        raise InputError(Fault("", field, f"must be a time as in 2017-10-09 07:01:55, found {value!r}")) from None
+    if time.tzinfo is not None:
+        time = time.astimezone(UTC).replace(tzinfo=None)
+    return (time - EPOCH).total_seconds()
+
+
+def required_moment(row: Mapping[str, object], field: str) -> float:
+    """Return the time in a cell; an `InputError` where it is missing."""
+    time = moment(row, field)
+    if time is None:
+        raise InputError(Fault("", field, "is missing; a time as in 2017-10-09 07:01:55 is needed"))
+    return time
+
+
+def run_between(start: float, end: float, field: str) -> float:
+    """Return the seconds from start to end; an `InputError` about `field` where the end comes first."""
+    if end < start:
+        raise InputError(Fault("", field, f"must not be before the start; it is {start - end:,.0f} s before"))
+    return end - start
+
+
+def contradicts(run: float, start: float | None, end: float | None) -> bool:
+    """Say whether a recorded running time differs from end - start by more than the rounding of the two times explains."""
+    return start is not None and end is not None and abs(end - start - run) > ROUNDING_SECONDS
+
+
+def whole_or_part(gpus: float) -> float:
+    """Return what a job gets that asks for so many GPUs in all: less than one as it is, more rounded up to whole ones."""
+    asked = round(gpus, 6)  # sums of parts
+    return asked if asked < 1 else math.ceil(asked)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Hold the search for cyclic garbage: there is none among records, and it would go through all of them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+LENGTH = 1 << 16
+
+"""Characters read; the first record of every known format is far shorter."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The name of a file or folder, the names of the files in a folder, and the first lines of a file."""
+
+    path: Path
+    inside: frozenset[str]
+    text: str
+
+    @property
+    def first_line(self) -> str:
+        """The first line that is not blank."""
+        return next((line for line in self.text.splitlines() if line.strip()), "")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether this begins as a JSON document."""
+        return self.text.lstrip()[:1] in ("[", "{")
+
+    def has_columns(self, *names: str, separator: str = ",") -> bool:
+        """Say whether the first line names all these columns."""
+        return set(names) <= set(self.columns(separator))
+
+    def columns(self, separator: str = ",") -> Collection[str]:
+        """The cells of the first line."""
+        return [cell.strip().strip('"') for cell in self.first_line.split(separator)]
+
+
+def head_of(path: str | Path) -> Head:
+    """Return the beginning of the file, or the names in the folder; raises `InputError` where it cannot be read."""
+    there = Path(path)
+    try:
+        if there.is_dir():
+            return Head(there, frozenset(file.name for file in there.iterdir()), "")
+        with open(there, encoding="utf-8-sig", errors="replace") as file:
+            return Head(there, frozenset(), file.read(LENGTH))
+    except OSError as error:
+        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
 EARLY_START = "Jobs whose start is recorded before their submission waited 0 s: {n}."
@@ -106,3 +274,75 @@ class Entry:
     def job(self, fields: Mapping[str, Any], **recorded: Any) -> None:
         """Keep the job of these fields, with what was recorded of it."""
         self.intake.take(self.where, Submission(Job(**fields).placed(self.where), **recorded))
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One format of traces.
+
+    name: as `--format` takes it; about: whose format it is, in a few words; recognises: from the beginning of a file or the
+    names in a folder; read: puts every entry into the intake, and raises `InputError` only where nothing can be read at all;
+    has_dates: its times are dates, so that the clock is to start with the first arrival.
+    """
+
+    name: str
+    about: str
+    recognises: Callable[[Head], bool]
+    read: Callable[[Path, Intake], None]
+    has_dates: bool = False
+
+
+Rows = Iterator[tuple[str, dict[str, str]]]
+
+
+def table_rows(
+    path: str | Path,
+    intake: Intake,
+    *,
+    required: Collection[str] = (),
+    columns: Sequence[str] | None = None,
+    separator: str = ",",
+) -> Rows:
+    """Yield ("file, line n", {column: cell}) for each sound line; the others go to `intake` as broken.
+
+    The first line names the columns, unless `columns` does. Raises `InputError` when a required column is missing.
+    """
+    names = columns
+    for number, line in reading.numbered_lines(path):
+        where = f"{path}, line {number}"
+        try:
+            cells = split(line, separator)
+            if names is None:
+                names = _header(where, cells, required)
+                continue
+            if len(cells) != len(names):
+                by = "the header names" if columns is None else "the table has"
+                raise InputError(Fault("", "", f"has {len(cells)} fields, {by} {len(names)}"))
+        except InputError as error:
+            if names is None:
+                raise
+            intake.broken(where, *error.faults)
+        else:
+            yield where, dict(zip(names, cells, strict=True))
+    if names is None:
+        raise InputError(Fault(str(path), "", "is empty; a header line with column names is needed"))
+
+
+def split(line: str, separator: str) -> list[str]:
+    """Return the cells of a line, without the blanks around them."""
+    if "\0" in line:
+        raise InputError(Fault("", "", "contains a NUL character; is this a text file?"))
+    if separator != "," or '"' not in line:
+        return [cell.strip() for cell in line.split(separator)]
+    try:
+        (cells,) = csv.reader([line], strict=True)
+    except csv.Error as error:
+        raise InputError(Fault("", "", f"is not valid CSV: {error}")) from None
+    return [cell.strip() for cell in cells]
+
+
+def _header(where: str, names: Sequence[str], required: Collection[str]) -> Sequence[str]:
+    faults = [Fault(where, "", f"column {name!r} is named twice") for name in sorted({n for n in names if names.count(n) > 1})]
+    faults += [Fault(where, "", f"column {name!r} is missing{nearest(name, names)}") for name in required if name not in names]
+    InputError.raise_any(faults)
+    return names

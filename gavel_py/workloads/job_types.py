@@ -1,4 +1,7 @@
-"""Job types and steps for traces that tell how long jobs ran, and not what they ran."""
+"""Job types and steps for traces that tell how long jobs ran, and not what they ran.
+
+Durations for traces that tell how many steps jobs have, and not how long these take.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import sequence_of
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
-from gavel_py.workloads.collecting import without_collection
-from gavel_py.workloads.models import Models, known_accelerators, reference_of
-from gavel_py.workloads.report import counted
-from gavel_py.workloads.submission import Submission
+from gavel_py.workloads.generator import Models, known_accelerators, reference_of
+from gavel_py.workloads.intake import without_collection
+from gavel_py.workloads.submission import Submission, counted
 from gavel_py.workloads.trace import Trace
 
-__all__ = ["assign_job_types"]
+__all__ = ["assign_job_types", "assume_durations"]
 
 SHORTEST = 1.0
+
 """Seconds of work that a job has at least; some records say 0, and a job without work is none."""
 
 
@@ -132,3 +135,26 @@ def _said(trace: Trace, typed: Sequence[Submission], models: Models, seed: int) 
 
 def _listed(names: Counter[str]) -> str:
     return ", ".join(f"{name} ({counted(count)})" for name, count in sorted(names.items()))
+
+
+def assume_durations(trace: Trace, profile: ThroughputProfile, reference: str | None = None) -> Trace:
+    """Return the trace with run_seconds = total_steps / throughput on the reference, consolidated, where it has none.
+
+    reference: v100, or else the first accelerator of the profile, unless said. Jobs without steps, without a throughput in the
+    profile, or that cannot run on the reference, stay without a duration.
+    """
+    on = reference_of(profile, reference)
+    timed = [_timed(submission, profile, on) for submission in trace]
+    count = sum(old is not new for old, new in zip(trace, timed, strict=True))
+    if not count:
+        return trace
+    said = f"Durations that are not recorded are steps / throughput on {on} in profile {profile.name!r}: {counted(count)}."
+    return trace.changed(timed, said)
+
+
+def _timed(submission: Submission, profile: ThroughputProfile, reference: str) -> Submission:
+    job = submission.job
+    if submission.run_seconds is not None or job.total_steps is None or not profile.has(job.job_type, job.num_gpus, reference):
+        return submission
+    speed = profile.job_throughput(job, reference)
+    return replace(submission, run_seconds=job.total_steps / speed) if speed > 0 else submission

@@ -11,8 +11,7 @@ from typing import overload
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.job import JobSet
 from gavel_py.workloads import cutting
-from gavel_py.workloads.report import TraceReport
-from gavel_py.workloads.submission import Submission
+from gavel_py.workloads.submission import Submission, TraceReport
 
 __all__ = ["Trace"]
 

@@ -7,10 +7,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.workloads.cells import amount
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake
+from gavel_py.workloads.intake import Head, Importer, Intake, amount
 
 __all__ = ["IMPORTER"]
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.workloads.cells import amount, contradicts, count, moment, required_moment, run_between
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import (
+    Head,
+    Importer,
+    Intake,
+    SkipError,
+    amount,
+    contradicts,
+    count,
+    moment,
+    required_moment,
+    run_between,
+    table_rows,
+)
 
 __all__ = ["IMPORTER"]
 

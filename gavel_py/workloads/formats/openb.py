@@ -6,11 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gavel_py.workloads.cells import amount, count, is_missing, run_between
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, run_between, table_rows
 
 __all__ = ["IMPORTER"]
 

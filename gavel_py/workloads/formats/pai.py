@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.workloads.cells import amount, count, is_missing, whole_or_part
 from gavel_py.workloads.formats.pai_tables import Instances, gpu_memory_by_job, instances_by_job, pai_rows, required_types
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
+from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, whole_or_part
 
 __all__ = ["IMPORTER"]
 

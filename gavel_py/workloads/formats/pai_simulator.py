@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gavel_py.workloads.cells import amount, count, is_missing, whole_or_part
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, whole_or_part
 
 __all__ = ["IMPORTER"]
 

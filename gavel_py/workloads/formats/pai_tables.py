@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.workloads.cells import amount, is_missing
-from gavel_py.workloads.intake import Intake
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import Intake, amount, is_missing, table_rows
 
 __all__ = ["Instances", "gpu_memory_by_job", "instances_by_job", "pai_rows", "required_types"]
 

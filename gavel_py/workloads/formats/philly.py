@@ -9,11 +9,17 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.workloads.cells import is_missing, moment, required_moment, run_between
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import (
+    Head,
+    Importer,
+    Intake,
+    SkipError,
+    is_missing,
+    moment,
+    required_moment,
+    run_between,
+    table_rows,
+)
 
 __all__ = ["IMPORTER"]
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gavel_py.workloads.cells import amount, count, required_moment
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, required_moment, table_rows
 
 __all__ = ["IMPORTER"]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.workloads.formats import gavel, helios, openb, own, pai, pai_simulator, parquet, philly, philly_table, sacct
-from gavel_py.workloads.heads import head_of
-from gavel_py.workloads.importer import Importer
+from gavel_py.workloads.formats import gavel, helios, openb, pai, pai_simulator, philly, philly_table
+from gavel_py.workloads.formats import native as own
+from gavel_py.workloads.formats import native as parquet
+from gavel_py.workloads.formats import slurm_accounting as sacct
+from gavel_py.workloads.intake import Importer, head_of
 
 __all__ = ["importer_of", "trace_formats"]
 

@@ -11,19 +11,24 @@ import numpy as np
 
 from gavel_py.errors import InputError
 from gavel_py.io.writing import FORMATS, check_plot, write_whole
-from gavel_py.workloads.report import counted
+from gavel_py.workloads.submission import counted
 from gavel_py.workloads.summary import describe_trace
 from gavel_py.workloads.trace import Trace
 
 __all__ = ["plot_trace"]
 
 PERIODS = 240
+
 SECONDS_PER_DAY = 86400.0
+
 MOST_LINES = 6
+
 """Gang sizes with a line of their own; more would hide each other."""
 
 BLUE, INK = "#0072B2", "#222222"
+
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
 """They can be told apart with any kind of colour vision."""
 
 STYLE: dict[Any, Any] = {

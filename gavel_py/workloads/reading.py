@@ -1,4 +1,7 @@
-"""Writing a trace so that `read_trace` gives the same again, and `JobSet.from_file` its jobs."""
+"""Reading a trace of any format that is known.
+
+Writing a trace so that `read_trace` gives the same again, and `JobSet.from_file` its jobs.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,47 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.problem.job import RECORDED, Job
+from gavel_py.workloads.formats import importer_of
+from gavel_py.workloads.intake import Intake, without_collection
 from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 
-__all__ = ["trace_text"]
+__all__ = ["read_trace", "trace_text"]
+
+
+def read_trace(path: str | Path, format: str | None = None, *, strict: bool = False) -> Trace:  # noqa: A002
+    """Read a trace; its format is recognised by its content unless `format` names it (`trace_formats`).
+
+    What is broken is left out and told in `report` with file, line and field; with `strict` it is an `InputError`. Dates become
+    seconds since the first arrival.
+    """
+    importer = importer_of(path, format)
+    intake = Intake(str(path), importer.name)
+    with without_collection():
+        importer.read(Path(path), intake)
+        if strict:
+            InputError.raise_any(intake.faults)
+        if not intake.submissions and intake.faults:
+            raise InputError(Fault(str(path), "", f"holds no job that can be read as {importer.name!r}"), *intake.faults)
+        if importer.has_dates and intake.submissions:
+            _count_from_zero(intake)
+        return Trace(intake.submissions, intake.report())
+
+
+def _count_from_zero(intake: Intake) -> None:
+    submissions = intake.submissions
+    zero = min(submission.job.arrival_seconds for submission in submissions)
+    for index, submission in enumerate(submissions):
+        submissions[index] = submission.moved(submission.job.arrival_seconds - zero)
+    date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    intake.assume(f"The clock starts with the first arrival, {date}; time zones are not taken into account.")
+
 
 ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")
 

@@ -1,4 +1,7 @@
-"""Our own files: CSV, JSON and JSON Lines with the fields of a job, and `recorded_` ones for its past."""
+"""Our own files: CSV, JSON and JSON Lines with the fields of a job, and `recorded_` ones for its past.
+
+Our own jobs as Parquet, for those who keep their records so; it needs pyarrow, which comes with `gavel-py[parquet]`.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,13 @@ from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.problem.job import RECORDED, Job, json_rows
-from gavel_py.workloads.cells import amount, count
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake
+from gavel_py.workloads.intake import Head, Importer, Intake, amount, count, table_rows
 from gavel_py.workloads.submission import RECORDED_FIELDS
-from gavel_py.workloads.tables import table_rows
 
-__all__ = ["CSV", "JSON", "JSON_LINES", "KNOWN", "take_rows"]
+__all__ = ["CSV", "IMPORTER", "JSON", "JSON_LINES", "KNOWN", "take_rows"]
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
+
 TEXTS = {"status", "accelerator"}
 
 
@@ -102,5 +102,43 @@ def _is_json_lines(head: Head) -> bool:
 
 
 CSV = Importer("csv", "our own jobs, CSV", _is_csv, _read_csv)
+
 JSON = Importer("json", "our own jobs, JSON", _is_json, _read_json)
+
 JSON_LINES = Importer("jsonl", "our own jobs, JSON Lines", _is_json_lines, _read_json_lines)
+
+
+def _recognises(head: Head) -> bool:
+    return head.text.startswith("PAR1")
+
+
+def _read(path: Path, intake: Intake) -> None:
+    take_rows(_rows(path), intake)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the rows batch by batch, so that the whole table is never in memory."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise InputError(f"Parquet files need pyarrow ({error}); install it with: pip install 'gavel-py[parquet]'") from None
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names)
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except (ArrowException, OSError) as error:
+        raise InputError(Fault(str(path), "", f"cannot be read as Parquet: {error}")) from None
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    faults = [Fault(str(path), "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in names if name not in KNOWN]
+    faults += [] if "job_id" in names else [Fault(str(path), "", "column 'job_id' is missing")]
+    InputError.raise_any(faults)
+
+
+IMPORTER = Importer("parquet", "our own jobs, Parquet (needs pyarrow)", _recognises, _read)

@@ -1,4 +1,7 @@
-"""Slurm's accounting: the output of `sacct --parsable2`, with its header line."""
+"""Cells as Slurm writes them: lists of trackable resources, and lengths of time.
+
+Slurm's accounting: the output of `sacct --parsable2`, with its header line.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,63 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.workloads.cells import contradicts, is_missing, moment, required_moment, run_between
-from gavel_py.workloads.formats.slurm_cells import gpus_of, length_of
-from gavel_py.workloads.heads import Head
-from gavel_py.workloads.importer import Importer
-from gavel_py.workloads.intake import Intake, SkipError
-from gavel_py.workloads.tables import table_rows
+from gavel_py.workloads.intake import (
+    Head,
+    Importer,
+    Intake,
+    SkipError,
+    contradicts,
+    is_missing,
+    moment,
+    required_moment,
+    run_between,
+    table_rows,
+)
 
-__all__ = ["IMPORTER"]
+__all__ = ["IMPORTER", "gpus_of", "length_of"]
+
+Row = tuple[str, Mapping[str, str]]
+
+RESOURCES = ("AllocTRES", "ReqTRES")
+
+"""What the job got, or else asked for."""
+
+UNLIMITED = {"UNLIMITED", "Partition_Limit", "INVALID"}
+
+LENGTH = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d+)?)")
+
+
+def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
+    """Return how many GPUs a job has, and of which type if it says so, as in "billing=8,gres/gpu:a100=4,gres/gpu=4"."""
+    known = [name for name in RESOURCES if name in row]
+    if not known:
+        raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is needed, which tells the GPUs; see --format"))
+    for name in known:
+        found = re.findall(r"(?:^|,)gres/gpu(?::([^=,]+))?=([0-9]+)", row[name])
+        if found:
+            # The total stands beside the parts by type, or alone, or not at all.
+            parts = {kind: int(gpus) for kind, gpus in found if kind}
+            total = max([int(gpus) for kind, gpus in found if not kind], default=sum(parts.values()))
+            return total, next(iter(parts)) if len(parts) == 1 else ""
+    return 0, ""
+
+
+def length_of(row: Mapping[str, str], name: str) -> float | None:
+    """Return the seconds in a cell such as 1-02:03:04, 02:03 or 90 (seconds); None where it is missing or unlimited."""
+    text = row.get(name, "").strip()
+    if is_missing(text) or text in UNLIMITED:
+        return None
+    if re.fullmatch(r"\d+", text):
+        return float(text)
+    match = LENGTH.fullmatch(text)
+    if match is None:
+        raise InputError(Fault("", name, f"must be a length of time as in 1-02:03:04, found {text!r}"))
+    days, hours, minutes, seconds = (float(match[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
 
 COLUMNS = ("JobID", "Submit", "State")
+
 STATUS = {
     "COMPLETED": "passed",
     "CANCELLED": "killed",
@@ -30,14 +80,17 @@ STATUS = {
     "BOOT_FAIL": "failed",
     "OUT_OF_MEMORY": "failed",
 }
+
 UNFINISHED = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING", "COMPLETING"}
 
 FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a failed attempt"
+
 CONTINUED = "is an earlier record of a job that a later record continues; their running times add up"
+
 LISTED_AGAIN = "is listed again later, with the same submission and start"
+
 ELAPSED = "Records whose Elapsed is not End - Start, as of suspended jobs, ran for Elapsed: {n}."
 
-Row = tuple[str, Mapping[str, str]]
 """The place of a record, and its cells."""
 
 
