@@ -5,15 +5,10 @@ GPU time goes; records: what became of each job; measuring: which of them count;
 plain data; engine: the clock; recorder, recording: all of it as a `Run`, for reports.
 """
 
-from gavel_py.simulator.engine import Simulation
-from gavel_py.simulator.events import NodeFailures, NodeWindow
-from gavel_py.simulator.maintenance import read_maintenance
-from gavel_py.simulator.playing import simulate
-from gavel_py.simulator.recorder import RunRecorder
-from gavel_py.simulator.recording import record_run
-from gavel_py.simulator.records import JobRecord, Outcome
-from gavel_py.simulator.result import SimulationResult
-from gavel_py.simulator.summary import Distribution, Summary
+from gavel_py.simulator.node_events import NodeFailures, NodeWindow, read_maintenance
+from gavel_py.simulator.recorder import RunRecorder, record_run
+from gavel_py.simulator.results import Distribution, JobRecord, Outcome, SimulationResult, Summary
+from gavel_py.simulator.simulation import Simulation, simulate
 
 __all__ = [
     "Distribution",

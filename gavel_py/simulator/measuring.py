@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.simulator.usage import Usage
+from gavel_py.simulator.utilization import Usage
 
 __all__ = ["JobWindow", "Measuring", "check_enough", "job_window", "window_text"]
 

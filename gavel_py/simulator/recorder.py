@@ -1,27 +1,62 @@
-"""A simulation as a `Run`: what reports need of it, written down while it goes on."""
+"""The numbers of a simulation under the names that runs have for them.
+
+A simulation as a `Run`: what reports need of it, written down while it goes on.
+
+A trace from its beginning to its end as a `Run`, in one call.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
+from gavel_py.policies import Policy
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.run import quantiles
 from gavel_py.report.runs.time_series import Curves, Held
 from gavel_py.scheduling import Round
-from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.measuring import window_text
-from gavel_py.simulator.records import JobRecord
-from gavel_py.simulator.run_metrics import summary_metrics
-from gavel_py.simulator.summary import Summary
+from gavel_py.simulator.results import JobRecord, Outcome, Summary
+from gavel_py.simulator.simulation import Simulation
+from gavel_py.workloads import Submission
 
-__all__ = ["RunRecorder"]
+__all__ = ["RunRecorder", "played", "record_run", "summary_metrics"]
 
 Floats = NDArray[np.float64]
+
+
+def summary_metrics(summary: Summary) -> dict[str, float | None]:
+    """Return the numbers of a summary under the names that runs have for them (`METRICS`)."""
+    used = sum(each["used"] for each in summary.usage.values())
+    measured = {"unfinished": summary.unfinished, "ended_after_arrivals": summary.ended_after_arrivals}
+    there = sum(each["gpu_seconds"] - each["down"] for each in summary.usage.values())
+    return {
+        "mean_jct_seconds": summary.jct.mean,
+        "median_jct_seconds": summary.jct.median,
+        "p99_jct_seconds": summary.jct.p99,
+        "makespan_seconds": summary.makespan_seconds,
+        "mean_queueing_seconds": summary.queueing.mean,
+        "utilization": used / there if there > 0 else 0.0,
+        "undelivered_share": summary.undelivered_share,
+        "cost": summary.cost,
+        **{outcome.value: summary.outcomes[outcome.value] for outcome in Outcome},
+        **(measured if summary.measure_jobs is not None else {}),
+        "late": summary.late,
+        "preemptions": summary.preemptions,
+        "starts": summary.starts,
+        "rounds": summary.rounds,
+        "solver_seconds": summary.solver_seconds,
+        "wall_seconds": summary.wall_seconds,
+    }
 
 
 class RunRecorder:
@@ -112,3 +147,46 @@ class RunRecorder:
         found = dict(zip(allocation.accelerator_types, allocation.shadow_prices.tolist(), strict=True))
         size = abs(allocation.objective_value)
         return np.array([found.get(name, np.nan) / size for name in self._simulation.cluster.accelerator_names])
+
+
+def record_run(
+    trace: Iterable[Submission | Job],
+    cluster: Cluster,
+    profile: Profile,
+    policy: str | Policy = "max_min_fairness",
+    *,
+    labels: Labels | None = None,
+    stays: bool = False,
+    isolated: Mapping[str, float] | None = None,
+    until_seconds: float = math.inf,
+    **settings: Any,
+) -> Run:
+    """Play a trace to its end, or until this time, and return it as a `Run`, for reports.
+
+    labels: what it is called, beside its policy; stays: keep where each gang was; isolated: {job_id: completion time} under the
+    policy `isolated`, for finish-time fairness; settings: those of `Simulation`.
+
+    >>> import gavel_py as gp
+    >>> speeds = gp.ThroughputProfile.from_matrix([[2.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+    >>> trace = [gp.Job("a", total_steps=1440), gp.Job("b", total_steps=360)]
+    >>> run = gp.record_run(trace, gp.Cluster.from_counts({"v100": 1}), speeds, "fifo", stays=True)
+    >>> run.stays[1]
+    Stay(job_id='b', job_type='', node='v100-0', accelerator='v100', gpus=1, start_seconds=720.0, end_seconds=1080.0)
+    """
+    simulation = Simulation(trace, cluster, profile, policy, on_round=lambda begun: recorder.round(begun), **settings)
+    recorder = RunRecorder(simulation, stays=stays)
+    named = {"policy": simulation.policy.label, **(labels or {})}
+    return played(simulation, recorder, until_seconds).run(named, simulation.result().summary, isolated)
+
+
+def played(simulation: Simulation, recorder: RunRecorder, until_seconds: float = math.inf) -> RunRecorder:
+    """Play a simulation whose rounds the recorder is told of to its end, or until this time, and return the recorder."""
+    more = True
+    while more and simulation.now < until_seconds:
+        more = simulation.step(until_seconds)
+        for job_id in list(simulation.records):
+            recorder.job(simulation.records.pop(job_id))
+        recorder.step()
+    for record in simulation.result().jobs.values():
+        recorder.job(record)
+    return recorder

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, together
-from gavel_py.simulator.engine import Simulation
 from gavel_py.simulator.measuring import check_enough
+from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.cells import Cell
 from gavel_py.sweeps.scenario import problem_of, scenario_of
 

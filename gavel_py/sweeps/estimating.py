@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gavel_py.errors import GavelWarning
-from gavel_py.simulator.engine import Simulation
+from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.cells import Cell
 from gavel_py.sweeps.playing import play, simulation_of
 from gavel_py.sweeps.scenario import scenario_of

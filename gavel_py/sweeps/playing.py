@@ -17,9 +17,8 @@ from gavel_py.errors import GavelError, GavelWarning, InputError
 from gavel_py.report.runs import Run
 from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
-from gavel_py.simulator.engine import Simulation
-from gavel_py.simulator.recorder import RunRecorder
-from gavel_py.simulator.recording import played
+from gavel_py.simulator.recorder import RunRecorder, played
+from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.cells import Task
 from gavel_py.sweeps.scenario import Scenario, scenario_of
 from gavel_py.sweeps.solving import solved

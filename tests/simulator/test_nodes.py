@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator.events import NodeEvents
+from gavel_py.simulator.node_events import NodeEvents
 from tests.fakes import refusal
 
 Windows = list[tuple[int, int]]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.report.runs.time_series import MOST_STRETCHES, Curves
-from gavel_py.simulator.recorder import RunRecorder
-from gavel_py.simulator.recording import played
+from gavel_py.simulator.recorder import RunRecorder, played
 from tests.commands import Gavel, runner
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator.work import Work
+from gavel_py.simulator.job_progress import Work
 from tests.test_cli import Gavel, gavel
 
 __all__ = ["gavel"]

@@ -15,14 +15,13 @@ from gavel_py.io.snapshots import Kind
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
 from gavel_py.simulator.arrivals import Arrivals
-from gavel_py.simulator.events import NodeEvents
-from gavel_py.simulator.holds import Holds
+from gavel_py.simulator.job_progress import Work
 from gavel_py.simulator.measuring import Measuring
-from gavel_py.simulator.records import JobRecord
-from gavel_py.simulator.state import SimulationState
-from gavel_py.simulator.summary import Tally
-from gavel_py.simulator.usage import Usage
-from gavel_py.simulator.work import Work
+from gavel_py.simulator.node_events import NodeEvents
+from gavel_py.simulator.results import JobRecord, Tally
+from gavel_py.simulator.round_execution import SimulationState
+from gavel_py.simulator.running_gangs import Holds
+from gavel_py.simulator.utilization import Usage
 from gavel_py.workloads import Submission
 
 __all__ = ["SIMULATION", "damaged_as_fault", "state_document", "state_from"]

@@ -1,4 +1,9 @@
-"""What became of all jobs of a simulation: means, percentiles, sums."""
+"""What became of one job of a simulation.
+
+What became of all jobs of a simulation: means, percentiles, sums.
+
+What a simulation comes to.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,84 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
+from gavel_py.errors import Fault, InputError
 from gavel_py.problem.fields import plain_size
 from gavel_py.simulator.measuring import JobWindow, Measuring, job_window
-from gavel_py.simulator.records import JobRecord, Outcome
-from gavel_py.simulator.usage import Usage
+from gavel_py.simulator.utilization import Usage
 
-__all__ = ["Distribution", "Summary", "Tally"]
+__all__ = ["FIELDS", "Distribution", "JobRecord", "Outcome", "SimulationResult", "Summary", "Tally"]
+
+
+class Outcome(StrEnum):
+    """How a job stands when it leaves, or when the simulation ends."""
+
+    FINISHED = "finished"
+    """All its steps are done."""
+    FAILED = "failed"
+    """It failed more often than it may be tried again."""
+    CANCELLED = "cancelled"
+    """It was cancelled before it was done."""
+    ACTIVE = "active"
+    """It is still in the system."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job; times are seconds on the clock of the trace, None where something has not happened.
+
+    jct_seconds: from arrival to end, of finished jobs; running_seconds: while it held GPUs; queueing_seconds: in the system without
+    any; gpu_seconds: num_gpus · running_seconds; lost_gpu_seconds: of these, starting and work that was lost; starts: how often it
+    was given GPUs that it did not have; preemptions: how often it lost GPUs before it was done; failures: how often it failed;
+    late_seconds: by how much it missed its deadline, 0 in time, None without one; cost: of the GPUs that it held, in the unit of
+    their prices per hour, None if one has no price; promised_seconds, undelivered_seconds: of its gang, as in `JobDelivery`;
+    reason: why it got no GPUs, if it was left out at the end; measured: whether it is of the window that is measured
+    (`measure_jobs` of `Simulation`), so that it counts in the summary.
+    """
+
+    job_id: str
+    job_type: str
+    num_gpus: float
+    tenant: str
+    outcome: Outcome
+    arrival_seconds: float
+    first_start_seconds: float | None
+    end_seconds: float | None
+    jct_seconds: float | None
+    queueing_seconds: float
+    running_seconds: float
+    gpu_seconds: float
+    lost_gpu_seconds: float
+    starts: int
+    preemptions: int
+    failures: int
+    steps_done: float
+    total_steps: float
+    late_seconds: float | None
+    cost: float | None
+    promised_seconds: float
+    undelivered_seconds: float
+    reason: str = ""
+    measured: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return asdict(self) | {"outcome": self.outcome.value}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> JobRecord:
+        """Return the record that `to_dict` described."""
+        return cls(**{**document, "outcome": Outcome(document["outcome"])})
+
+
+FIELDS = tuple(field.name for field in fields(JobRecord))
+
+"""The names of a record's fields, in order: the columns of a table of jobs."""
 
 
 @dataclass(frozen=True)
@@ -196,3 +268,44 @@ class Tally:
             measure_jobs=measuring.window,
             ended_after_arrivals=measuring.ended_after_arrivals,
         )
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """policy: its label; summary: of all measured jobs; jobs: {job_id: JobRecord}, measured or not, empty where they went elsewhere
+    (`on_record`).
+    """
+
+    policy: str
+    summary: Summary
+    jobs: Mapping[str, JobRecord]
+
+    def finish_time_fairness(self, isolated: SimulationResult) -> dict[str, float]:
+        """Return {job_id: ρ}, ρ_i = JCT_i / JCT_i of the same trace under the policy `isolated`.
+
+        For the measured jobs that finished in both. ρ <= 1: no worse than with an N-th of the cluster to itself (Themis, NSDI
+        2020). Raises `InputError` if none is in both.
+        """
+        own = [i for i, job in self.jobs.items() if job.measured and job.jct_seconds]
+        both = [i for i in own if i in isolated.jobs and isolated.jobs[i].jct_seconds]
+        if not both:
+            raise InputError(Fault("finish-time fairness", "", "no job finished in both simulations; are they of the same trace?"))
+        return {i: (self.jobs[i].jct_seconds or 0.0) / (isolated.jobs[i].jct_seconds or 1.0) for i in both}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return summary and jobs as plain data."""
+        return {
+            "policy": self.policy,
+            "summary": self.summary.to_dict(),
+            "jobs": [record.to_dict() for record in self.jobs.values()],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> SimulationResult:
+        """Return the result that `to_dict` described; raises `InputError` when a part is missing."""
+        try:
+            records = (JobRecord.from_dict(each) for each in document["jobs"])
+            jobs = {record.job_id: record for record in records}
+            return cls(document["policy"], Summary.from_dict(document["summary"]), jobs)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"this is not what came of a simulation: {type(error).__name__} {error}") from None

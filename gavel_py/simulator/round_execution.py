@@ -1,9 +1,13 @@
-"""The course of one round: who stops when, what time does to the gangs that run, and what nodes do to them meanwhile."""
+"""What a simulation knows from one round to the next.
+
+The course of one round: who stops when, what time does to the gangs that run, and what nodes do to them meanwhile.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse
 from typing import NamedTuple
@@ -12,20 +16,61 @@ import numpy as np
 
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling import Round, RoundScheduler
-from gavel_py.simulator.company import CompanySpeeds
-from gavel_py.simulator.records import Outcome
-from gavel_py.simulator.state import SimulationState
-from gavel_py.simulator.work import Spans, Work
+from gavel_py.simulator.arrivals import Arrivals
+from gavel_py.simulator.job_progress import CompanySpeeds, Spans, Work
+from gavel_py.simulator.measuring import Measuring
+from gavel_py.simulator.node_events import NodeEvents
+from gavel_py.simulator.results import JobRecord, Outcome, Tally
+from gavel_py.simulator.running_gangs import Holds
+from gavel_py.simulator.utilization import Usage
 
-__all__ = ["Course"]
+__all__ = ["Course", "SimulationState"]
+
+Leave = Callable[[str, Outcome, float], None]
+
+
+@dataclass
+class SimulationState:
+    """now: the clock; arrivals, events: what is to come; active: the jobs in the system; holds: those of them with GPUs;
+    measuring: which jobs the tally counts; cancellations: a heap of (seconds, job_id), those of jobs that have left since included;
+    gone: jobs that have left since the last decision; reasons: why jobs were left out of it; wall_seconds: on the clock of this
+    computer.
+    """
+
+    now: float
+    arrivals: Arrivals
+    events: NodeEvents
+    usage: Usage
+    holds: Holds
+    measuring: Measuring = field(default_factory=Measuring)
+    tally: Tally = field(default_factory=Tally)
+    active: dict[str, Work] = field(default_factory=dict)
+    cancellations: list[tuple[float, str]] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    records: dict[str, JobRecord] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+
+    @property
+    def next_cancellation(self) -> float:
+        """When the next job is cancelled that is still in the system, infinite if none is."""
+        while self.cancellations and self.cancellations[0][1] not in self.active:
+            heappop(self.cancellations)
+        return self.cancellations[0][0] if self.cancellations else math.inf
+
+    @property
+    def next_change(self) -> float:
+        """When the next thing happens that no job's progress brings about."""
+        return min(self.arrivals.next_seconds, self.events.next_seconds, self.next_cancellation)
+
 
 DIGITS = 1e-12
+
 """A part of the time: what ends this little after a round ends with it."""
 
 MORE = 1.1
-"""A job that has done all that was expected of it is expected to do so much in all."""
 
-Leave = Callable[[str, Outcome, float], None]
+"""A job that has done all that was expected of it is expected to do so much in all."""
 
 
 class Stop(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gavel_py.problem.cluster import Cluster
-from gavel_py.simulator.events import NodeEvent
+from gavel_py.simulator.node_events import NodeEvent
 
 __all__ = ["Usage"]
 

@@ -1,9 +1,15 @@
-"""The clock of a simulation: jobs arrive, rounds begin, jobs end, nodes fail."""
+"""What a simulation is made of, and what can be asked of it at any time.
+
+The clock of a simulation: jobs arrive, rounds begin, jobs end, nodes fail.
+
+A trace from its beginning to its end, in one call.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from heapq import heappush
 from pathlib import Path
@@ -13,22 +19,129 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.snapshots import read_state, write_state
-from gavel_py.policies import Policy
+from gavel_py.policies import Policy, resolve_policy
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.commit import given_away
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.simulator.admission import Admission
-from gavel_py.simulator.core import SimulationCore
-from gavel_py.simulator.records import JobRecord, Outcome
-from gavel_py.simulator.result import SimulationResult
-from gavel_py.simulator.saved import SIMULATION, damaged_as_fault, state_document, state_from
-from gavel_py.simulator.work import Work
+from gavel_py.simulator.arrivals import (
+    EVENT_CHECKPOINT_SECONDS,
+    PROGRESS,
+    Admission,
+    Arrivals,
+    Estimates,
+    JobFailures,
+    check_settings,
+)
+from gavel_py.simulator.job_progress import CompanySpeeds, Work
+from gavel_py.simulator.measuring import JobWindow, Measuring, job_window
+from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
+from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
+from gavel_py.simulator.round_execution import Course, SimulationState
+from gavel_py.simulator.running_gangs import Holds
+from gavel_py.simulator.snapshot import SIMULATION, damaged_as_fault, state_document, state_from
+from gavel_py.simulator.utilization import Usage
 from gavel_py.workloads import Submission
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "SimulationCore", "simulate"]
+
+
+class SimulationCore:
+    """The settings and the state of a `Simulation`, whose arguments it takes."""
+
+    def __init__(
+        self,
+        trace: Iterable[Submission | Job],
+        cluster: Cluster,
+        profile: Profile,
+        policy: str | Policy = "max_min_fairness",
+        *,
+        round_seconds: float | None = 360.0,
+        node_failures: NodeFailures | None = None,
+        maintenance: Iterable[NodeWindow] = (),
+        job_failures: JobFailures = 0.0,
+        checkpoint_seconds: float | None = None,
+        interference: float = 0.0,
+        estimates: Estimates = "exact",
+        measure_jobs: JobWindow | None = None,
+        seed: int = 0,
+        on_record: Callable[[JobRecord], None] | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        allow_unknown_types: bool = False,
+        **scheduling: Any,
+    ) -> None:
+        cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
+        chosen = resolve_policy(policy)
+        check_settings(chosen, round_seconds, job_failures, checkpoint_seconds, estimates, seed, interference, measure_jobs)
+        length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)
+        scheduler = RoundScheduler(cluster, profile, chosen, length, by_events=by_events, **scheduling)
+        measuring = Measuring(job_window(measure_jobs))
+        arrivals = Arrivals(trace, measuring.window)
+        start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
+        notice = 0.0 if round_seconds is None else round_seconds
+        names = [node.name for node in cluster.nodes]
+        events = NodeEvents(names, node_failures, maintenance, notice, np.random.default_rng([seed, 1]), start)
+        state = SimulationState(start, arrivals, events, Usage(cluster, start), Holds(len(cluster.accelerator_names)), measuring)
+        admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
+        self._assemble(scheduler, state, admission, round_seconds, checkpoint_seconds, float(interference), on_record, on_round)
+
+    def _assemble(
+        self,
+        scheduler: RoundScheduler,
+        state: SimulationState,
+        admission: Admission,
+        round_seconds: float | None,
+        checkpoint_seconds: float | None,
+        interference: float,
+        on_record: Callable[[JobRecord], None] | None,
+        on_round: Callable[[Round], None] | None,
+    ) -> None:
+        self.scheduler, self.profile, self.cluster = scheduler, scheduler.profile, scheduler.cluster
+        self.round_seconds, self.checkpoint_seconds, self.interference = round_seconds, checkpoint_seconds, interference
+        self._state, self._admission = state, admission
+        self._on_record, self._on_round = on_record, on_round
+        self._whole = True
+        every = EVENT_CHECKPOINT_SECONDS if round_seconds is None and checkpoint_seconds is None else checkpoint_seconds
+        reads_progress = bool(PROGRESS.intersection(self.policy.reads) or self.policy.constraints)
+        speeds = CompanySpeeds(self.profile, interference)
+        self._course = Course(state, scheduler, self.profile, speeds, round_seconds, every, reads_progress, self._leave)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides."""
+        return self.scheduler.policy
+
+    @property
+    def now(self) -> float:
+        """The time, in seconds on the clock of the trace."""
+        return self._state.now
+
+    @property
+    def active(self) -> int:
+        """How many jobs are in the system."""
+        return len(self._state.active)
+
+    @property
+    def measure_jobs(self) -> JobWindow | None:
+        """The window of jobs that are measured, None: all."""
+        return self._state.measuring.window
+
+    @property
+    def used_gpu_seconds(self) -> tuple[float, ...]:
+        """(K,) the GPU-seconds of each type of `cluster` in which gangs have held them so far."""
+        return tuple(self._state.usage.used.values())
+
+    @property
+    def records(self) -> dict[str, JobRecord]:
+        """{job_id: JobRecord} of the jobs that have left, none where `on_record` takes them; what is taken out is forgotten."""
+        return self._state.records
+
+    @abstractmethod
+    def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
+        """Let a job go."""
 
 
 class Simulation(SimulationCore):
@@ -203,3 +316,24 @@ class Simulation(SimulationCore):
             state.records[record.job_id] = record
         else:
             self._on_record(record)
+
+
+def simulate(
+    trace: Iterable[Submission | Job],
+    cluster: Cluster,
+    profile: Profile,
+    policy: str | Policy = "max_min_fairness",
+    *,
+    until_seconds: float = math.inf,
+    **settings: Any,
+) -> SimulationResult:
+    """Play a trace to its end, or until this time, and return what came of it; settings: those of `Simulation`.
+
+    >>> import gavel_py as gp
+    >>> speeds = gp.ThroughputProfile.from_matrix([[2.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+    >>> trace = [gp.Job("a", total_steps=1440), gp.Job("b", total_steps=360, arrival_seconds=100)]
+    >>> result = gp.simulate(trace, gp.Cluster.from_counts({"v100": 1}), speeds, "fifo")
+    >>> {job_id: job.jct_seconds for job_id, job in result.jobs.items()}
+    {'a': 720.0, 'b': 980.0}
+    """
+    return Simulation(trace, cluster, profile, policy, **settings).run(until_seconds)

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.simulator.work import NUMBERS, Work
+from gavel_py.simulator.job_progress import NUMBERS, Work
 
 __all__ = ["Holds"]
 
 Floats = NDArray[np.float64]
 
 FIRST_PLACES = 64
+
 PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per_hour", "since_seconds", "expected_steps")
+
 ROWS = {name: row for row, name in enumerate((*NUMBERS, *PER_GANG))}
 
 

@@ -1,4 +1,7 @@
-"""One job on its way through a simulation: what it still has to do, what it has cost, and how it will fail."""
+"""How fast jobs really are on GPUs that they share.
+
+One job on its way through a simulation: what it still has to do, what it has cost, and how it will fail.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.names import same_name
@@ -15,25 +20,57 @@ from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import JobDelivery
 from gavel_py.scheduling.placement.gangs import Spans
-from gavel_py.simulator.records import JobRecord, Outcome
+from gavel_py.simulator.results import JobRecord, Outcome
 from gavel_py.workloads import Submission
 
-__all__ = ["NUMBERS", "Spans", "Work", "deadline_of", "total_steps_of"]
+__all__ = ["NUMBERS", "CompanySpeeds", "Spans", "Work", "deadline_of", "total_steps_of"]
+
+Key = tuple[str, str, float, str]
+
+
+class CompanySpeeds:
+    """What a profile says of pairs, each asked for once; interference: the part of its speed that a job with a part of a GPU loses
+    to each other one on that GPU.
+    """
+
+    def __init__(self, profile: Profile, interference: float) -> None:
+        self._beside_parts = 1.0 - interference
+        self._measured = getattr(profile, "pair_matrix", None)
+        self._parts: dict[Key, float] = {}
+
+    def part(self, job: Job, other: Job, accelerator: str, alone: float) -> float:
+        """Return the part of its speed alone, at most 1, that a job has with another one on its GPUs.
+
+        alone: steps/s there, consolidated. Pairs are measured consolidated; spread, they are taken to lose the same part.
+        """
+        if job.num_gpus < 1:
+            return self._beside_parts
+        key = job.job_type, other.job_type, job.num_gpus, accelerator
+        if key not in self._parts:
+            table = None if self._measured is None else self._measured([job, other], [accelerator])
+            speed = np.nan if table is None else float(table[0, 1, 0])
+            self._parts[key] = min(1.0, float(np.nan_to_num(speed)) / alone) if alone > 0 else 0.0
+        return self._parts[key]
 
 
 NUMBERS = (
     *("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds"),
     *("saved_gpu_seconds", "saved_lost_gpu_seconds"),
 )
+
 """What time changes of a job that holds GPUs."""
 
 THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there", "gpus_there", "since_seconds")
+
 OPEN = ("kept_steps", "open_seconds", "open_saved")
+
 COUNTS = ("starts", "preemptions", "failures")
+
 KEPT = (
     *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds"),
     *(*NUMBERS, *THERE, *OPEN, *COUNTS),
 )
+
 """What a file must hold of a job on its way."""
 
 
