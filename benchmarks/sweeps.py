@@ -24,8 +24,8 @@ import tables
 
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.sweeps.cells import Task
-from gavel_py.sweeps.playing import play
+from gavel_py.sweeps.cell import Task
+from gavel_py.sweeps.run_cell import play
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "sweep.yaml"
 CELL_SECONDS = 0.005

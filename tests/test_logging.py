@@ -158,4 +158,4 @@ class TestCommand:
         processes = {match[3] for match in found if match[2] == "gavel_py.scheduling.scheduler"}
         assert None not in processes
         assert len(processes) == 2
-        assert sum(match[2] == "gavel_py.sweeps.dispatching" for match in found) == 2
+        assert sum(match[2] == "gavel_py.sweeps.dispatcher" for match in found) == 2

@@ -1,31 +1,137 @@
-"""A sweep that has been checked and laid out, and is played as often as it takes to be complete."""
+"""How long a sweep will take: from cells that have been played, or from the beginning of some.
+
+What a result depends on beside what was asked for: the versions of what computed it.
+
+A sweep that has been checked and laid out, and is played as often as it takes to be complete.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from gavel_py import __version__
+from gavel_py.errors import GavelWarning
 from gavel_py.io.names import same_name
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
-from gavel_py.sweeps.checking import check_cells
-from gavel_py.sweeps.dispatching import Dispatcher
-from gavel_py.sweeps.estimating import Estimate, estimated
-from gavel_py.sweeps.grid import grid_of
+from gavel_py.simulator.simulation import Simulation
+from gavel_py.sweeps.cell import Cell, scenario_of
+from gavel_py.sweeps.dispatcher import Dispatcher, Progress
+from gavel_py.sweeps.grid import check_cells, grid_of
 from gavel_py.sweeps.local import LocalProcesses, usable_cores
-from gavel_py.sweeps.progress import Progress
+from gavel_py.sweeps.run_cell import play, simulation_of
 from gavel_py.sweeps.spec import read_spec
 from gavel_py.sweeps.tables import aligned
-from gavel_py.sweeps.versions import versions
 
-__all__ = ["SweepPlan", "plan_sweep", "sweep"]
+__all__ = ["Estimate", "SweepPlan", "estimated", "plan_sweep", "sweep", "versions"]
+
+PROBE_SECONDS = 1.0
+
+"""How long a cell is played to see how fast it goes."""
+
+LEAST_DONE = 1e-4
+
+"""A probe in which less was done tells no more than that it will be long."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """cell_seconds: what all cells that are left take, one after the other; seconds: on so many workers; basis: from what."""
+
+    cell_seconds: float
+    workers: int
+    basis: str
+
+    @property
+    def seconds(self) -> float:
+        """The time until the end, if cells can be handed out evenly."""
+        return self.cell_seconds / self.workers
+
+
+def estimated(left: Iterable[Cell], ended: Mapping[str, list[float]], workers: int) -> Estimate:
+    """Return the estimate for cells; ended: {policy: seconds} of cells of the same sweep that have been played.
+
+    A policy of which none has been played is probed: its middle cell is played for a second of this computer's time, which then
+    counts as the part of all jobs' work that was done in it.
+    """
+    by_policy: dict[str, list[Cell]] = {}
+    for cell in left:
+        by_policy.setdefault(str(cell.labels["policy"]), []).append(cell)
+    known = [policy for policy in by_policy if ended.get(policy)]
+    total = 0.0
+    for policy, cells in by_policy.items():
+        seconds = fmean(ended[policy]) if policy in known else _probed(cells[len(cells) // 2])
+        total += seconds * len(cells)
+    return Estimate(total, workers, _basis(len(by_policy), len(known)))
+
+
+def _basis(policies: int, known: int) -> str:
+    probed = (
+        "one cell of each policy, in the middle of its grid, played for a second and scaled by the part of the work done by then"
+    )
+    played = "the mean time of the cells of each policy that have been played"
+    return "nothing is left" if not policies else played if known == policies else f"{played}; else {probed}" if known else probed
+
+
+def _probed(cell: Cell) -> float:
+    task = cell.task_with(None)
+    importlib.import_module("gavel_py.optimization.program")  # which is slow, and done once in each process
+    started = time.perf_counter()
+    if task.mode == "solve":
+        play(task)
+        return time.perf_counter() - started
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GavelWarning)  # told when the sweep was planned
+        simulation, until = simulation_of(task)
+    began = time.perf_counter()  # what is made once for all policies does not count for each
+    more = True
+    while more and simulation.now < until and time.perf_counter() - began < PROBE_SECONDS:
+        try:
+            more = simulation.step(until)
+        except (Exception, SystemExit):  # noqa: BLE001  what goes wrong is the end of its cell only, also when it is played
+            more = False
+    seconds = time.perf_counter() - began
+    jobs = len(scenario_of(task.source).trace) if simulation.measure_jobs is None else simulation.measure_jobs[1]
+    done = 1.0 if not more or simulation.now >= until else min(1.0, _done(simulation, jobs))
+    return seconds / max(done, LEAST_DONE)
+
+
+def _done(simulation: Simulation, jobs: int) -> float:
+    """The part of the work of all jobs of the trace that is done."""
+    records = simulation.result().jobs.values()
+    return sum(min(1.0, job.steps_done / job.total_steps) for job in records if job.total_steps > 0) / jobs
+
+
+PACKAGES = ("numpy", "scipy", "cvxpy", "highspy", "clarabel", "pydantic")
+
+
+def versions() -> dict[str, str]:
+    """Return {package: version}, with Python and the platform."""
+    found = {"gavel-py": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
 
 WINDOW_PER_WORKER = 4
+
 FOREIGN_WINDOW = 256
+
 """Cells handed out at a time to an executor of which nothing is known."""
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.sweeps.dispatching import PAUSE_SECONDS, ExecutorError
-from gavel_py.sweeps.estimating import Estimate
+from gavel_py.sweeps.dispatcher import PAUSE_SECONDS, ExecutorError
+from gavel_py.sweeps.planning import Estimate
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")

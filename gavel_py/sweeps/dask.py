@@ -15,6 +15,7 @@ from gavel_py.sweeps.local import usable_cores
 __all__ = ["dask_executor"]
 
 PATIENCE_SECONDS = 5.0
+
 """How long a scheduler is waited for."""
 
 SETTINGS = {
@@ -22,6 +23,7 @@ SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,  # one call at a time, so that a death blames no other
     "distributed.deploy.lost-worker-timeout": "1 hour",  # a worker that takes long to begin anew is not lost
 }
+
 """Of the cluster that is begun here."""
 
 

@@ -1,22 +1,29 @@
-"""What is played in a cell, whatever the policy: jobs with types and ends, the cluster, and how fast jobs run."""
+"""What is played in a cell, whatever the policy: jobs with types and ends, the cluster, and how fast jobs run.
+
+One point of a sweep: what is played, how it is told from others, and what goes to the process that plays it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Literal
 
+from gavel_py import __version__
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.sweeps.parts import Part
-from gavel_py.sweeps.trace_axis import Generator, lacks_type
+from gavel_py.report.runs import Labels
+from gavel_py.sweeps.axes import Generator, Part, digest, lacks_type, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads import Trace, assign_job_types, extend_profile
 
-__all__ = ["Scenario", "Source", "problem_of", "scenario_of"]
+__all__ = ["Cell", "Scenario", "Source", "Task", "problem_of", "scenario_of"]
 
 MOST_KEPT = 4
+
 """Cells of one scenario follow one another, so that few of them are needed at a time."""
 
 
@@ -73,3 +80,47 @@ def _typed(trace: Trace, profile: ThroughputProfile, cluster: Cluster, source: S
     if source.extrapolate:
         profile = extend_profile(profile, {submission.job.num_gpus for submission in trace})
     return trace, profile
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """All that it takes to play a cell, in any process.
+
+    mode: "isolated" is a simulation that is played for what others are compared with, and keeps the completion time of each job;
+    isolated: those, for a cell that is compared; version: of gavel-py, which must be the same where it is played.
+    """
+
+    key: str
+    mode: Literal["simulate", "solve", "isolated"]
+    policy: Part
+    source: Source
+    round_seconds: float | None
+    settings: Part
+    isolated: bytes | None = None
+    version: str = __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """labels: its place in the grid, in words; content: what tells it from all other cells; needs: the key of the cell that it is
+    compared with.
+    """
+
+    labels: Labels
+    content: Mapping[str, Any]
+    task: Task
+    needs: str | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """A checksum of its content."""
+        return digest(self.content)
+
+    @property
+    def text(self) -> str:
+        """Its content as JSON."""
+        return plain_text(self.content)
+
+    def task_with(self, isolated: bytes | None) -> Task:
+        """Return what is to be played; isolated: what the cell that it needs has kept."""
+        return replace(self.task, key=self.key, isolated=isolated)

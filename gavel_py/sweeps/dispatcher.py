@@ -1,4 +1,7 @@
-"""Cells on an executor: handed out as there is room, stored as they end, those tried again whose process died."""
+"""How far a sweep is.
+
+Cells on an executor: handed out as there is room, stored as they end, those tried again whose process died.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,50 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from dataclasses import dataclass
 
 from gavel_py.errors import GavelError
 from gavel_py.report.runs.files import CellStore, Status, StoredCell
-from gavel_py.sweeps.cells import Cell
+from gavel_py.sweeps.cell import Cell
 from gavel_py.sweeps.local import WorkerDiedError
-from gavel_py.sweeps.playing import Ended, play
-from gavel_py.sweeps.progress import Progress
+from gavel_py.sweeps.run_cell import Ended, play
 
-__all__ = ["Dispatcher", "ExecutorError"]
+__all__ = ["Dispatcher", "ExecutorError", "Progress"]
 
 logger = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True)
+class Progress:
+    """total: cells of the sweep; done, failed: those that have come to an end, kept of them before this sweep began; seconds: that
+    it has taken so far.
+    """
+
+    total: int
+    done: int
+    failed: int
+    kept: int
+    seconds: float
+
+    @property
+    def left(self) -> int:
+        """Cells that have not come to an end."""
+        return self.total - self.done - self.failed
+
+    @property
+    def rate(self) -> float | None:
+        """Cells per second so far, None before the first."""
+        played = self.done + self.failed - self.kept
+        return played / self.seconds if played and self.seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time until the end at this rate, None where nobody can know."""
+        return 0.0 if not self.left else None if self.rate is None else self.left / self.rate
+
+
 PAUSE_SECONDS = 0.1
+
 """Cells that end within so much of one another are written together: what is on the disk is never older than this."""
 
 MOST_ATTEMPTS = 2
