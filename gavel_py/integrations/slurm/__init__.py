@@ -1,4 +1,6 @@
-"""Driving a Slurm cluster in rounds.
+"""The job_submit plugin for a site, and what slurm.conf must say.
+
+Driving a Slurm cluster in rounds.
 
 records, node_reading, job_reading: what Slurm says, as plain records (pure); roles, kinds, marks, comments: what is made of a job
 (pure); cluster_picture, newcomers, node_sync, watching, following: the scheduler is kept at what Slurm says; deciding: the next
@@ -6,14 +8,19 @@ round; moves: what that is in commands (pure); applying: carrying it out; comman
 what the account may do; driver: one after the other, with state, lock and log; replay, run_of: what became of it, for reports.
 """
 
-from gavel_py.integrations.slurm.applying import Applied as SlurmApplied
-from gavel_py.integrations.slurm.clock import WallClock
-from gavel_py.integrations.slurm.commands import SlurmCommands
-from gavel_py.integrations.slurm.deciding import Decided as SlurmDecided
-from gavel_py.integrations.slurm.deciding import Picture as SlurmPicture
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.integrations.slurm.apply import Applied as SlurmApplied
+from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
+from gavel_py.integrations.slurm.decision import Picture as SlurmPicture
 from gavel_py.integrations.slurm.driver import SlurmDriver
-from gavel_py.integrations.slurm.plugin import slurm_plugin
-from gavel_py.integrations.slurm.run_of import slurm_run
+from gavel_py.integrations.slurm.event_log import slurm_run
+from gavel_py.integrations.slurm.parsing import is_node_name
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 
 __all__ = [
@@ -28,3 +35,18 @@ __all__ = [
     "slurm_plugin",
     "slurm_run",
 ]
+
+
+def slurm_plugin(partition: str, administrators: Iterable[int] = (), *, is_default: bool = False) -> str:
+    """Return the job_submit.lua that holds new jobs of a partition.
+
+    administrators: the user ids, beside root's, of those who release jobs: SlurmUser and the account of the driver; is_default:
+    whether jobs that name no partition come to this one. Raises `InputError`.
+    """
+    if not is_node_name(partition):
+        raise InputError(Fault("slurm", "partition", f"{partition!r} cannot be the name of a partition"))
+    numbers = ", ".join(f"[{int(uid)}] = true" for uid in sorted({0, *administrators}))
+    text = (files(__package__) / "job_submit.lua").read_text(encoding="utf-8")
+    for name, value in (("PARTITION", partition), ("IS_DEFAULT", str(is_default).lower()), ("ADMINISTRATORS", numbers)):
+        text = text.replace(f"@{name}@", value)
+    return text

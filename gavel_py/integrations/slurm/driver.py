@@ -1,36 +1,60 @@
-"""The driver: reads a Slurm cluster, lets the round scheduler decide, carries it out, and sees whether it has come about."""
+"""One driver at a time: a lock on a file that the system takes back when the process ends, however it ends.
+
+The driver: reads a Slurm cluster, lets the round scheduler decide, carries it out, and sees whether it has come about.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gavel_py.errors import InputError, SlurmError, SolverError
-from gavel_py.integrations.slurm.applying import Applied, Applier
-from gavel_py.integrations.slurm.clock import Clock, WallClock
-from gavel_py.integrations.slurm.commands import Commands, SlurmCommands
-from gavel_py.integrations.slurm.deciding import Decided, Decider, Picture
-from gavel_py.integrations.slurm.driver_state import DriverState, save_state
-from gavel_py.integrations.slurm.lines import applied_line, round_line
-from gavel_py.integrations.slurm.lock import only_one
-from gavel_py.integrations.slurm.measuring import measurements_of
-from gavel_py.integrations.slurm.moves import Moves, returns_of
-from gavel_py.integrations.slurm.progress import Progress
-from gavel_py.integrations.slurm.reading import read_cluster, read_jobs
+from gavel_py.errors import Fault, InputError, SlurmError, SolverError
+from gavel_py.integrations.slurm.apply import Applied, Applier
+from gavel_py.integrations.slurm.commands import Clock, Commands, SlurmCommands, WallClock, read_cluster, read_jobs
+from gavel_py.integrations.slurm.decision import Decided, Decider, Moves, Picture, returns_of
+from gavel_py.integrations.slurm.event_log import RunLog, applied_line, round_line, warn
+from gavel_py.integrations.slurm.job_roles import Role, is_held_here, standing_of
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.rights import Rights, RightsError, check_sent, rights_of
-from gavel_py.integrations.slurm.roles import Role, is_held_here, standing_of
-from gavel_py.integrations.slurm.run_log import RunLog, warn
 from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.state import DriverState, measurements_of, save_state
+from gavel_py.integrations.slurm.sync import Progress
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
-__all__ = ["SlurmDriver"]
+__all__ = ["SlurmDriver", "only_one"]
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Within this, nobody else is. Raises `InputError` if another process has the lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        hint = "the state needs a directory that this account may write to (--state)"
+        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}; {hint}")) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            text = f"another driver is at work with this state (process {holder or 'unknown'}); there must be only one"
+            raise InputError(Fault(str(path), "", text)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
 
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
+
 SLOWEST_RETRY = 60.0
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.commands import Commands
-from gavel_py.integrations.slurm.values import printable
+from gavel_py.integrations.slurm.parsing import printable
 
 __all__ = ["Rights", "RightsError", "check_sent", "rights_of"]
 

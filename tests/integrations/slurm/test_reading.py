@@ -10,14 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.comments import Said, said_in
-from gavel_py.integrations.slurm.gres import gpus_in
-from gavel_py.integrations.slurm.hostlists import expand, is_node_name
-from gavel_py.integrations.slurm.job_reading import jobs_from, phase_of
-from gavel_py.integrations.slurm.marks import mark_in, with_mark
-from gavel_py.integrations.slurm.node_reading import nodes_from
+from gavel_py.integrations.slurm.job_roles import Said, mark_in, said_in, with_mark
+from gavel_py.integrations.slurm.parsing import (
+    as_number,
+    as_words,
+    expand,
+    gpus_in,
+    is_node_name,
+    jobs_from,
+    nodes_from,
+    phase_of,
+    printable,
+)
 from gavel_py.integrations.slurm.records import Phase
-from gavel_py.integrations.slurm.values import as_number, as_words, printable
 from tests.integrations.slurm.support import RECORDED
 
 both_shapes = pytest.mark.parametrize("version", ["22.05", "24.05"])

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gavel_py.integrations.slurm.clock import Clock
-from gavel_py.integrations.slurm.commands import Commands
-from gavel_py.integrations.slurm.comments import said_in
-from gavel_py.integrations.slurm.moves import Moves, first_of, is_as_planned, mark_orders, orders_of, retarget_of, returns_of
-from gavel_py.integrations.slurm.reading import read_jobs
+from gavel_py.integrations.slurm.commands import Clock, Commands, read_jobs
+from gavel_py.integrations.slurm.decision import Moves, first_of, is_as_planned, mark_orders, orders_of, retarget_of, returns_of
+from gavel_py.integrations.slurm.job_roles import said_in
+from gavel_py.integrations.slurm.parsing import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.tracked import Tracked
-from gavel_py.integrations.slurm.values import printable
+from gavel_py.integrations.slurm.state import Tracked
 
 __all__ = ["Applied", "Applier"]
 
 FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
+
 """Seconds between two readings while something is waited for."""
 
 PATIENCE_SECONDS = 10.0
+
 """How long all jobs that are to start wait for all that are to stop; then only those whose nodes are not free do."""
 
 ENDING_SECONDS = 10.0
+
 """How long Slurm is still waited for when the driver is to end; what is left, the next one finds."""
 
 

@@ -1,33 +1,144 @@
-"""Whose a job is: managed here, set aside for now, left to Slurm, or none of this program's business."""
+"""What users say of their jobs in --comment: `gavel: type=bert steps=200000`.
+
+What is noted of a job in Slurm itself, in its AdminComment, where only administrators write: it survives this program.
+
+Whose a job is: managed here, set aside for now, left to Slurm, or none of this program's business.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from gavel_py.integrations.slurm.comments import said_in
-from gavel_py.integrations.slurm.features import is_plain
-from gavel_py.integrations.slurm.marks import mark_in
+from gavel_py.errors import decimal_hint
+from gavel_py.integrations.slurm.parsing import is_plain, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.io.names import natural_key
+from gavel_py.io.records import number_of
 
 __all__ = [
     "CERTAIN_NODES",
+    "HOLD",
     "REQUEUED_ON_HOLD",
     "SEVERAL_PARTITIONS",
+    "Mark",
+    "Place",
     "Role",
+    "Said",
     "Standing",
     "beyond_limits",
     "is_held_here",
+    "mark_in",
+    "said_in",
     "standing_of",
+    "with_mark",
 ]
 
+HOLD = "gavel-hold"
+
+"""A word in the comment of a job that its user holds; the plugin puts it there when somebody says `scontrol hold`."""
+
+OURS = re.compile(r"(?:^|[\s;,])gavel:(.*)", re.DOTALL)
+
+PAIR = re.compile(r"([A-Za-z_]+)=(\"[^\"]*\"|'[^']*'|[^\s;,]+)")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a comment says: a job type, steps in all, whether its user holds the job, and what in it is wrong."""
+
+    job_type: str = ""
+    total_steps: float | None = None
+    holds: bool = False
+    wrong: str = ""
+
+
+def said_in(comment: str) -> Said:
+    """Return what a comment says; whatever it is, it is no error, since other tools write comments too.
+
+    >>> said_in('gavel: type="ResNet-50 (batch size 64)" steps=2e5')
+    Said(job_type='ResNet-50 (batch size 64)', total_steps=200000.0, holds=False, wrong='')
+    """
+    found = OURS.search(comment)
+    pairs = {} if found is None else {key.lower(): value.strip("\"'") for key, value in PAIR.findall(found[1])}
+    steps, wrong = _steps(pairs.get("steps", ""))
+    strange = [key for key in pairs if key not in {"type", "steps"}]
+    if strange:
+        wrong = wrong or f"{printable(strange[0])}= is not known in a comment; known: type, steps"
+    return Said(printable(pairs.get("type", "")), steps, HOLD in re.split(r"[\s;,]+", comment), wrong)
+
+
+def _steps(text: str) -> tuple[float | None, str]:
+    if not text:
+        return None, ""
+    steps = number_of(text)
+    if math.isfinite(steps) and steps > 0:
+        return steps, ""
+    return None, f"steps={printable(text)} is not a number greater than 0{decimal_hint(text)}"
+
+
+Place = Literal["any", "node"]
+
+"""Whether its gang may be spread over nodes, or must be on one."""
+
+MARK = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;place=(any|node))?")
+
+SAFE = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
+
+"""What others wrote goes into a command only if it has nothing that could be taken for more than text."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """submit_seconds: when the job first came, which a requeue overwrites; place: None until it is taken over; by_plugin:
+    it came on hold, by the plugin, which also notes in the comment what users hold.
+    """
+
+    submit_seconds: float
+    place: Place | None = None
+    by_plugin: bool = False
+
+
+def mark_in(admin_comment: str) -> Mark | None:
+    """Return the mark of a job, None if it has none.
+
+    >>> mark_in("gavel:submit=1700000000;place=node")
+    Mark(submit_seconds=1700000000.0, place='node', by_plugin=False)
+    """
+    found = MARK.search(admin_comment)
+    if found is None:
+        return None
+    place: Place | None = "any" if found[3] == "any" else "node" if found[3] == "node" else None
+    return Mark(float(found[1]), place, by_plugin=found[2] is not None)
+
+
+def with_mark(admin_comment: str, submit_seconds: float, place: Place) -> str | None:
+    """Return the comment with this mark and all else that stands there, None where that cannot be written safely.
+
+    >>> with_mark("project 7", 1700000000.0, "any")
+    'project_7;gavel:submit=1700000000;place=any'
+    """
+    rest = MARK.sub("", admin_comment).strip(" ;")
+    if not SAFE.fullmatch(rest):
+        return None
+    before = mark_in(admin_comment)
+    plugin = ";plugin" if before is not None and before.by_plugin else ""
+    mark = f"gavel:submit={submit_seconds:.0f}{plugin};place={place}"
+    return f"{rest.replace(' ', '_')};{mark}" if rest else mark
+
+
 CERTAIN_NODES = "it asks for certain nodes (--nodelist)"
+
 SEVERAL_PARTITIONS = "it may run in several partitions (--partition=a,b)"
+
 """Once such a job runs, Slurm names only the one in which it does."""
 
 REQUEUED_ON_HOLD = "requeued in held state"
+
 """Slurm's words for a job that was stopped by `scontrol requeuehold`."""
 
 

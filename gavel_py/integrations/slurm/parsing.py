@@ -1,34 +1,221 @@
-"""Jobs from `squeue --json`, in the shapes of 22.05 and from 23.02 on; tasks of an array are jobs of their own."""
+"""What --constraint asks of nodes, as far as it is names joined by & or by |.
+
+GPUs in Slurm's lists of generic resources: gpu:v100:4(S:0-1), gres:gpu:2, gres/gpu=4.
+
+Lists of nodes as Slurm shortens them: rack1-[0-3,07]-gpu,login.
+
+Values as Slurm writes them in JSON, of every version: numbers with or without a wrapping, one state or a list of them.
+
+Jobs from `squeue --json`, in the shapes of 22.05 and from 23.02 on; tasks of an array are jobs of their own.
+
+Nodes from `sinfo --json`, in the shapes of 22.05 (one entry a node) and from 23.02 on (one entry for nodes that are alike).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
-from gavel_py.integrations.slurm.gres import gpus_in
-from gavel_py.integrations.slurm.hostlists import expand
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.values import as_number, as_text, as_words, printable
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
+from gavel_py.io.records import CONTROL
 
-__all__ = ["jobs_from"]
+__all__ = [
+    "as_number",
+    "as_text",
+    "as_words",
+    "expand",
+    "gpus_in",
+    "is_node_name",
+    "is_plain",
+    "jobs_from",
+    "nodes_from",
+    "printable",
+    "satisfies",
+]
+
+PLAIN = re.compile(r"[A-Za-z0-9_.:=-]+(?:[&|][A-Za-z0-9_.:=-]+)*")
+
+
+def is_plain(asked: str) -> bool:
+    """Say whether an expression is empty, or names joined by & and |, which are read from left to right."""
+    return not asked or PLAIN.fullmatch(asked) is not None
+
+
+def satisfies(features: Set[str], asked: str) -> bool:
+    """Say whether a node with these features is what a plain expression asks for.
+
+    >>> satisfies({"v100", "ib"}, "v100&ib"), satisfies({"v100"}, "a100|v100"), satisfies({"k80"}, "v100")
+    (True, True, False)
+    """
+    if not asked:
+        return True
+    first, *rest = re.split(r"([&|])", asked)
+    holds = first in features
+    for joint, name in zip(rest[::2], rest[1::2], strict=True):
+        holds = (holds and name in features) if joint == "&" else (holds or name in features)
+    return holds
+
+
+AFTER = re.compile(r"\([^()]*\)")
+
+"""Which sockets and which numbers, as in (S:0-1) and (IDX:0,2)."""
+
+GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu(?:[:=]([^:=,()]*?))?(?:[:=](\d+))?\s*(?=,|$)")
+
+
+def gpus_in(text: str) -> dict[str, int]:
+    """Return {type: GPUs}, the type "" where none is named; what is no GPU does not count.
+
+    >>> gpus_in("gpu:v100:4(S:0-1),nic:1"), gpus_in("gres:gpu:2"), gpus_in("gpu"), gpus_in("gpu:a100")
+    ({'v100': 4}, {'': 2}, {'': 1}, {'a100': 1})
+    """
+    found: dict[str, int] = {}
+    for name, count in GPU.findall(AFTER.sub("", text)):
+        if name.isdecimal() and not count:
+            name, count = "", name
+        found[name] = found.get(name, 0) + int(count or 1)
+    return found
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+PART = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])+)(?:,|$)")
+
+MOST = 100_000
+
+"""Nodes of one list; the largest clusters have less, and a broken list must not fill the memory."""
+
+
+def is_node_name(text: str) -> bool:
+    """Say whether this can be the name of a node; nothing else goes into a command."""
+    return NAME.fullmatch(text) is not None
+
+
+def expand(text: str) -> list[str]:
+    """Return the names of a list in its order; raises `ValueError` for what is none.
+
+    >>> expand("a[0-2,10]-[x,y],b")
+    ['a0-x', 'a0-y', 'a1-x', 'a1-y', 'a2-x', 'a2-y', 'a10-x', 'a10-y', 'b']
+    """
+    if not text:
+        return []
+    if "[" not in text:
+        return _checked(text.split(","), text)
+    names: list[str] = []
+    at = 0
+    while at < len(text):
+        part = PART.match(text, at)
+        if part is None:
+            raise ValueError(f"is not a list of nodes: {text[:80]!r}")
+        names += _expanded(part[1])
+        at = part.end()
+    return _checked(names, text)
+
+
+def _checked(names: list[str], text: str) -> list[str]:
+    if not all(map(is_node_name, names)):
+        raise ValueError(f"is not a list of nodes: {text[:80]!r}")
+    return names
+
+
+def _expanded(part: str) -> Iterator[str]:
+    """The names of one element, each range of which stands for several."""
+    pieces = re.split(r"\[([^\]]*)\]", part)
+    choices = [[piece] if n % 2 == 0 else list(_range(piece)) for n, piece in enumerate(pieces)]
+    total = 1
+    for choice in choices:
+        total *= len(choice)
+    if total > MOST:
+        raise ValueError(f"names more than {MOST:,} nodes: {part[:80]!r}")
+    return ("".join(words) for words in product(*choices))
+
+
+def _range(text: str) -> Iterator[str]:
+    for piece in text.split(","):
+        first, dash, last = piece.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal()):
+            yield piece
+            continue
+        if int(last) - int(first) >= MOST:
+            raise ValueError(f"names more than {MOST:,} nodes: {text[:80]!r}")
+        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+LONGEST = 200
+
+"""Characters of a text that is shown; names and comments are whatever their users wrote."""
+
+INFINITE = 4_294_967_294
+
+"""From here on up, 32-bit numbers of Slurm mean "none" or "no limit"."""
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number, None where there is none or no limit: 3, {"set": true, "infinite": false, "number": 3}, null.
+
+    >>> as_number(3), as_number({"set": True, "infinite": False, "number": 4}), as_number({"set": False, "number": 0})
+    (3.0, 4.0, None)
+    """
+    if isinstance(value, Mapping):
+        if not value.get("set") or value.get("infinite"):
+            return None
+        value = value.get("number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return None if value >= INFINITE and value <= INFINITE + 1 else float(value)
+
+
+def as_words(value: Any) -> frozenset[str]:
+    """Return the words of a state, in upper case: "RUNNING", "idle+drain", ["RUNNING", "COMPLETING"].
+
+    >>> sorted(as_words(["RUNNING", "COMPLETING"])), sorted(as_words("idle"))
+    (['COMPLETING', 'RUNNING'], ['IDLE'])
+    """
+    texts = value if isinstance(value, list) else [value]
+    return frozenset(word.upper() for text in texts if isinstance(text, str) for word in re.findall(r"[A-Za-z_]+", text))
+
+
+def as_text(value: Any) -> str:
+    """Return a text, empty where there is none; some versions wrap it in a list, as they do with nodes that are asked for."""
+    if isinstance(value, list):
+        return ",".join(each for each in value if isinstance(each, str))
+    return value if isinstance(value, str) else ""
+
+
+def printable(text: str) -> str:
+    """Return a user's text as it may stand in a terminal, a message or a file: no control characters, and not too long."""
+    clean = re.sub(f"[{CONTROL}\\u200b-\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ufeff\\ud800-\\udfff]", " ", text).strip()
+    return clean if len(clean) <= LONGEST else clean[: LONGEST - 3] + "..."
+
 
 MOST_TASKS = 10_000
+
 """Tasks of one array that are told apart; Slurm's own limit (MaxArraySize) is 1,001 unless it is changed."""
 
 READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError)
+
 LISTS = frozenset({"required_nodes", "nodes", "array_task_string"})
+
 """Fields in which whole lists are written down; what else is wrong with an entry is that it is none of a job."""
 
 WELL = frozenset({"COMPLETED"})
+
 CANCELLED = frozenset({"CANCELLED", "REVOKED"})
+
 BADLY = frozenset({"FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "LAUNCH_FAILED"})
+
 ON_THE_WAY = frozenset({"COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT"})
+
 HOLDING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
+
 ALONE, AMONG_ITS_LIKE = frozenset({"EXCLUSIVE", "NONE", "TRUE"}), frozenset({"USER", "MCS", "TOPO"})
+
 SECONDS_PER_MINUTE = 60.0
+
 NONE_16 = 65_534
 
 
@@ -221,3 +408,66 @@ def _moment(value: Any) -> float | None:
 def _minutes(value: Any) -> float | None:
     minutes = as_number(value)
     return None if minutes is None else minutes * SECONDS_PER_MINUTE
+
+
+def nodes_from(document: Mapping[str, Any]) -> dict[str, SlurmNode]:
+    """Return the nodes by name; a node that stands in several entries, one for each partition, is put together."""
+    nodes: dict[str, SlurmNode] = {}
+    for node in _entries(document):
+        before = nodes.get(node.name)
+        if before is not None:
+            node = _joined(before, node)
+        nodes[node.name] = node
+    return nodes
+
+
+def _entries(document: Mapping[str, Any]) -> Iterator[SlurmNode]:
+    for entry in document.get("nodes") or []:
+        yield from _plain(entry)
+    for entry in document.get("sinfo") or []:
+        yield from _grouped(entry)
+
+
+def _plain(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
+    name = as_text(entry.get("name"))
+    if is_node_name(name):
+        yield SlurmNode(
+            name=name,
+            gpus=gpus_in(as_text(entry.get("gres"))),
+            states=as_words(entry.get("state")) | as_words(entry.get("state_flags")),
+            partitions=_names(entry.get("partitions")),
+            features=_names(entry.get("active_features") or entry.get("features")),
+            cpus=int(as_number(entry.get("cpus")) or 0),
+            memory_mb=as_number(entry.get("real_memory")) or 0.0,
+        )
+
+
+def _grouped(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
+    names = (entry.get("nodes") or {}).get("nodes") or []
+    partition = entry.get("partition") or {}
+    cpus, memory = entry.get("cpus") or {}, entry.get("memory") or {}
+    for name in names:
+        if isinstance(name, str) and is_node_name(name):
+            yield SlurmNode(
+                name=name,
+                gpus=gpus_in(as_text((entry.get("gres") or {}).get("total"))),
+                states=as_words((entry.get("node") or {}).get("state")),
+                partitions=_names(partition.get("name") if isinstance(partition, Mapping) else partition),
+                features=_names((entry.get("features") or {}).get("active")),
+                # `total` is that of all nodes of the entry; the least of them is what each has.
+                cpus=int(as_number(cpus.get("minimum")) or (as_number(cpus.get("total")) or 0) / len(names)),
+                memory_mb=as_number(memory.get("minimum")) or 0.0,
+            )
+
+
+def _names(value: Any) -> frozenset[str]:
+    return frozenset(name for name in as_text(value).split(",") if name)
+
+
+def _joined(one: SlurmNode, other: SlurmNode) -> SlurmNode:
+    joined = one.__dict__ | {
+        "partitions": one.partitions | other.partitions,
+        "states": one.states | other.states,
+        "features": one.features | other.features,
+    }
+    return SlurmNode(**joined)
