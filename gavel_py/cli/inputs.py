@@ -1,13 +1,23 @@
-"""Options that several commands share, and the way from them to jobs, cluster and profile."""
+"""Constraints on the command line: reading them from files, and telling what became of them.
+
+The way from a policy's name, as typed, to its class: the current directory counts too, as in other commands.
+
+Options that several commands share, and the way from them to jobs, cluster and profile.
+
+The options by which jobs share GPUs, and which of them do, as text.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +25,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import gavel_py as gp
-from gavel_py.cli.constraints import constrained
-from gavel_py.cli.own_policies import find_policy
+from gavel_py.cli.output import counted, number, table_text
 from gavel_py.errors import together
 
 __all__ = [
@@ -27,22 +36,95 @@ __all__ = [
     "Request",
     "assignments",
     "bundled",
+    "check_known",
     "cluster_of",
     "common_options",
+    "constrained",
+    "constraints_text",
+    "find_policy",
     "import_solver",
     "load",
+    "min_gain_of",
+    "min_gain_option",
     "output_options",
     "policies_of",
     "problem_options",
     "profile_of",
     "round_option",
+    "sharing_option",
+    "sharing_text",
     "warnings_shown",
 ]
 
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+MOST_SHOWN = 5
+
+"""Jobs listed of those that miss a constraint; the JSON has them all."""
+
+
+def constrained(policies: list[gp.Policy], files: Iterable[Path]) -> list[gp.Policy]:
+    """Return the policies with the constraints of all these files beside their own; faults of all files come together."""
+    with together() as attempt:
+        read = [attempt(partial(gp.read_constraints, file)) for file in files]
+    constraints = [constraint for found in read for constraint in found]
+    return [dataclasses.replace(each, constraints=(*each.constraints, *constraints)) for each in policies] if read else policies
+
+
+def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
+    """Return a table of what became of the constraints, with the policy before each where there are several; nothing for none."""
+    told = [(label, each) for label, allocation in allocations for each in allocation.constraints]
+    if not told:
+        return ""
+    columns = ["constraint", "kept", "missed by", "loses", "worth of a unit"]
+    rows = [[each.constraint, *_cells(each)] for _, each in told]
+    notes = [f"{each.constraint}: {_jobs(each)}\n" for _, each in told if each.jobs]
+    if len({label for label, _ in told}) > 1:
+        columns.insert(0, "policy")
+        rows = [[label, *row] for (label, _), row in zip(told, rows, strict=True)]
+        notes = [f"{label}: {each.constraint}: {_jobs(each)}\n" for label, each in told if each.jobs]
+    return table_text("Constraints", columns, rows, text_columns=len(columns) - 3) + "".join(notes)
+
+
+def _cells(outcome: gp.ConstraintOutcome) -> list[str]:
+    """Whether it is kept, by how much it is missed, what the objective loses by that, and the price of a limit."""
+    lost = None if outcome.kept else (outcome.penalty or 0.0) * outcome.missed_by
+    missed = None if outcome.kept else outcome.missed_by
+    return ["yes" if outcome.kept else "no", number(missed), number(lost), number(outcome.price)]
+
+
+def _jobs(outcome: gp.ConstraintOutcome) -> str:
+    """The jobs that miss it most."""
+    worst = sorted(outcome.jobs.items(), key=lambda item: -item[1])
+    more = f" and {len(worst) - MOST_SHOWN} more" if len(worst) > MOST_SHOWN else ""
+    return "missed by " + ", ".join(f"{job} ({part:.1%})" for job, part in worst[:MOST_SHOWN]) + more
+
+
+HERE = ""
+
+"""The current directory in `sys.path`."""
+
+
+def find_policy(name: str) -> type[gp.Policy]:
+    """Return the class of a policy; one named package.module:Class may also stand in a module in the current directory."""
+    find = gp.policy_class  # what it needs is imported before files in the current directory can take its place
+    if ":" not in name:
+        return find(name)
+    sys.path.insert(0, HERE)
+    try:
+        return find(name)
+    finally:
+        sys.path.remove(HERE)
+        if HERE not in sys.path:
+            sys.path.append(HERE)  # for what the user's methods import when they run; all else comes first
+
+
 DEFAULT_PROFILE = "gavel-osdi20"
+
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
 
 MOST_ROUNDS = 1_000_000
+
 """Of --rounds: all of them are kept until they are shown, and a larger number is a slip."""
 
 
@@ -106,7 +188,6 @@ def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete
 
 
 FILE = click.Path(path_type=Path)
-Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 common_options: tuple[Option, ...] = (
     click.option(
@@ -136,14 +217,17 @@ common_options: tuple[Option, ...] = (
     click.option("--allow-unknown-types", is_flag=True, help="Leave GPUs unused whose type has no speeds, which is an error else."),
     click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept."),
 )
+
 round_option: Option = click.option(
     "--round-seconds", type=click.FloatRange(0, 1e9, min_open=True), default=360.0, show_default=True, metavar="S"
 )
+
 output_options: tuple[Option, ...] = (
     click.option("--json", "form", flag_value="json", help="Print JSON and nothing else."),
     click.option("--csv", "form", flag_value="csv", help="Print CSV and nothing else."),
     click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead."),
 )
+
 OPTIONS: tuple[Option, ...] = (
     click.argument("jobs_file", metavar="JOBS", type=FILE),
     *common_options,
@@ -172,6 +256,7 @@ def bundled(kind: type[Any], options: Iterable[Option]) -> Option:
 
 
 problem_options: Option = bundled(Request, OPTIONS)
+
 """Gives a command the options that name jobs, cluster, throughputs, policies and output, as one `Request`."""
 
 
@@ -265,3 +350,51 @@ def warnings_shown() -> Iterator[None]:
         warnings.simplefilter("always", gp.GavelWarning)
         warnings.showwarning = show
         yield
+
+
+sharing_option = click.option(
+    "--sharing", is_flag=True, help="Let jobs share GPUs two by two, where the profile knows how fast they are then."
+)
+
+min_gain_option = click.option(
+    "--min-gain",
+    type=click.FloatRange(1.0),
+    metavar="G",
+    help="With --sharing: only pairs that do more than G times what one of them does alone [1].",
+)
+
+MOST_PAIRS = 10
+
+"""Pairs that are listed, those with the most GPUs; the JSON has them all."""
+
+
+def min_gain_of(sharing: bool, min_gain: float | None) -> float:
+    """Return the least gain of pairs; raises `UsageError` where nobody is to share."""
+    if min_gain is not None and not sharing:
+        raise click.UsageError("--min-gain says which pairs of jobs may share GPUs; give --sharing with it")
+    return min_gain or 1.0
+
+
+def check_known(profile: gp.Profile, pairs: object) -> None:
+    """Raise unless something is known of pairs: what came of asking the profile."""
+    if pairs is None:
+        raise gp.InputError(f"profile {profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
+
+
+def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, float]) -> str:
+    """Return the pairs that share the most, and how many there are in all; label: the policy, where there are several."""
+    pairs = allocation.pairs
+    heading = f" under {label}" if label else ""
+    if pairs is None or not len(pairs):
+        return f"No two jobs share GPUs{heading}.\n"
+    found = [
+        (num_gpus[each["jobs"][0]] * each["time_fraction"], each)
+        for each in pairs.to_list(allocation.job_ids, allocation.accelerator_types)
+    ]
+    most = sorted(found, key=lambda pair: -pair[0])[:MOST_PAIRS]
+    rows = [[*each["jobs"], each["accelerator"], f"{each['time_fraction']:.1%}", f"{each['gain']:.2f}"] for _, each in most]
+    table = table_text(f"Jobs that share GPUs{heading}", ["job", "with", "on", "time", "gain"], rows, text_columns=3)
+    more = f", the first {MOST_PAIRS} of them are shown" if len(pairs) > MOST_PAIRS else ""
+    told = f"{counted(len(pairs), 'pair')} on {number(sum(gpus for gpus, _ in found))} GPUs on average{more}\n"
+    told += "gain: what both do together, in parts of what one of them does alone\n"
+    return table + told

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import warnings_shown
+from gavel_py.cli.inputs import find_policy, warnings_shown
 from gavel_py.cli.output import table_text
-from gavel_py.cli.own_policies import find_policy
 
 __all__ = ["command"]
 

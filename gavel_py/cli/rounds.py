@@ -12,10 +12,21 @@ from typing import NamedTuple
 import click
 
 import gavel_py as gp
-from gavel_py.cli.constraints import constraints_text
-from gavel_py.cli.inputs import MOST_ROUNDS, Inputs, Request, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import (
+    MOST_ROUNDS,
+    Inputs,
+    Request,
+    check_known,
+    constraints_text,
+    load,
+    min_gain_of,
+    min_gain_option,
+    policies_of,
+    problem_options,
+    sharing_option,
+    warnings_shown,
+)
 from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
-from gavel_py.cli.sharing import check_known, min_gain_of, min_gain_option, sharing_option
 
 __all__ = ["Played", "command", "delivery_text", "play", "rounds_text"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli.simulate.interrupt import interruptible
+from gavel_py.cli.simulate.runner import interruptible
 from tests.commands import Gavel, runner
 
 FOUR = "job_id,total_steps,arrival_seconds,priority\n0,30,0,3\n1,10,0,1\n2,25,1,2\n3,40,4,4\n"

@@ -36,7 +36,7 @@ def as_text(column: str, value: Any) -> str:
 def test_it_holds_what_the_csv_holds(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
     from pyarrow import parquet
 
-    monkeypatch.setattr("gavel_py.cli.simulate.tables.ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("gavel_py.cli.simulate.files.ROWS_AT_ONCE", rows_at_once)
     for suffix in ("csv", "parquet"):
         assert gavel("--jobs-out", f"jobs.{suffix}", "--timeline-out", f"rounds.{suffix}").code == 0
     for name in ("jobs", "rounds"):

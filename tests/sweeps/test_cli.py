@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import gavel_py as gp
-from gavel_py.cli.sweep.progress import told
+from gavel_py.cli.sweep.output import told
 from tests.commands import Gavel, runner
 
 ROOT = Path(__file__).parents[2]

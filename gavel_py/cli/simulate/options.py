@@ -1,26 +1,141 @@
-"""The options of gavel simulate, as one record."""
+"""Times on the command line: 90, 90s, 15min, 12h or 7d; and the unit in which times are best read.
+
+What happens to nodes, from the options: failures at random, and windows of maintenance from text or files.
+
+The options of gavel simulate, as one record.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from gavel_py.cli.inputs import Common, Option, bundled, common_options, output_options, round_option
-from gavel_py.cli.sharing import min_gain_option, sharing_option
-from gavel_py.cli.simulate.times import time_option
+import gavel_py as gp
+from gavel_py.cli.inputs import (
+    Common,
+    Option,
+    bundled,
+    common_options,
+    min_gain_option,
+    output_options,
+    round_option,
+    sharing_option,
+)
 from gavel_py.cli.trace.files import format_option, strict_option
-from gavel_py.errors import decimal_hint
+from gavel_py.errors import decimal_hint, together
 
-__all__ = ["Request", "measure_option", "simulation_options"]
+__all__ = [
+    "Request",
+    "failures_of",
+    "maintenance_of",
+    "measure_option",
+    "seconds_of",
+    "simulation_options",
+    "time_option",
+    "time_text",
+    "unit_of",
+]
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
+
+LEAST = 2
+
+"""A unit is used from so many of it on: 90 minutes are easier to read than 1.5 hours."""
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds that a text such as 12h stands for, None if it is no time.
+
+    >>> seconds_of("90"), seconds_of("1.5h"), seconds_of("tomorrow")
+    (90.0, 5400.0, None)
+    """
+    parts = re.fullmatch(r"\s*([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    if parts is None or parts[2] not in UNITS or decimal_hint(parts[1]):
+        return None
+    try:
+        seconds = float(parts[1]) * UNITS[parts[2]]
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def unit_of(seconds: Iterable[float | None], largest: str = "hours") -> tuple[str, float]:
+    """Return the name of the unit, up to this one, in which these times are best read, and its length in seconds."""
+    most = max((abs(value) for value in seconds if value is not None), default=0.0)
+    allowed = SHOWN[[name for name, _ in SHOWN].index(largest) :]
+    return next(((name, length) for name, length in allowed if most >= LEAST * length), ("s", 1.0))
+
+
+def time_text(seconds: float) -> str:
+    """Return a time with its unit.
+
+    >>> time_text(5400), time_text(86400 * 3.25)
+    ('90 minutes', '3.25 days')
+    """
+    name, length = unit_of([seconds], "days")
+    return f"{seconds / length:.3g} {name}"
+
+
+def time_option(text: str) -> float:
+    """Return the seconds that the text of an option stands for."""
+    seconds = seconds_of(text)
+    if seconds is None or seconds < 0:
+        raise click.BadParameter(f"{text!r} is no time of at least 0; write seconds, or as 90s, 15min, 12h, 7d")
+    return seconds
+
+
+HOUR = 3600.0
+
+
+def failures_of(mtbf_hours: float | None, repair_hours: float | None) -> gp.NodeFailures | None:
+    """Return what --node-mtbf and --node-repair say; between two failures of a node lie a repair and the time that it is up."""
+    if mtbf_hours is None and repair_hours is None:
+        return None
+    if mtbf_hours is None or repair_hours is None:
+        raise click.UsageError("--node-mtbf and --node-repair go together: how often a node fails, and how long its repair takes")
+    if repair_hours >= mtbf_hours:
+        text = f"--node-repair {repair_hours:g} must be less than --node-mtbf {mtbf_hours:g}"
+        raise click.UsageError(f"{text}, the mean time from one failure of a node to the next, in which it is repaired")
+    return gp.NodeFailures((mtbf_hours - repair_hours) * HOUR, repair_hours * HOUR)
+
+
+def maintenance_of(texts: Iterable[str]) -> list[gp.NodeWindow]:
+    """Return the windows of all --maintenance options, each a file or NODE:START:END; faults of all come together."""
+    windows: list[gp.NodeWindow] = []
+    with together() as attempt:
+        for text in texts:
+            windows += attempt(partial(_windows, text)) or []
+    return windows
+
+
+def _windows(text: str) -> list[gp.NodeWindow]:
+    if Path(text).suffix.lower() == ".csv" or Path(text).is_file():
+        return list(gp.read_maintenance(text))
+    node, *times = text.rsplit(":", 2)
+    start, end = (seconds_of(time) for time in times) if len(times) == 2 else (None, None)
+    if not node or start is None or end is None:
+        form = "is neither a .csv file nor of the form NODE:START:END, as in v100-0:24h:30h"
+        raise click.UsageError(f"--maintenance {text!r} {form}")
+    return [gp.NodeWindow(node, start, end)]
+
 
 RECORDED = "recorded"
+
 FILE = click.Path(path_type=Path)
+
 OUT = click.Path(path_type=Path, dir_okay=False)
+
 HOURS = click.FloatRange(0, min_open=True)
+
 SECONDS = click.FloatRange(0)
 
 
@@ -164,4 +279,5 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 simulation_options = bundled(Request, OPTIONS)
+
 """Gives a command all of these, as one `Request`."""

@@ -9,10 +9,8 @@ from functools import partial
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import cluster_of, profile_of
-from gavel_py.cli.sharing import check_known, min_gain_of
-from gavel_py.cli.simulate.nodes import failures_of, maintenance_of
-from gavel_py.cli.simulate.options import Request
+from gavel_py.cli.inputs import check_known, cluster_of, min_gain_of, profile_of
+from gavel_py.cli.simulate.options import Request, failures_of, maintenance_of
 from gavel_py.cli.trace.files import read
 from gavel_py.errors import Fault, InputError, together
 

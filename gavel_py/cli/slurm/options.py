@@ -1,4 +1,7 @@
-"""The options that the commands on a Slurm cluster share, and the driver that follows from them."""
+"""Rules for job types from a CSV file: name,job_type,total_steps.
+
+The options that the commands on a Slurm cluster share, and the driver that follows from them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,22 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import Common, Option, assignments, bundled, import_solver, policies_of, profile_of
-from gavel_py.cli.slurm.rules import rules_in
 from gavel_py.errors import decimal_hint
 
-__all__ = ["Request", "driver_of", "plan_options", "state_directory"]
+__all__ = ["Request", "driver_of", "plan_options", "rules_in", "state_directory"]
+
+
+def rules_in(path: Path | None) -> tuple[gp.TypeRule, ...]:
+    """Return the rules of the file in its order, none without a file. Raises `InputError`."""
+    return () if path is None else gp.TypeRule.from_csv(path)
+
 
 FILE = click.Path(path_type=Path)
+
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
 SECONDS = click.FloatRange(0, 1e9, min_open=True)
+
 NOT_NEGATIVE = click.FloatRange(0, 1e9)
 
 
@@ -91,6 +102,7 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 plan_options = bundled(Request, OPTIONS)
+
 """Gives a command all of these, as one `Request`."""
 
 

@@ -9,7 +9,7 @@ import click
 from gavel_py.cli.inputs import warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.slurm.options import Request, driver_of, plan_options
-from gavel_py.cli.slurm.telling import plan_document, plan_text
+from gavel_py.cli.slurm.output import plan_document, plan_text
 
 __all__ = ["command"]
 

@@ -12,7 +12,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import MOST_ROUNDS, warnings_shown
 from gavel_py.cli.slurm.options import Request, driver_of, plan_options, state_directory
-from gavel_py.cli.slurm.telling import applied_text, plan_text
+from gavel_py.cli.slurm.output import applied_text, plan_text
 
 __all__ = ["command"]
 

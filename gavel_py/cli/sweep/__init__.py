@@ -13,10 +13,9 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import warnings_shown
 from gavel_py.cli.output import counted
-from gavel_py.cli.simulate.interrupt import INTERRUPTED, interruptible
+from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
 from gavel_py.cli.sweep.options import Request, changes_of, sweep_options
-from gavel_py.cli.sweep.progress import progress
-from gavel_py.cli.sweep.telling import ended_text, grid_text
+from gavel_py.cli.sweep.output import ended_text, grid_text, progress
 
 __all__ = ["command"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gavel_py.cli.lazy import LazyGroup
+from gavel_py.cli import LazyGroup
 
 __all__ = ["command"]
 
