@@ -1,6 +1,154 @@
-"""Checks that a policy keeps the contract of all policies: for your own tests of your own policies."""
+"""All checks of a policy on all problems.
 
-from gavel_py.testing.battery import check_policy
-from gavel_py.testing.report import CheckResult, ContractReport
+Checks that a policy keeps the contract of all policies: for your own tests of your own policies.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from numbers import Real
+from threading import Thread
+
+import gavel_py as gp
+from gavel_py.errors import Fault, nearest
+from gavel_py.testing.checks import CHECKS, Check, solved
+from gavel_py.testing.problems import EMPTY_CASES, Case, cases
+from gavel_py.testing.trial import (
+    SOLVED,
+    BrokenError,
+    CheckResult,
+    ContractReport,
+    InapplicableError,
+    Trial,
+    as_code,
+    smallest,
+    state_of,
+)
 
 __all__ = ["CheckResult", "ContractReport", "check_policy"]
+
+
+def check_policy(
+    policy: str | gp.Policy | type[gp.Policy],
+    *,
+    seed: int = 0,
+    problems: int = 12,
+    skip: Collection[str] = (),
+    time_limit_seconds: float = 60.0,
+) -> ContractReport:
+    """Check that a policy keeps the contract of all policies, on small and degenerate problems; return what was looked at.
+
+    policy: an object, a class that needs no arguments, or a name; seed, problems: which random problems, and how many beside
+    those that are always the same; skip: names of checks that do not hold for this policy by its nature, such as "units" where
+    the objective is in steps. docs/writing-a-policy.md lists the checks. The policy may refuse a problem with an `InputError`
+    that says what is wrong with it, but not all of them, and not with a `PolicyError`, which says what is wrong with the policy.
+    time_limit_seconds: how long a check may take on one problem; a check that takes longer fails.
+
+    Raises `PolicyContractError` with all that failed, each with the smallest problem found, as code; `UnknownNameError` for a
+    check to be skipped that there is not.
+
+    >>> from gavel_py.testing import check_policy
+    >>> check_policy("fifo", problems=4).failures
+    ()
+    """
+    tried = policy() if inspect.isclass(policy) else gp.resolve_policy(policy)
+    skip = (skip,) if isinstance(skip, str) else skip
+    known = [check.name for check in CHECKS]
+    gp.UnknownNameError.raise_any(
+        [Fault("check_policy", "skip", f"there is no check {name!r}{nearest(name, known)}") for name in skip if name not in known]
+    )
+    if not (isinstance(time_limit_seconds, Real) and time_limit_seconds > 0):
+        text = f"must be a number greater than 0, found {time_limit_seconds!r}"
+        raise gp.InputError(Fault("check_policy", "time_limit_seconds", text))
+    battery = _Battery(tried, cases(seed, problems, tried.reference), time_limit_seconds)
+    results = tuple(battery.result(check) for check in CHECKS if check.name not in skip)
+    report = ContractReport(tried.label, results, battery.refusals())
+    if report.failures:
+        raise gp.PolicyContractError(report) from battery.cause
+    return report
+
+
+class _Battery:
+    """The trials of one policy, which all checks share, so that each problem is solved once."""
+
+    def __init__(self, policy: gp.Policy, tried: Iterable[Case], limit: float) -> None:
+        self.policy, self.limit = policy, limit
+        self.before = state_of(policy)
+        self.cause: BaseException | None = None
+        self.trials = {"each": [self._trial(case) for case in tried], "empty": [self._trial(case) for case in EMPTY_CASES]}
+        self.trials["once"] = self.trials["each"][:1]
+
+    def _trial(self, case: Case) -> Trial:
+        return Trial(self.policy, case, self.before)
+
+    def refusals(self) -> tuple[str, ...]:
+        """Return the first line of the message for each problem that was refused."""
+        failures = (trial.failure for trial in self.trials["each"] if trial.is_solved)
+        return tuple(str(error).splitlines()[0] for error in failures if isinstance(error, gp.InputError))
+
+    def result(self, check: Check) -> CheckResult:
+        """Make one check on its problems, until one of them shows that the rule is broken."""
+        count, trials = 0, self.trials[check.on]
+        for number, trial in enumerate(list(trials)):
+            try:
+                _within(self.limit, partial(check.make, trial))
+            except InapplicableError:
+                continue
+            except TimeoutError:
+                if not trial.is_solved:
+                    del trials[number:]  # nor would the next check see an answer
+                text = f"none after {self.limit:g} s, the time limit of a check on one problem"
+                code = as_code(self.policy, trial.case, (SOLVED,))
+                return CheckResult(check.name, check.says, count + 1, "an answer", text, code)
+            except BrokenError as broken:
+                self.cause = self.cause or broken.__cause__
+                return self._failure(check, trial.case, broken, count + 1)
+            count += 1
+        if check.test is solved and not count:
+            refused = BrokenError("an answer to one of the problems at least", self.refusals()[0], ("gp.solve(problem, policy)",))
+            return self._failure(check, self.trials["each"][0].case, refused, 0)
+        return CheckResult(check.name, check.says, count)
+
+    def _failure(self, check: Check, case: Case, broken: BrokenError, count: int) -> CheckResult:
+        if broken.needs_problem:
+            until = time.monotonic() + self.limit
+            case, broken = smallest(lambda smaller: self._fault(check, smaller, until), case, broken)
+        code = as_code(self.policy, case if broken.needs_problem else None, broken.lines)
+        return CheckResult(check.name, check.says, count, broken.expected, broken.found, code)
+
+    def _fault(self, check: Check, case: Case, until: float) -> BrokenError | None:
+        """What the check finds in this case, if anything, before a time of the monotonic clock."""
+        try:
+            _within(until - time.monotonic(), partial(check.make, self._trial(case)))
+        except BrokenError as broken:
+            return broken
+        except (InapplicableError, TimeoutError):
+            return None
+        return None
+
+
+def _within(seconds: float, act: Callable[[], None]) -> None:
+    """Run something for so long at most; raise what it raises, or `TimeoutError`.
+
+    What takes longer is left running in the background: a thread cannot be ended from outside.
+    """
+    if seconds <= 0:
+        raise TimeoutError
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001  a user's policy may raise anything
+            raised.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError
+    if raised:
+        raise raised[0]

@@ -1,16 +1,86 @@
-"""One policy on one problem: its answer, its answers to the problem's relatives, and the code that a user can paste."""
+"""What a battery of checks found, in words.
+
+One policy on one problem: its answer, its answers to the problem's relatives, and the code that a user can paste.
+
+From a problem that shows a fault to a small one that shows it too, by leaving out what does not matter.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import gavel_py as gp
-from gavel_py.testing.problems import Case
+from gavel_py.testing.problems import Case, job_count, with_jobs, with_types
 
-__all__ = ["SOLVED", "BrokenError", "InapplicableError", "Trial", "as_code", "problem_code", "state_of"]
+__all__ = [
+    "SOLVED",
+    "BrokenError",
+    "CheckResult",
+    "ContractReport",
+    "InapplicableError",
+    "Trial",
+    "as_code",
+    "problem_code",
+    "smallest",
+    "state_of",
+]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found.
+
+    name, says: the check and its rule; problems: on how many it was made; expected, found: what was to be and what was there
+    instead, empty if all is well; code: Python that shows it, on the smallest problem found that does.
+    """
+
+    name: str
+    says: str
+    problems: int
+    expected: str = ""
+    found: str = ""
+    code: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rule is broken."""
+        return bool(self.code)
+
+    def __str__(self) -> str:
+        if not self.failed:
+            return f"{self.name:<10}  {self.problems:>3} problems  {self.says}"
+        code = "\n".join(f"    {line}".rstrip() for line in self.code.splitlines())
+        return f"{self.name}: {self.says}\n  expected: {self.expected}\n  found: {self.found}\n\n{code}"
+
+
+@dataclass(frozen=True)
+class ContractReport:
+    """What `check_policy` found: policy, its label; checks, one result each; refusals, the message for each refused problem."""
+
+    policy: str
+    checks: tuple[CheckResult, ...]
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.failed)
+
+    def __str__(self) -> str:
+        """One line a check; or, if some failed, those in full."""
+        failures = self.failures
+        if failures:
+            heading = f"policy {self.policy} breaks {len(failures)} of {len(self.checks)} rules of the contract"
+            return "\n\n".join([heading, *map(str, failures)])
+        lines = [f"policy {self.policy} keeps the contract", *(f"  {check}" for check in self.checks)]
+        if self.refusals:
+            lines.append(f"  refused {len(self.refusals)} problems, the first of them: {self.refusals[0]}")
+        return "\n".join(lines)
+
 
 SOLVED = "allocation = gp.solve(problem, policy)"
 
@@ -144,3 +214,45 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_literal, value))}]"
     return 'float("nan")' if isinstance(value, float) and math.isnan(value) else repr(value)
+
+
+ROUNDS = 2
+
+"""What does not matter once some jobs are gone may have mattered before."""
+
+
+def smallest(fault: Callable[[Case], BrokenError | None], case: Case, found: BrokenError) -> tuple[Case, BrokenError]:
+    """Return a smaller case that shows a fault too, and that fault; `fault` looks for it in a case.
+
+    Jobs, accelerator types and arrays are left out one at a time as long as a fault is still there.
+    """
+    for _ in range(ROUNDS):
+        for step in _steps(case):
+            candidate = step(case)
+            if candidate is not None and (still := fault(candidate)) is not None:
+                case, found = candidate, still
+    return case, found
+
+
+def _steps(case: Case) -> Iterator[Callable[[Case], Case | None]]:
+    """Ways to make a case smaller, from the last job, type and array to the first, so that those before keep their places."""
+    for i in reversed(range(job_count(case))):
+        yield partial(_without_job, row=i)
+    for j in reversed(range(len(case["capacities"]))):
+        yield partial(_without_type, column=j)
+    for name in reversed([name for name in case if name not in ("throughputs", "capacities")]):
+        yield partial(_without_array, gone=name)
+
+
+def _without_job(case: Case, row: int) -> Case | None:
+    jobs = job_count(case)
+    return with_jobs(case, [i for i in range(jobs) if i != row]) if jobs > 1 else None
+
+
+def _without_type(case: Case, column: int) -> Case | None:
+    types = len(case["capacities"])
+    return with_types(case, [j for j in range(types) if j != column]) if types > 1 else None
+
+
+def _without_array(case: Case, gone: str) -> Case:
+    return {name: values for name, values in case.items() if name != gone}
