@@ -11,7 +11,7 @@ from typing import TypedDict
 from gavel_py.errors import Fault, UnknownNameError, nearest
 from gavel_py.throughput_profiles.measurement import Row
 
-__all__ = ["About", "names", "read"]
+__all__ = ["About", "builtin_names", "read_builtin"]
 
 
 class About(TypedDict):
@@ -23,12 +23,12 @@ class About(TypedDict):
     url: str
 
 
-def names() -> tuple[str, ...]:
+def builtin_names() -> tuple[str, ...]:
     """The names of the built-in profiles."""
     return tuple(_catalogue())
 
 
-def read(name: str) -> tuple[tuple[Row, ...], About]:
+def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
     """Return the rows of a built-in profile, as they were checked when made, and what is known of it.
 
     Raises `UnknownNameError`.

@@ -15,8 +15,8 @@ from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNa
 from gavel_py.io import reading
 from gavel_py.problem.array_validation import labels_of
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles import builtin
-from gavel_py.throughput_profiles import files as formats
+from gavel_py.throughput_profiles.builtin import builtin_names, read_builtin
+from gavel_py.throughput_profiles.files import READERS, read_csv, read_gavel_json, write_csv
 from gavel_py.throughput_profiles.lookup import (
     Catalogue,
     gather,
@@ -211,7 +211,7 @@ class ThroughputProfile:
     @classmethod
     def builtin(cls, name: str) -> ThroughputProfile:
         """Load a profile that comes with gavel_py; raises `UnknownNameError`."""
-        rows, about = builtin.read(name)
+        rows, about = read_builtin(name)
         profile = cls.__new__(cls)
         profile.__dict__.update(name=name, rows=rows, **about)
         return profile
@@ -219,22 +219,22 @@ class ThroughputProfile:
     @classmethod
     def builtin_names(cls) -> tuple[str, ...]:
         """The names that `builtin` knows."""
-        return builtin.names()
+        return builtin_names()
 
     @classmethod
     def from_file(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
         """Read a profile from our .csv or Gavel's .json, told apart by the file's suffix; named as the file unless said."""
-        return cls(_name(path, name), formats.READERS[reading.suffix_of(path, formats.READERS)](path))
+        return cls(_name(path, name), READERS[reading.suffix_of(path, READERS)](path))
 
     @classmethod
     def from_csv(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
         """Read a profile from CSV: columns named as the fields of `Measurement`; an empty cell means the default."""
-        return cls(_name(path, name), formats.read_csv(path))
+        return cls(_name(path, name), read_csv(path))
 
     @classmethod
     def from_gavel_json(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
         """Read a profile from the throughputs JSON of the published Gavel."""
-        return cls(_name(path, name), formats.read_gavel_json(path))
+        return cls(_name(path, name), read_gavel_json(path))
 
     @classmethod
     def from_matrix(
@@ -260,7 +260,7 @@ class ThroughputProfile:
 
     def to_csv(self, target: str | Path | TextIO) -> None:
         """Write the measurements as CSV that `from_csv` reads; name and description are not part of the file."""
-        formats.write_csv(self.rows, target)
+        write_csv(self.rows, target)
 
 
 def _name(path: str | Path, name: str | None) -> str:

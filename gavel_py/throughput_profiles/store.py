@@ -12,7 +12,8 @@ from platformdirs import user_data_path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.records import check_records
-from gavel_py.throughput_profiles import builtin, database
+from gavel_py.throughput_profiles.builtin import builtin_names
+from gavel_py.throughput_profiles.database import reading, writing
 from gavel_py.throughput_profiles.measurement import Measurement, Row
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
@@ -73,20 +74,20 @@ class ThroughputStore:
 
     def names(self) -> tuple[str, ...]:
         """The names that `load` knows: the built-in ones, then those stored in alphabetical order."""
-        with database.reading(self.path) as connection:
-            return (*builtin.names(), *_stored_names(connection))
+        with reading(self.path) as connection:
+            return (*builtin_names(), *_stored_names(connection))
 
     def load(self, name: str) -> ThroughputProfile:
         """Return the built-in or stored profile of this name; raises `UnknownNameError`."""
-        if name in builtin.names():
+        if name in builtin_names():
             return ThroughputProfile.builtin(name)
-        with database.reading(self.path) as connection:
+        with reading(self.path) as connection:
             return self._load(connection, name)
 
     def save(self, profile: ThroughputProfile, replace: bool = False) -> None:
         """Store a profile, all of it or nothing; raises `InputError` when its name is taken, unless `replace`."""
         self._refuse_builtin(profile.name, "give the profile another name")
-        with database.writing(self.path) as connection:
+        with writing(self.path) as connection:
             if profile.name in _stored_names(connection):
                 if not replace:
                     problem = f"{profile.name!r} is taken; replace it (--replace, replace=True) or give the profile another name"
@@ -103,22 +104,22 @@ class ThroughputStore:
         """
         self._refuse_builtin(name, "save a copy under another name and add to that")
         added = ThroughputProfile(name, measurements)
-        with database.writing(self.path) as connection:
+        with writing(self.path) as connection:
             _insert(connection, added, INSERT_ROW + UPDATE_ROW)
 
     def delete(self, name: str) -> None:
         """Remove a stored profile; raises `UnknownNameError`."""
         self._refuse_builtin(name, "only stored profiles can be deleted")
         # Looked up first: asking for a name that is not there makes no file.
-        with database.reading(self.path) as connection:
+        with reading(self.path) as connection:
             self._profile_id(connection, name)
-        with database.writing(self.path) as connection:
+        with writing(self.path) as connection:
             _delete(connection, name)
 
     def summaries(self) -> tuple[ProfileSummary, ...]:
         """Summaries of all profiles, in the order of `names`."""
-        profiles = [ThroughputProfile.builtin(name) for name in builtin.names()]
-        with database.reading(self.path) as connection:
+        profiles = [ThroughputProfile.builtin(name) for name in builtin_names()]
+        with reading(self.path) as connection:
             profiles += [self._load(connection, name) for name in _stored_names(connection)]
         return tuple(_summary(profile) for profile in profiles)
 
@@ -127,7 +128,7 @@ class ThroughputStore:
         return f"profile store {self.path}"
 
     def _refuse_builtin(self, name: str, remedy: str) -> None:
-        if name in builtin.names():
+        if name in builtin_names():
             raise InputError(Fault(self._where, "name", f"{name!r} is a built-in profile; {remedy}"))
 
     def _profile_id(self, connection: sqlite3.Connection, name: str, others: tuple[str, ...] = ()) -> int:
@@ -138,7 +139,7 @@ class ThroughputStore:
         return found[0]
 
     def _load(self, connection: sqlite3.Connection, name: str) -> ThroughputProfile:
-        number = self._profile_id(connection, name, builtin.names())
+        number = self._profile_id(connection, name, builtin_names())
         about = connection.execute(SELECT_ABOUT, (number,)).fetchone()
         rows = (dict(zip(Row._fields, row, strict=True)) for row in connection.execute(SELECT_ROWS, (number,)))
         # Checked again: anyone can write to the file with other tools.
@@ -165,7 +166,7 @@ def _delete(connection: sqlite3.Connection, name: str) -> None:
 def _summary(profile: ThroughputProfile) -> ProfileSummary:
     return ProfileSummary(
         name=profile.name,
-        builtin=profile.name in builtin.names(),
+        builtin=profile.name in builtin_names(),
         rows=len(profile),
         job_types=profile.job_types,
         accelerators=profile.accelerators,

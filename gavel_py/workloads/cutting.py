@@ -11,7 +11,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import sequence_of
 from gavel_py.workloads.submission import Submission
 
-__all__ = ["sampled", "scaled", "window"]
+__all__ = ["cut_window", "sampled", "scaled"]
 
 Submissions = Sequence[Submission]
 
@@ -37,7 +37,7 @@ def scaled(submissions: Submissions, load: float) -> list[Submission]:
     return [submission.moved(zero + (submission.job.arrival_seconds - zero) / load) for submission in submissions]
 
 
-def window(
+def cut_window(
     submissions: Submissions, start: float | None, end: float | None, first: int | None, last: int | None
 ) -> list[Submission]:
     """Return the jobs that arrive in [start, end) and whose numbers by arrival, from 0, are in [first, last)."""

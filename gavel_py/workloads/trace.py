@@ -10,7 +10,7 @@ from typing import overload
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.job import JobSet
-from gavel_py.workloads import cutting
+from gavel_py.workloads.cutting import cut_window, sampled, scaled
 from gavel_py.workloads.submission import Submission, TraceReport
 
 __all__ = ["Trace"]
@@ -68,12 +68,12 @@ class Trace(Sequence[Submission]):
 
     def sample(self, jobs: int | float, seed: int = 0) -> Trace:
         """Return so many of the jobs, or for a number below 1 such a part of them, drawn without regard to anything; times stay."""
-        kept = cutting.sampled(self.submissions, jobs, seed)
+        kept = sampled(self.submissions, jobs, seed)
         return self.changed(kept, f"Jobs drawn, all alike likely (seed {seed}): {len(kept):,} of {len(self):,}.")
 
     def scale(self, load: float) -> Trace:
         """Return the same jobs arriving `load` times as fast: times since the first arrival are divided by `load`."""
-        moved = cutting.scaled(self.submissions, load)
+        moved = scaled(self.submissions, load)
         return self.changed(moved, f"Jobs arrive {load:g} times as fast: times since the first arrival are divided by {load:g}.")
 
     def window(
@@ -89,7 +89,7 @@ class Trace(Sequence[Submission]):
 
         The clock then starts anew at `start`, or at the first arrival where no start is given, unless `keep_clock`.
         """
-        kept = cutting.window(self.submissions, start, end, first, last)
+        kept = cut_window(self.submissions, start, end, first, last)
         said = f"Jobs in the window: {len(kept):,} of {len(self):,}."
         if keep_clock or not kept:
             return self.changed(kept, said)

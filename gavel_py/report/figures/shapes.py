@@ -23,8 +23,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gavel_py.report.charts import Bars, Curve, Heat, Lines, Panel, Point, Points, StayPicture
-from gavel_py.report.figures.frame import LINE_OF_TEXT as LINE
-from gavel_py.report.figures.frame import SMALL, legend_rows, limits_of, new_figure, put_legend, set_axis, stroke, tone
+from gavel_py.report.figures.frame import (
+    LINE_OF_TEXT,
+    SMALL,
+    legend_rows,
+    limits_of,
+    new_figure,
+    put_legend,
+    set_axis,
+    stroke,
+    tone,
+)
 from gavel_py.report.measures import Measure, clean, of_count, short, shortened
 from gavel_py.report.theme import LIGHT, MARKERS, MOST_STYLES
 from gavel_py.report.timeline import IDLE, Block, Group, is_dark
@@ -114,7 +123,7 @@ def lines_figure(lines: Lines) -> Figure:
     styles = {curve.label: curve.style for panel in lines.panels for curve in panel.curves}
     count = len(lines.panels)
     frames = ALONE if count == 1 else STACKED * count
-    figure = new_figure(frames + 24 + LINE * legend_rows(list(styles)))
+    figure = new_figure(frames + 24 + LINE_OF_TEXT * legend_rows(list(styles)))
     all_axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for axes, panel in zip(all_axes, lines.panels, strict=True):
         _draw_panel(axes, panel, lines)
@@ -149,7 +158,7 @@ HEIGHT = 235.0
 def points_figure(points: Points) -> Figure:
     """Draw each policy as a point with whiskers for its intervals."""
     labels = [f"{point.label}{'' if point.best else ' (beaten)'}" for point in points.points]
-    figure = new_figure(HEIGHT + LINE * legend_rows(labels))
+    figure = new_figure(HEIGHT + LINE_OF_TEXT * legend_rows(labels))
     axes = figure.subplots()
     front = sorted((point for point in points.points if point.best), key=lambda point: (point.x.mean, -point.y.mean))
     xs, ys = [point.x.mean for point in front], [point.y.mean for point in front]
