@@ -167,7 +167,7 @@ class DeliveryReport:
     def least_shortfall_gpu_seconds(self) -> float:
         """A lower bound on the shortfall, in GPU-seconds, that any choice of whole rounds leaves.
 
-        A job receives all of a round or nothing of it. `gavel_py.scheduling.delivery.least_shortfall` has the formula and its proof.
+        A job receives all of a round or nothing of it. `least_shortfall` has the formula and its proof.
         """
         return least_shortfall(self.jobs.values(), self.offered_by_type)
 
