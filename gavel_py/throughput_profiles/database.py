@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.sqlite import BUSY_SECONDS, clear_errors
+from gavel_py.io.writing import BUSY_SECONDS, clear_errors
 
 __all__ = ["reading", "writing"]
 

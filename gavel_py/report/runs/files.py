@@ -20,8 +20,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.io.sqlite import BUSY_SECONDS, clear_errors
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import BUSY_SECONDS, clear_errors, write_whole
 from gavel_py.report.runs.run import DAMAGED, Labels, Run, document_of, labels_from, run_from
 
 __all__ = [
