@@ -30,7 +30,7 @@ from gavel_py.optimization.columns import FurtherColumns, with_columns, with_rul
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.linear_rows import Load, Row, Rules
 from gavel_py.optimization.time_shares import ClassTimes
-from gavel_py.problem.colocation_throughputs import PairSpeeds
+from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Balance", "Company", "Members", "PairColumns", "Pairs", "Sides", "deal", "lonely_rows", "pair_columns"]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.linear_rows import Load
 from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.problem.from_jobs import Hosts
-from gavel_py.problem.placement_throughputs import PlacementSpeeds
+from gavel_py.problem.pair_throughputs import PlacementSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["gang_rows", "kind_rows"]

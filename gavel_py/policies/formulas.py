@@ -17,7 +17,7 @@ from gavel_py.optimization.colocation import PairColumns, Pairs
 from gavel_py.optimization.cuts import node_rows
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
-from gavel_py.problem.colocation_throughputs import PairSpeeds
+from gavel_py.problem.pair_throughputs import PairSpeeds
 
 if TYPE_CHECKING:
     from gavel_py.optimization.highs import LinearSolver

@@ -12,7 +12,7 @@ from gavel_py.optimization.colocation import Pairs
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.formulas import Packing, PackingPolicy
-from gavel_py.problem.colocation_throughputs import PairSpeeds
+from gavel_py.problem.pair_throughputs import PairSpeeds
 
 __all__ = ["Gandiva"]
 

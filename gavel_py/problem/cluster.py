@@ -16,9 +16,8 @@ import numpy as np
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io.names import same_name
 from gavel_py.io.records import MOST
-from gavel_py.problem.cluster_files import read_cluster
 from gavel_py.problem.job import Locality
-from gavel_py.problem.nodes import AcceleratorType, Node
+from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
 
 __all__ = ["AcceleratorType", "Cluster", "Node"]
 

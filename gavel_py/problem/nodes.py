@@ -1,14 +1,21 @@
-"""What a cluster is made of: nodes with GPUs of one accelerator type each, and what is known of the types."""
+"""What a cluster is made of: nodes with GPUs of one accelerator type each, and what is known of the types.
+
+Reading clusters from YAML, JSON and the node lists of Alibaba's traces (docs/file-formats.md).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record
+from gavel_py.errors import Fault, InputError, nearest, together
+from gavel_py.io import reading
+from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record, Whole, check_records, repeated
 
-__all__ = ["AcceleratorType", "GpusPerNode", "Node"]
+__all__ = ["AcceleratorType", "GpusPerNode", "Node", "read_cluster"]
 
 GpusPerNode = Annotated[Integer, Field(ge=0, le=4096)]
 
@@ -39,3 +46,117 @@ class Node(Record):
     cpus: NotNegative | None = None
     memory_gb: NotNegative | None = None
     rack: Name | None = None
+
+
+Parts = tuple[list[Node], list[AcceleratorType]]
+
+KEYS = ("nodes", "accelerator_types")
+
+
+def read_cluster(path: str | Path) -> Parts:
+    """Return the nodes and the declared accelerator types of a file; the format is told by its suffix."""
+    readers: dict[str, Callable[[str | Path], Parts]] = {
+        ".yaml": _read_document,
+        ".yml": _read_document,
+        ".json": _read_document,
+        ".csv": _read_node_list,
+    }
+    return readers[reading.suffix_of(path, readers)](path)
+
+
+def _read_node_list(path: str | Path) -> Parts:
+    """A node list of openb (gpu-v2023) or of the spot trace (v2026), recognised by its columns; nodes without GPUs are left out."""
+    is_spot = not {"gpu_model", "gpu_capacity_num"}.isdisjoint(reading.csv_header(path)[1])
+    kind: type[_OpenbNode | _SpotNode] = _SpotNode if is_spot else _OpenbNode
+    rows = reading.csv_rows(path, required=tuple(kind.model_fields))
+    placed = [(where, row) for where, row in rows if row.get(kind.gpus) != "0"]
+    nodes = [node.as_node() for node in check_records(kind, placed)]
+    names = zip((where for where, _ in placed), (node.name for node in nodes), strict=True)
+    InputError.raise_any(repeated("node", kind.identifier, names))
+    return nodes, []
+
+
+def _read_document(path: str | Path) -> Parts:
+    read = reading.document(path)
+    document, where = read.value, read.where
+    if not isinstance(document, dict):
+        raise InputError(Fault(where(), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
+    unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any(unknown))
+        nodes = attempt(lambda: _nodes(document.get("nodes"), where))
+        kinds = attempt(lambda: _accelerator_types(document.get("accelerator_types"), where))
+    return nodes, kinds
+
+
+def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
+    if not isinstance(entries, list | None):
+        raise InputError(Fault(where("nodes"), "nodes", "must be a list of nodes"))
+    rows = [(where("nodes", i), entry) for i, entry in enumerate(entries or [])]
+    checked = check_records(_NodeEntry, rows)
+    nodes = [(place, node) for (place, _), entry in zip(rows, checked, strict=True) for node in entry.expanded()]
+    InputError.raise_any(repeated("node", "name", ((place, node.name) for place, node in nodes)))
+    return [node for _, node in nodes]
+
+
+def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[AcceleratorType]:
+    if not isinstance(entries, dict | None):
+        raise InputError(Fault(where("accelerator_types"), "accelerator_types", "must be a mapping from name to details"))
+    details = {name: {} if entry is None else entry for name, entry in (entries or {}).items()}
+    double = [
+        Fault(f"{where('accelerator_types', n)} (accelerator type {n!r})", "name", "is the key; leave it out")
+        for n, d in details.items()
+        if isinstance(d, dict) and "name" in d
+    ]
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any(double))
+        rows = ((where("accelerator_types", n), d | {"name": n} if isinstance(d, dict) else d) for n, d in details.items())
+        kinds: list[AcceleratorType] = attempt(lambda: check_records(AcceleratorType, rows))
+    return kinds
+
+
+class _NodeEntry(Node):
+    """A node of a cluster file, or `count` equal nodes named name-0, name-1, ..."""
+
+    count: Whole | None = None
+
+    def expanded(self) -> Iterator[Node]:
+        fields = self.model_dump(exclude={"count"})
+        if self.count is None:
+            yield Node(**fields)
+        for index in range(self.count or 0):
+            yield Node(**fields | {"name": f"{self.name}-{index}"})
+
+
+class _OpenbNode(Record):
+    """A row of openb's node list."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "sn"
+    gpus: ClassVar[str] = "gpu"
+
+    sn: Name
+    cpu_milli: NotNegative
+    memory_mib: NotNegative
+    gpu: GpusPerNode
+    model: Name
+
+    def as_node(self) -> Node:
+        memory_gb = self.memory_mib * 2**20 / 1e9
+        return Node(name=self.sn, accelerator=self.model, num_gpus=self.gpu, cpus=self.cpu_milli / 1000, memory_gb=memory_gb)
+
+
+class _SpotNode(Record):
+    """A row of the spot trace's node list."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "node_name"
+    gpus: ClassVar[str] = "gpu_capacity_num"
+
+    gpu_model: Name
+    gpu_capacity_num: GpusPerNode
+    cpu_num: NotNegative
+    node_name: Name
+
+    def as_node(self) -> Node:
+        return Node(name=self.node_name, accelerator=self.gpu_model, num_gpus=self.gpu_capacity_num, cpus=self.cpu_num)

@@ -16,7 +16,6 @@ from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.problem.array_validation import ArrayChecker, labels_of
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.colocation_throughputs import PairSpeeds, given_pairs
 from gavel_py.problem.eligibility import GpuMemory, screen
 from gavel_py.problem.fields import (
     JOB_COLUMNS,
@@ -29,7 +28,7 @@ from gavel_py.problem.fields import (
 )
 from gavel_py.problem.from_jobs import Hosts, Profile, hosts_of, job_arrays
 from gavel_py.problem.job import Job, JobSet
-from gavel_py.problem.placement_throughputs import PlacementSpeeds
+from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
 
 __all__ = ["AllocationProblem"]

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.colocation_throughputs import PairSpeeds, pair_speeds
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory
 from gavel_py.problem.job import PROGRESS, Job, Locality, with_steps
-from gavel_py.problem.placement_throughputs import PlacementSpeeds
+from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import PairTable
 from gavel_py.throughput_profiles import ThroughputProfile

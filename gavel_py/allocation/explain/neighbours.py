@@ -20,8 +20,8 @@ from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import GavelError
 from gavel_py.optimization.colocation import PairColumns
-from gavel_py.problem.colocation_throughputs import PairSpeeds
 from gavel_py.problem.fields import plain_size
+from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["held_gpus", "holders_of", "one_more_of_each", "partners_of", "together"]

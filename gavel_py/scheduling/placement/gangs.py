@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
-from gavel_py.problem.placement_throughputs import fewest_nodes
+from gavel_py.problem.pair_throughputs import fewest_nodes
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Needs
 from gavel_py.scheduling.round import Assignment
 
