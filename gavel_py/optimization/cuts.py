@@ -1,4 +1,15 @@
-"""What the cutting of GPUs costs: rows that keep fractions from being promised which no packing on single GPUs can deliver.
+"""What no packing of whole gangs can deliver: rows that keep it from being promised.
+
+At any one time a type runs a pattern, so many gangs of each size with Σ_s s·n_s <= c_j. What is delivered in the long run is a mix
+of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place at a time. So of the jobs of size s,
+those k with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for every k; and these inequalities are
+also enough for one type by itself. Where none of the mixes has room for a type's time fractions, the dual values of the linear
+program that looks for one are a row that all deliverable allocations keep and these do not.
+
+Gangs that must stay on one node or rack count by what these hold: gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the Σ_v ⌊m_v/d⌋
+places of d GPUs there. Where gangs are small against a type there are too many patterns, and hardly anything is lost without a row.
+
+What the cutting of GPUs costs: rows that keep fractions from being promised which no packing on single GPUs can deliver.
 
 Let f be a function with f(s_1) + f(s_2) + ... <= 1 wherever s_1 + s_2 + ... <= 1 (a dual feasible function). At any one time a GPU
 holds jobs whose fractions sum to at most 1, or is one of a whole gang's, so that Σ_i f(s_i) X_ij <= c_j with f(s) = s for whole
@@ -17,24 +28,217 @@ CPUs and host memory as rows of the program: jobs that need many of them per GPU
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.optimization.colocation import PairColumns, lonely_rows
 from gavel_py.optimization.columns import TwoKinds, two_kinds
-from gavel_py.optimization.gang_cuts import gang_rows, kind_rows
 from gavel_py.optimization.linear_rows import Load, Row, Rules
-from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH
-from gavel_py.optimization.packing_rows import packing_rows
+from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
+from gavel_py.optimization.packings import packing_rows
 from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.problem.eligibility import GpuMemory
+from gavel_py.problem.from_jobs import Hosts
+from gavel_py.problem.pair_throughputs import PlacementSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["fraction_rows", "missing_rows", "node_rows"]
+__all__ = ["fraction_rows", "gang_rows", "kind_rows", "missing_rows", "node_rows"]
 
 Floats = NDArray[np.float64]
+
+Indices = NDArray[np.int64]
+
+Mask = NDArray[np.bool_]
+
+NO_SECOND: Mapping[int, int] = MappingProxyType({})
+
+SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
+
+"""The localities that keep a gang together, the narrowest first."""
+
+MOST_PATTERNS = 1000
+
+SMALL = 16
+
+"""A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
+
+
+def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
+    """Return rows that every deliverable allocation keeps and (N, K) `fractions` do not, at most one for each type.
+
+    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`TwoKinds`, `PairColumns`).
+    None for a problem that was not built from a cluster.
+    """
+    hosts = problem.hosts
+    if hosts is None:
+        return []
+    found = (
+        _row_of(problem, hosts, _together(problem, hosts, fractions, columns.get(j, {j: 1.0})), j) for j in range(len(hosts.cpus))
+    )
+    return [row for row in found if row is not None]
+
+
+def kind_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
+    """Return rows of the same kind where no packing has gangs on as few nodes, and on as many, as their time is meant for.
+
+    A row counts the columns by what their gangs do there: consolidated ones stay on a node, or in a rack, that can hold them.
+    """
+    hosts = problem.hosts
+    if hosts is None or hosts.speeds is None:
+        return []
+    types = np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
+    meant = {j: _by_kind(problem, hosts, hosts.speeds, fractions, j, second.get(j)) for j in types}
+    found = (_row_of(problem, hosts, entries, j) for j, entries in meant.items())
+    return [row for row in found if row is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """Times that are asked of one type: M entries, each a job with a locality.
+
+    able: (M,) those that may be given time; columns: those of the problem that they are in, all for each of equal parts of them,
+    with the part that a coefficient has there.
+    """
+
+    jobs: Indices
+    able: Mask
+    times: Floats
+    localities: NDArray[np.str_]
+    columns: tuple[Mapping[int, float], ...]
+
+    def loads(self, coefficients: Floats, num_jobs: int) -> dict[int, Floats]:
+        """(M,) coefficients as those of (N,) jobs by column."""
+        parts = np.split(np.arange(len(self.jobs)), len(self.columns))
+        by_column: dict[int, Floats] = {}
+        for part, columns in zip(parts, self.columns, strict=True):
+            load = np.zeros(num_jobs)
+            load[self.jobs[part]] = coefficients[part]
+            by_column |= {column: load * weight for column, weight in columns.items()}
+        return by_column
+
+
+def _together(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
+    """All time on a type, wherever within its locality a gang may be."""
+    these = list(columns)
+    times: Floats = fractions[:, these] @ np.array(list(columns.values()))
+    able = np.asarray(problem.runnable[:, these].any(axis=1))
+    return _Entries(np.arange(len(times)), able, times, hosts.localities, (columns,))
+
+
+def _by_kind(
+    problem: AllocationProblem, hosts: Hosts, speeds: PlacementSpeeds, fractions: Floats, j: int, second: int | None
+) -> _Entries:
+    """The time in both placements, gangs that are consolidated with the narrowest locality that can hold them."""
+    narrow = _narrowed(problem.num_gpus, hosts, j)
+    differ, apart = speeds.differ[:, j], speeds.apart[:, j]
+    faster = np.where(differ & ~apart, narrow, hosts.localities)
+    jobs = np.arange(len(faster))
+    if second is None:
+        return _Entries(jobs, problem.runnable[:, j], fractions[:, j], faster, ({j: 1.0},))
+    slower, columns = np.where(apart, narrow, hosts.localities), [j, second]
+    return _Entries(
+        np.tile(jobs, 2),
+        problem.runnable[:, columns].T.ravel(),
+        fractions[:, columns].T.ravel(),
+        np.concatenate([faster, slower]),
+        ({j: 1.0}, {second: 1.0}),
+    )
+
+
+def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> NDArray[np.str_]:
+    """(N,) the narrowest locality in which a gang fits on a type."""
+    largest = {scope: max(hosts.gpus[scope][j], default=0) for scope in SCOPES}
+    return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(SCOPES), "any")
+
+
+def _row_of(problem: AllocationProblem, hosts: Hosts, asked: _Entries, j: int) -> Load | None:
+    gpus = int(problem.capacities[j] + LEAST_EXCESS)
+    groups = _groups(problem, asked, gpus)
+    if not groups or (groups[0].size == 1 and (problem.num_gpus >= 1).all()):
+        return None
+    bounds = _bounds(groups, hosts, j, gpus)
+    means = np.array([asked.times[group.entries].sum() for group in groups])
+    if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
+        return None  # as many places all of the time as are needed in the mean
+    patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
+    found = _by_places(groups, means, bounds) if patterns is None else row_of_patterns(groups, asked.times, patterns)
+    if found is None:
+        return None
+    by_group, most = found
+    coefficients = np.zeros(len(asked.times))
+    for group, values in zip(groups, by_group, strict=True):
+        coefficients[group.entries] = values
+    name = f"what whole gangs can use of {problem.accelerator_types[j]}"
+    return Load(name, asked.loads(coefficients, problem.num_jobs), len(problem.capacities), most)
+
+
+def _by_places(groups: Sequence[Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
+    """The bound that is broken most, as coefficients of the jobs of each group and what they sum up to at most."""
+    parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
+    takes, places = bounds[int(np.argmax(parts))]
+    if max(parts) <= 1 + LEAST_EXCESS:
+        return None
+    return [np.full(len(group.entries), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
+
+
+def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[Group]:
+    """The entries that may be given time by size and locality; single-GPU jobs come last and fill what others leave.
+
+    Jobs of more than half a GPU have one each. What smaller ones need is left out here: they may be where others are.
+    """
+    able, times = np.flatnonzero(asked.able), asked.times
+    sizes, localities = _whole_sizes(problem.num_gpus[asked.jobs[able]]), asked.localities[able]
+    localities[sizes == 1] = "any"
+    groups = []
+    for size in np.unique(sizes[sizes > 0])[::-1].tolist():
+        for locality in np.unique(localities[sizes == size]).tolist():
+            entries = able[(sizes == size) & (localities == locality)]
+            if times[entries].any():
+                entries = entries[np.argsort(-times[entries], kind="stable")]
+                groups.append(group_of(size, locality, entries, times[entries], min(len(entries), gpus // size)))
+    return groups
+
+
+def _whole_sizes(num_gpus: Floats) -> Indices:
+    """The GPUs that gangs have to themselves: a fraction of more than a half keeps all others of that kind off its GPU."""
+    return np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
+
+
+def _bounds(groups: Sequence[Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
+    """What one gang of each group takes of the places of d GPUs, anywhere, on nodes and in racks; and how many there are."""
+    sizes = np.array([group.size for group in groups])
+    regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
+    bounds = [(sizes.astype(float), gpus)]
+    for scope, kept in (("any", ("node", "rack", "any")), ("rack", ("node", "rack")), ("node", ("node",))):
+        within = np.array([group.locality in kept for group in groups])
+        for d in np.unique(sizes[within & (sizes > 1)]).tolist():
+            places = sum(held // d for held in regions[scope])
+            bounds.append((np.where(within, sizes // d, 0).astype(float), places))
+    return bounds
+
+
+def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
+    """(P, groups) all numbers of gangs that fit, but of the last group as many as fit; None if there are too many."""
+    patterns = np.zeros((1, 0), dtype=np.int64)
+    takes, left = np.array([each for each, _ in bounds]), np.array([[places for _, places in bounds]], dtype=float)
+    for g, group in enumerate(groups):
+        limits = np.divide(left, takes[:, g], out=np.full(left.shape, np.inf), where=takes[:, g] > 0)
+        room = np.minimum(group.most, np.floor(limits.min(axis=1))).astype(np.int64)
+        if g == len(groups) - 1:
+            break
+        if int((room + 1).sum()) > MOST_PATTERNS:
+            return None
+        parents = np.repeat(np.arange(len(room)), room + 1)
+        counts = np.concatenate([np.arange(most + 1) for most in room.tolist()])
+        patterns = np.column_stack([patterns[parents], counts])
+        left = left[parents] - counts[:, None] * takes[:, g]
+    return np.column_stack([patterns, room])
+
 
 MOST_PARTS = 20
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError, Fault, InputError
-from gavel_py.optimization.chambers import Chambers
 from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.level_search import FactorProgram
+from gavel_py.optimization.levels import Chambers
 from gavel_py.optimization.linear_rows import Floor, Place, Rules
 from gavel_py.optimization.matrices import AllocationProgram
 from gavel_py.optimization.program import Program

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.certificates import Prices
-from gavel_py.optimization.chambers import Chambers, Slots
 from gavel_py.optimization.highs import LinearSolver
-from gavel_py.optimization.levels import PLATEAU, Levels, digit
+from gavel_py.optimization.levels import PLATEAU, Chambers, Levels, Slots, digit
 from gavel_py.optimization.lp_problem import Solution
 from gavel_py.optimization.matrices import AllocationProgram
 from gavel_py.optimization.time_limit import TimeLimitReached
