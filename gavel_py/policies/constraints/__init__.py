@@ -11,9 +11,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.policies.constraints.base import Constraint
-from gavel_py.policies.constraints.compiling import constrained, placed
-from gavel_py.policies.constraints.files import KINDS, read_constraints
-from gavel_py.policies.constraints.outcomes import ConstraintOutcome, outcomes_of
+from gavel_py.policies.constraints.compiling import KINDS, ConstraintOutcome, constrained, outcomes_of, placed, read_constraints
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
 from gavel_py.policies.constraints.throughput import Deadline, MinThroughput

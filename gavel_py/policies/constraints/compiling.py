@@ -1,24 +1,37 @@
 """Conflicts that a job has with itself: what is asked of it cannot hold, whatever the other jobs get.
 
 Applying constraints to a problem: where jobs may still run, and the rules that their allocation must keep.
+
+What became of the constraints: which an allocation keeps, and by how much it misses those that are soft.
+
+Reading constraints from YAML and JSON (docs/file-formats.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import ConflictError, Fault, InputError
-from gavel_py.optimization.linear_rows import NO_RULES, Asked, Rules, floors_of
+from gavel_py.errors import ConflictError, Fault, InputError, nearest
+from gavel_py.io import reading
+from gavel_py.optimization.linear_rows import NO_RULES, Asked, Limit, Need, Rules, floors_of, shortfalls
+from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.policies.constraints.base import Constraint, Scope
-from gavel_py.policies.constraints.placement import SwitchCost
-from gavel_py.policies.constraints.shares import Quota
+from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
+from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
+from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["check_alone", "constrained", "placed"]
+__all__ = ["KINDS", "ConstraintOutcome", "check_alone", "constrained", "outcomes_of", "placed", "read_constraints"]
+
+Floats = NDArray[np.float64]
+
+Where = Callable[..., str]
 
 ROUNDING = 1e-9
 
@@ -180,3 +193,137 @@ def _placed(problem: AllocationProblem, asked: Sequence[Asked]) -> AllocationPro
             names[i].append(place.name_of(i))
     excluded = {problem.job_ids[i]: f"a constraint forbids it: {'; '.join(found)}" for i, found in names.items()}
     return replace(problem, runnable=runnable, excluded=problem.excluded | excluded)
+
+
+KEPT = 1e-8
+
+"""A part by which a constraint is missed that is no more than the tolerance of a solver."""
+
+
+@dataclass(frozen=True)
+class ConstraintOutcome:
+    """What became of one constraint.
+
+    constraint: it in words; penalty: None where it must hold; missed_by: the part of what it asks for that is missed, summed over
+    jobs where it is about single jobs (for a cost of change: the GPUs that change hands); the objective loses penalty · missed_by;
+    jobs: the part by which each job misses it; price: what the objective gains per unit by which a limit is less strict, for the
+    first small part of one; None where it is no limit or no price is known.
+    """
+
+    constraint: str
+    penalty: float | None = None
+    missed_by: float = 0.0
+    jobs: Mapping[str, float] = field(default_factory=dict)
+    price: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether all that it asks for is kept."""
+        return self.missed_by == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return {
+            "constraint": self.constraint,
+            "soft": self.penalty,
+            "kept": self.kept,
+            "missed_by": self.missed_by,
+            "jobs": dict(self.jobs),
+            "price": self.price,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> ConstraintOutcome:
+        """Return the outcome that `to_dict` described."""
+        missed, jobs = document["missed_by"], dict(document["jobs"])
+        return cls(document["constraint"], document["soft"], missed, jobs, document["price"])
+
+
+def outcomes_of(
+    job_ids: Sequence[str], rules: Rules, times: JobTimes | ClassTimes, prices: Floats | None
+) -> tuple[ConstraintOutcome, ...]:
+    """Return what became of each constraint. prices: (R,) of the limits that must hold (`Rules.hard_rows`), per unit."""
+    if not rules.asked:
+        return ()
+    by_row = {} if prices is None else {id(row): price for row, price in zip(rules.hard_rows, prices.tolist(), strict=True)}
+    return tuple(_outcome(each, job_ids, times, by_row) for each in rules.asked)
+
+
+def _outcome(asked: Asked, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]) -> ConstraintOutcome:
+    if asked.switch_cost:
+        moved = times.moved()
+        return ConstraintOutcome(asked.text, asked.switch_cost, moved if moved > KEPT else 0.0)
+    limits = [row for row in asked.rows if isinstance(row, Limit)]
+    over = [max(0.0, times.used(row) - row.most) / row.unit for row in limits] if asked.penalty else []
+    short = [_short(need, times.job_throughputs) for need in asked.needs] if asked.penalty else []
+    jobs = {job_ids[i]: part for found in short for i, part in found.items()}
+    missed = float(sum(part for part in over if part > KEPT) + sum(jobs.values()))
+    known = [prices[id(row)] for row in limits if id(row) in prices]
+    return ConstraintOutcome(asked.text, asked.penalty, missed, jobs, max(known, default=None))
+
+
+def _short(need: Need, throughputs: Floats) -> dict[int, float]:
+    """The part of its need by which each job falls short."""
+    part = shortfalls(need.throughputs, throughputs[need.rows])
+    return {int(need.rows[m]): float(part[m]) for m in np.flatnonzero(part > KEPT)}
+
+
+KINDS: dict[str, type[Constraint]] = {
+    cls.kind: cls for cls in (MinThroughput, Deadline, CostBudget, MaxGpus, Quota, Reserve, Pin, Forbid, KeepRunning, SwitchCost)
+}
+
+"""The constraints by the names that files give them."""
+
+KEY = "constraints"
+
+
+def read_constraints(path: str | Path) -> tuple[Constraint, ...]:
+    """Return the constraints that a YAML or JSON file lists, in its order; the format is told by its suffix.
+
+    Raises `InputError` with all faults of the file, each with its place and field.
+    """
+    read = reading.document(path)
+    document = read.value
+    if not isinstance(document, dict) or not isinstance(document.get(KEY), list):
+        raise InputError(Fault(read.line(KEY), "", f"must be a mapping with the key {KEY}, which holds a list of constraints"))
+    faults = [Fault(read.where(key), "", f"key {key!r} is not known; the only one is {KEY}") for key in document if key != KEY]
+    found: list[Constraint] = []
+    for i, entry in enumerate(document[KEY]):
+        try:
+            pointer = f", {KEY}[{i}]" if read.is_json else ""
+            found.append(_constraint(entry, lambda *field, i=i, p=pointer: read.line(KEY, i, *field) + p))
+        except InputError as error:
+            faults += error.faults
+    InputError.raise_any(faults)
+    return tuple(found)
+
+
+def _constraint(entry: Any, where: Where) -> Constraint:
+    if not isinstance(entry, Mapping):
+        raise InputError(Fault(where(), "", f"must be a mapping of field to value, found {entry!r}"))
+    fields = {str(name): value for name, value in entry.items() if value is not None}
+    kind = fields.pop("kind", None)
+    if kind is None:
+        raise InputError(Fault(where(), "kind", f"is required; one of {', '.join(KINDS)}"))
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise InputError(Fault(where("kind"), "kind", f"{kind!r} is no kind of constraint{nearest(str(kind), KINDS)}"))
+    if "penalty" in fields:
+        raise InputError(Fault(_of(where("penalty"), cls), "penalty", "is not known; write soft"))
+    if "soft" in fields:
+        fields["penalty"] = fields.pop("soft")
+    try:
+        return cls(**fields).placed(where())
+    except InputError as error:
+        names = {fault: {"penalty": "soft"}.get(fault.field, fault.field) for fault in error.faults}
+        raise InputError(*(Fault(_of(_line(where, names[f], entry), cls), names[f], f.problem) for f in error.faults)) from None
+
+
+def _line(where: Where, field: str, entry: Mapping[Any, Any]) -> str:
+    """The place of a field, or that of its constraint where the field does not stand there."""
+    name = field.split(".")[0]
+    return where(name) if name in entry else where()
+
+
+def _of(where: str, cls: type[Constraint]) -> str:
+    return f"{where} ({cls.label})"
