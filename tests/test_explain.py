@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.allocation.explain.ordering import turn_of
+from gavel_py.allocation.explain.bindings import turn_of
 from tests.instances import TIGHT, best_level, best_value, crowds, problems, valid_rows
 
 SUMS_AND_LEVELS = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_time_fairness"]
