@@ -21,8 +21,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.report.runs import Labels, Run
-from gavel_py.report.runs.run import quantiles
-from gavel_py.report.runs.time_series import Curves, Held
+from gavel_py.report.runs.run import Curves, Held, quantiles
 from gavel_py.scheduling import Round
 from gavel_py.simulator.measuring import window_text
 from gavel_py.simulator.results import JobRecord, Outcome, Summary

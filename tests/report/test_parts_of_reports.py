@@ -14,13 +14,11 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 import gavel_py as gp
-from gavel_py.report.charts import Heat, cast_of
-from gavel_py.report.figures.frame import limits_of
+from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES, Heat, cast_of
+from gavel_py.report.figures.shapes import limits_of
 from gavel_py.report.measures import Estimate, estimate, quantiles, short, stretches, thinned
-from gavel_py.report.metric_charts import not_beaten
+from gavel_py.report.run_charts import heat_chart, not_beaten, time_charts
 from gavel_py.report.settings import settings_of
-from gavel_py.report.theme import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES
-from gavel_py.report.time_charts import heat_chart, time_charts
 from gavel_py.report.timeline import stay_grid, stay_lanes
 from tests.report.some_runs import some_run
 from tests.report.test_rounds_plot import EYES

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.report.runs.time_series import MOST_STRETCHES, Curves
+from gavel_py.report.runs.run import MOST_STRETCHES, Curves
 from gavel_py.simulator.recorder import RunRecorder, played
 from tests.commands import Gavel, runner
 

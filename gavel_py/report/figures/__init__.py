@@ -14,8 +14,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from gavel_py.report.charts import Bars, Chart, Heat, Lines, Points
-from gavel_py.report.figures.frame import STYLE, put_title
-from gavel_py.report.figures.shapes import bars_figure, heat_figure, lines_figure, points_figure, stays_figure
+from gavel_py.report.figures.shapes import STYLE, bars_figure, heat_figure, lines_figure, points_figure, put_title, stays_figure
 
 __all__ = ["figure_bytes"]
 
