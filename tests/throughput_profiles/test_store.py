@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gavel_py.errors import InputError, UnknownNameError
-from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore, database
+from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
+from gavel_py.throughput_profiles import store as database
 from gavel_py.throughput_profiles.measurement import Row
 
 
