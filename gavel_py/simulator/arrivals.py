@@ -23,7 +23,7 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.scheduler_base import why_rounds
 from gavel_py.simulator.job_progress import Work, deadline_of, total_steps_of
-from gavel_py.simulator.measuring import JobWindow, check_enough, job_window
+from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads import Submission
 
 __all__ = ["EVENT_CHECKPOINT_SECONDS", "PROGRESS", "Admission", "Arrivals", "Estimates", "JobFailures", "check_settings"]

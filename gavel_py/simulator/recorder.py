@@ -23,7 +23,7 @@ from gavel_py.problem.job import Job
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.run import Curves, Held, quantiles
 from gavel_py.scheduling import Round
-from gavel_py.simulator.measuring import window_text
+from gavel_py.simulator.measurements import window_text
 from gavel_py.simulator.results import JobRecord, Outcome, Summary
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.workloads import Submission

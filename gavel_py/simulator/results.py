@@ -20,8 +20,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.fields import plain_size
-from gavel_py.simulator.measuring import JobWindow, Measuring, job_window
-from gavel_py.simulator.utilization import Usage
+from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
 
 __all__ = ["FIELDS", "Distribution", "JobRecord", "Outcome", "SimulationResult", "Summary", "Tally"]
 

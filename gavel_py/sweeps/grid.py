@@ -16,7 +16,7 @@ from gavel_py import __version__
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.policies import resolve_policy
 from gavel_py.report.runs import Labels
-from gavel_py.simulator.measuring import check_enough, window_text
+from gavel_py.simulator.measurements import check_enough, window_text
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.axes import (
     Choice,

@@ -16,7 +16,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Record
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
-from gavel_py.simulator.measuring import JobWindow, job_window
+from gavel_py.simulator.measurements import JobWindow, job_window
 
 __all__ = ["Asked", "Settings", "Spec", "read_spec"]
 

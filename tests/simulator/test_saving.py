@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies.fifo import Fifo
-from gavel_py.simulator.snapshot import SIMULATION
+from gavel_py.simulator.simulation import SIMULATION
 from tests.deaths import DEATHS
 from tests.fakes import refusal
 
