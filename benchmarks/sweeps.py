@@ -24,8 +24,7 @@ import tables
 
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.sweeps.cell import Task
-from gavel_py.sweeps.run_cell import play
+from gavel_py.sweeps.cell import Task, play
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "sweep.yaml"
 CELL_SECONDS = 0.005

@@ -5,9 +5,8 @@ before any is played; scenario, playing, solving: what happens in one; local, on
 out; planning: all of it; estimating, progress, tables, versions: what is told of it.
 """
 
-from gavel_py.sweeps.dask import dask_executor
 from gavel_py.sweeps.dispatcher import Progress
-from gavel_py.sweeps.planning import SweepPlan, plan_sweep, sweep
-from gavel_py.sweeps.tables import check_table, write_table
+from gavel_py.sweeps.local import dask_executor
+from gavel_py.sweeps.planning import SweepPlan, check_table, plan_sweep, sweep, write_table
 
 __all__ = ["Progress", "SweepPlan", "check_table", "dask_executor", "plan_sweep", "sweep", "write_table"]

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from gavel_py.errors import GavelError
 from gavel_py.report.runs.files import CellStore, Status, StoredCell
-from gavel_py.sweeps.cell import Cell
+from gavel_py.sweeps.cell import Cell, Ended, play
 from gavel_py.sweeps.local import WorkerDiedError
-from gavel_py.sweeps.run_cell import Ended, play
 
 __all__ = ["Dispatcher", "ExecutorError", "Progress"]
 

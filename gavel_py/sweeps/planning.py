@@ -1,4 +1,6 @@
-"""How long a sweep will take: from cells that have been played, or from the beginning of some.
+"""The rows of a sweep as tables: CSV and Parquet.
+
+How long a sweep will take: from cells that have been played, or from the beginning of some.
 
 What a result depends on beside what was asked for: the versions of what computed it.
 
@@ -7,11 +9,13 @@ A sweep that has been checked and laid out, and is played as often as it takes t
 
 from __future__ import annotations
 
+import csv
 import importlib
+import io
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,20 +26,80 @@ from statistics import fmean
 from typing import Any
 
 from gavel_py import __version__
-from gavel_py.errors import GavelWarning
+from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.io.names import same_name
+from gavel_py.io.writing import check_place, write_whole
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
 from gavel_py.simulator.simulation import Simulation
-from gavel_py.sweeps.cell import Cell, scenario_of
+from gavel_py.sweeps.cell import Cell, play, scenario_of, simulation_of
 from gavel_py.sweeps.dispatcher import Dispatcher, Progress
 from gavel_py.sweeps.grid import check_cells, grid_of
 from gavel_py.sweeps.local import LocalProcesses, usable_cores
-from gavel_py.sweeps.run_cell import play, simulation_of
 from gavel_py.sweeps.spec import read_spec
-from gavel_py.sweeps.tables import aligned
 
-__all__ = ["Estimate", "SweepPlan", "estimated", "plan_sweep", "sweep", "versions"]
+__all__ = ["Estimate", "Row", "SweepPlan", "aligned", "check_table", "estimated", "plan_sweep", "sweep", "versions", "write_table"]
+
+Row = Mapping[str, str | float | None]
+
+SUFFIXES = (".csv", ".parquet")
+
+TEXT = {"policy", "trace", "cluster", "measure_jobs", "status", "error"}
+
+WHOLE = {"seed", "attempts"}
+
+
+def aligned(rows: Sequence[Row]) -> list[dict[str, str | float | None]]:
+    """Return the rows with the same columns each, None where a row has nothing there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def check_table(path: str | Path) -> None:
+    """Say beforehand whether a table can be written to `path`.
+
+    Raises `InputError` for a name that does not tell the format, a folder that is not there or may not be written to, and for
+    Parquet without what it needs.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {' or '.join(SUFFIXES)}"))
+    check_place(Path(path))
+    if suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise InputError(f"Parquet files need pyarrow ({error}); install it with: pip install 'gavel-py[parquet]'") from None
+
+
+def write_table(path: str | Path, rows: Sequence[Row]) -> None:
+    """Write rows to a .csv or .parquet file, whole or not at all; raises `InputError`."""
+    check_table(path)
+    write_whole(path, _parquet(aligned(rows)) if Path(path).suffix.lower() == ".parquet" else _csv(aligned(rows)))
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    kinds = {
+        name: pyarrow.string() if name in TEXT else pyarrow.int64() if name in WHOLE else pyarrow.float64() for name in columns
+    }
+    table = pyarrow.table({name: pyarrow.array(values, type=kinds[name]) for name, values in columns.items()})
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
 
 PROBE_SECONDS = 1.0
 
