@@ -17,9 +17,8 @@ from gavel_py.integrations.slurm.job_roles import REQUEUED_ON_HOLD, Role, Standi
 from gavel_py.integrations.slurm.parsing import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state
+from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state
 from gavel_py.integrations.slurm.sync import Follower, Log, Progress, Watcher
-from gavel_py.integrations.slurm.throughputs import Speeds
 from gavel_py.policies import Policy
 from gavel_py.scheduling import NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile

@@ -15,12 +15,22 @@ from typing import Any, Self
 
 from gavel_py.errors import Fault, InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.apply import Applied, Applier
-from gavel_py.integrations.slurm.commands import Clock, Commands, SlurmCommands, WallClock, read_cluster, read_jobs
+from gavel_py.integrations.slurm.commands import (
+    Clock,
+    Commands,
+    Rights,
+    RightsError,
+    SlurmCommands,
+    WallClock,
+    check_sent,
+    read_cluster,
+    read_jobs,
+    rights_of,
+)
 from gavel_py.integrations.slurm.decision import Decided, Decider, Moves, Picture, returns_of
 from gavel_py.integrations.slurm.event_log import RunLog, applied_line, round_line, warn
 from gavel_py.integrations.slurm.job_roles import Role, is_held_here, standing_of
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.rights import Rights, RightsError, check_sent, rights_of
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, measurements_of, save_state
 from gavel_py.integrations.slurm.sync import Progress

@@ -17,8 +17,7 @@ from gavel_py.integrations.slurm.job_roles import Place, mark_in, said_in
 from gavel_py.integrations.slurm.parsing import printable, satisfies
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
-from gavel_py.integrations.slurm.state import Tracked
-from gavel_py.integrations.slurm.throughputs import Speeds
+from gavel_py.integrations.slurm.state import Speeds, Tracked
 from gavel_py.io.names import same_name
 from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
 from gavel_py.problem.eligibility import largest_even_gang

@@ -1,4 +1,6 @@
-"""One managed job as it is followed from reading to reading: what it is, where it runs, how far it is.
+"""The throughputs in use: a profile, what was measured here, and estimates of gang sizes that nobody measured.
+
+One managed job as it is followed from reading to reading: what it is, where it runs, how far it is.
 
 What a driver must not lose, and how it gets into its file and back.
 
@@ -7,7 +9,7 @@ Throughputs from jobs that have left: what the store learns from a real cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +17,62 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_roles import Place
 from gavel_py.integrations.slurm.records import Phase
-from gavel_py.integrations.slurm.throughputs import Speeds
 from gavel_py.io.snapshots import Kind, read_state, write_state
 from gavel_py.policies import Policy
 from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
+from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.throughput_profiles.measurement import Row
 
-__all__ = ["SHORTEST", "DriverState", "Tracked", "learn_from", "load_state", "measurements_of", "save_state"]
+__all__ = ["SHORTEST", "DriverState", "Speeds", "Tracked", "learn_from", "load_state", "measurements_of", "save_state"]
+
+Measured = Mapping[tuple[str, float, str], float]
 
 Sums = dict[tuple[str, int, str], list[float]]
+
+
+class Speeds:
+    """base: the profile of the site; measured: {(job type, GPUs, accelerator): steps/s}, which come before it."""
+
+    def __init__(self, base: ThroughputProfile, measured: Measured | None = None, sizes: Iterable[int] = ()) -> None:
+        # Nobody shares GPUs here, and nobody is spread on purpose: Slurm cannot be told the splits that come of it.
+        alone = [row for row in base.measurements if row.partner_job_type is None and row.placement == "consolidated"]
+        self.base, self.measured, self.sizes = ThroughputProfile(base.name, alone), dict(measured or {}), set(sizes)
+        self.profile = self._made()
+
+    def with_measured(self, measured: Measured) -> Speeds:
+        """Return these speeds with new measurements."""
+        return Speeds(self.base, self.measured | dict(measured), self.sizes)
+
+    def need(self, sizes: Iterable[int]) -> None:
+        """See to it that these gang sizes are known as far as they can be."""
+        new = set(sizes) - self.sizes
+        if new:
+            self.sizes |= new
+            self.profile = self._made()
+
+    def known_on(self, job_type: str, num_gpus: int, accelerators: Iterable[str]) -> tuple[str, ...]:
+        """Return the accelerators on which the speed of such a gang is known, and is not 0."""
+        has, speed = self.profile.has, self.profile.throughput
+        return tuple(name for name in accelerators if has(job_type, num_gpus, name) and speed(job_type, num_gpus, name) > 0)
+
+    def speed(self, job_type: str, num_gpus: int, accelerator: str) -> float:
+        """Return the steps/s of such a gang, 0 where they are not known."""
+        known = self.profile.has(job_type, num_gpus, accelerator)
+        return self.profile.throughput(job_type, num_gpus, accelerator) if known else 0.0
+
+    def _made(self) -> ThroughputProfile:
+        rows = [row for row in self.base.measurements if not self._replaces(row)]
+        ours = [
+            Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=speed, source="slurm")
+            for (job_type, gpus, name), speed in self.measured.items()
+        ]
+        return extend_profile(ThroughputProfile(self.base.name, [*rows, *ours]), self.sizes)
+
+    def _replaces(self, row: Measurement) -> bool:
+        return row.placement == "consolidated" and (row.job_type, row.num_gpus, row.accelerator) in self.measured
+
 
 FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
 
