@@ -14,8 +14,7 @@ import gavel_py as gp
 from gavel_py.cli.inputs import warnings_shown
 from gavel_py.cli.output import counted
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
-from gavel_py.cli.sweep.options import Request, changes_of, sweep_options
-from gavel_py.cli.sweep.output import ended_text, grid_text, progress
+from gavel_py.cli.sweep.output import Request, changes_of, ended_text, grid_text, progress, sweep_options
 
 __all__ = ["command"]
 
