@@ -45,10 +45,10 @@ if TYPE_CHECKING:
         slurm_plugin,
         slurm_run,
     )
-    from gavel_py.optimization.certificates import Proof
-    from gavel_py.optimization.colocation import Pairs
+    from gavel_py.optimization.checking.certificates import Proof
+    from gavel_py.optimization.formulation.colocation import Pairs
+    from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.job_classes import JobClasses
-    from gavel_py.optimization.program import Program
     from gavel_py.policies import (
         AllocationStatus,
         DemandPolicy,
@@ -167,10 +167,10 @@ _HOMES = {
         "slurm_plugin",
         "slurm_run",
     ),
-    "optimization.certificates": ("Proof",),
-    "optimization.colocation": ("Pairs",),
+    "optimization.checking.certificates": ("Proof",),
+    "optimization.formulation.colocation": ("Pairs",),
+    "optimization.formulation.program": ("Program",),
     "optimization.job_classes": ("JobClasses",),
-    "optimization.program": ("Program",),
     "policies": (
         "AllocationStatus",
         "DemandPolicy",

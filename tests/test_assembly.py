@@ -9,11 +9,11 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.highs import LinearSolver, compiled
+from gavel_py.optimization.formulation.matrices import CAPACITY, FACTOR, LIMITS, OWN, PARTS, TIME
+from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.lp_problem import LinearProgram
-from gavel_py.optimization.matrices import CAPACITY, FACTOR, LIMITS, OWN, PARTS, TIME
-from gavel_py.optimization.program import Program
+from gavel_py.optimization.solving.highs import LinearSolver, compiled
+from gavel_py.optimization.solving.lp_problem import LinearProgram
 from gavel_py.policies.constraints import constrained
 from tests.constraint_strategies import constraints, tenanted
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.program import Program
+from gavel_py.optimization.formulation.program import Program
 from gavel_py.policies import SumPolicy
 from gavel_py.policies.constraints import CostBudget, Pin
 from gavel_py.policies.max_min_fairness import MaxMinFairness

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.optimization import concave as conic
 from gavel_py.optimization import highs as solver
-from gavel_py.optimization.concave import tangent
 from gavel_py.optimization.job_classes import classes_of
-from gavel_py.optimization.time_limit import TimeLimit
+from gavel_py.optimization.solving.concave import tangent
+from gavel_py.optimization.solving.time_limit import TimeLimit
 from gavel_py.policies import constraints
 from tests.instances import Floats, best_level, best_value, crowds, problems
 

@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import separate_jobs
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies.constraints import constrained
 from tests.constrained_programs import Wishes, best_level, best_sum, excess, wishes
 from tests.constraint_strategies import constraints, tenanted

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.cuts import fraction_rows, gang_rows
+from gavel_py.optimization.formulation.cuts import fraction_rows, gang_rows
 from tests.commands import Gavel, runner
 from tests.instances import best_level, best_value
 

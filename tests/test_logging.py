@@ -13,8 +13,8 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.errors import SolverError
-from gavel_py.optimization.highs import Algorithm, LinearSolver
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solving.highs import Algorithm, LinearSolver
 from gavel_py.policies.base import Decision
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from tests.commands import Gavel, runner
@@ -121,7 +121,7 @@ class TestCommand:
         assert plain.out == verbose.out == all_of_it.out
         found = [[LINE.fullmatch(line).group(1, 2) for line in each.err.splitlines()] for each in (verbose, all_of_it)]  # type: ignore[union-attr]
         assert found[0] == [("INFO", "gavel_py.allocation.solver")]
-        assert {("INFO", "gavel_py.allocation.solver"), ("DEBUG", "gavel_py.optimization.highs")} <= set(found[1])
+        assert {("INFO", "gavel_py.allocation.solver"), ("DEBUG", "gavel_py.optimization.solving.highs")} <= set(found[1])
         assert gavel("solve", *EXAMPLE, "--csv").err == ""  # nothing stays as the command before has set it
         assert logging.getLogger("gavel_py").level == logging.NOTSET
 

@@ -15,8 +15,8 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization import packings as module
-from gavel_py.optimization.cuts import fraction_rows, gang_rows
-from gavel_py.optimization.packings import packing_rows
+from gavel_py.optimization.formulation.cuts import fraction_rows, gang_rows
+from gavel_py.optimization.formulation.packings import packing_rows
 from tests.instances import Floats
 
 SIZES = (1 / 8, 0.2, 0.25, 0.3, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.7, 0.75, 1, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.cuts import gang_rows, kind_rows
+from gavel_py.optimization.formulation.cuts import gang_rows, kind_rows
 from tests.instances import Floats
 
 

@@ -16,8 +16,8 @@ import gavel_py as gp
 from gavel_py.optimization import highs as solver
 from gavel_py.optimization import level_search as factor_program
 from gavel_py.optimization import levels as chambers
-from gavel_py.optimization.certificates import CheapestMix, StageProof
-from gavel_py.optimization.colocation import Pairs
+from gavel_py.optimization.checking.certificates import CheapestMix, StageProof
+from gavel_py.optimization.formulation.colocation import Pairs
 from tests.instances import TIGHT, crowds
 
 

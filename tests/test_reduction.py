@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.certificates import Prices
-from gavel_py.optimization.highs import LinearSolver
+from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.job_classes import classes_of, separate_jobs
-from gavel_py.optimization.level_search import find_best_level
-from gavel_py.optimization.levels import Chambers, Levels
+from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.level_search import find_best_level
+from gavel_py.optimization.solving.levels import Chambers, Levels
 from gavel_py.policies import DemandPolicy
 from tests.instances import TIGHT, best_level, best_value, crowds, valid_rows
 

@@ -20,8 +20,8 @@ import pytest
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies.base import Decision
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.scheduling import RoundDemand, choose_jobs

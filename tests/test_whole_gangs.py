@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.cuts import gang_rows
+from gavel_py.optimization.formulation.cuts import gang_rows
 from gavel_py.problem.from_jobs import Profile
 from tests.instances import TIGHT, Floats
 
@@ -129,7 +129,7 @@ def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, see
     for _ in range(5):
         wanted = np.where(problem.runnable, chance.uniform(0, 1, problem.runnable.shape), 0.0)
         wanted *= min(1.0, problem.capacities[0] / max(1e-9, problem.num_gpus @ wanted[:, 0]))
-        with patch("gavel_py.optimization.cuts.SMALL", small):
+        with patch("gavel_py.optimization.formulation.cuts.SMALL", small):
             rows = gang_rows(problem, wanted)
         for row in rows:
             assert (delivered @ row.loads[0] <= row.most + 1e-9).all()

@@ -39,11 +39,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.certificates import Certificate, Stages, gap
-from gavel_py.optimization.free_times import FreeTimes, Kinds, fairest_times
+from gavel_py.optimization.checking.certificates import Certificate, Stages, gap
+from gavel_py.optimization.formulation.linear_rows import Row, entries_of
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Row, entries_of
-from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
+from gavel_py.optimization.solving.free_times import FreeTimes, Kinds, fairest_times
+from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal

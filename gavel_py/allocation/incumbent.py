@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.result import Answer
 from gavel_py.errors import SolverError
-from gavel_py.optimization.certificates import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
+from gavel_py.optimization.checking.certificates import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
+from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Row, Rules
-from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.problem import AllocationProblem
 

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import InputError, ProofError
-from gavel_py.optimization.certificates import Evidence, Proof, StageProof
-from gavel_py.optimization.colocation import PairColumns, Pairs, deal
-from gavel_py.optimization.columns import TwoKinds, spread_part
-from gavel_py.optimization.linear_rows import Rules
-from gavel_py.optimization.shadow_prices import limit_prices
-from gavel_py.optimization.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
+from gavel_py.optimization.checking.shadow_prices import limit_prices
+from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.formulation.colocation import PairColumns, Pairs, deal
+from gavel_py.optimization.formulation.columns import TwoKinds, spread_part
+from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import ConstraintOutcome, outcomes_of

@@ -18,15 +18,15 @@ from gavel_py.allocation.incumbent import cut_down, incumbent
 from gavel_py.allocation.result import Allocation, Answer, Route, nothing, stated
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.io.locking import Synchronized, synchronized
-from gavel_py.optimization.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
-from gavel_py.optimization.colocation import PairColumns, pair_columns
-from gavel_py.optimization.columns import TwoKinds
-from gavel_py.optimization.cuts import missing_rows, node_rows
-from gavel_py.optimization.highs import Algorithm, LinearSolver
+from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
+from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.formulation.colocation import PairColumns, pair_columns
+from gavel_py.optimization.formulation.columns import TwoKinds
+from gavel_py.optimization.formulation.cuts import missing_rows, node_rows
+from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
-from gavel_py.optimization.linear_rows import Rules
-from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
-from gavel_py.optimization.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.solving.highs import Algorithm, LinearSolver
+from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import constrained

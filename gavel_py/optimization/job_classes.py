@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.optimization.linear_rows import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
 from gavel_py.problem.fields import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined

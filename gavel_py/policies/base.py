@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.optimization.certificates import Certificate, Prices
-from gavel_py.optimization.colocation import Pairs
-from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.checking.certificates import Certificate, Prices
+from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.optimization.formulation.linear_rows import Broken, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
-from gavel_py.optimization.linear_rows import Broken, Rules
+from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.policies.constraints import Constraint, given_constraints
 from gavel_py.problem.problem import AllocationProblem
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.highs import LinearSolver
+    from gavel_py.optimization.solving.highs import LinearSolver
 
 __all__ = ["AllocationStatus", "Decision", "Policy", "option"]
 
@@ -174,7 +174,7 @@ class Policy(ABC):
                 text = "has no objective to weigh soft constraints and the cost of change against; make them hard or leave them out"
                 raise InputError(Fault(f"policy {self.name}", "constraints", text))
         elif jobs.rules.can_conflict:
-            from gavel_py.optimization.infeasibility import check_rules
+            from gavel_py.optimization.checking.infeasibility import check_rules
 
             return check_rules(jobs, solver)
         return None

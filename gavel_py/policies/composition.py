@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.certificates import Certificate, Prices, Stage, Stages
-from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.checking.certificates import Certificate, Prices, Stage, Stages
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Gains, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import NO_RULES, Gains, Rules
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.free_times import FreeTimes
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.constraints import SwitchCost
 from gavel_py.policies.sums import SumPolicy
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gavel_py.optimization.highs import LinearSolver
+    from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Then", "without_penalties"]

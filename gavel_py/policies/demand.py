@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.certificates import Prices, Stage, Stages
-from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
+from gavel_py.optimization.formulation.linear_rows import Gains, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.linear_rows import Gains, Rules
+from gavel_py.optimization.solving.free_times import FreeTimes
+from gavel_py.optimization.solving.levels import LevelCertificate
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.certificates import Certificate
-    from gavel_py.optimization.highs import LinearSolver
-    from gavel_py.optimization.levels import Levels
-    from gavel_py.optimization.progressive_filling import Shares
+    from gavel_py.optimization.checking.certificates import Certificate
+    from gavel_py.optimization.solving.highs import LinearSolver
+    from gavel_py.optimization.solving.levels import Levels
+    from gavel_py.optimization.solving.progressive_filling import Shares
 
 __all__ = ["DemandPolicy", "FillingPolicy"]
 
@@ -66,8 +66,8 @@ class DemandPolicy(Policy):
         return levels
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.level_search import find_best_level
-        from gavel_py.optimization.levels import Levels
+        from gavel_py.optimization.solving.level_search import find_best_level
+        from gavel_py.optimization.solving.levels import Levels
 
         if jobs.rules.has_penalties:
             return self._decide_charged(jobs, solver)
@@ -78,8 +78,8 @@ class DemandPolicy(Policy):
 
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         """Weigh the level against what it costs to break rules; there is no efficiency stage then."""
-        from gavel_py.optimization.levels import Levels
-        from gavel_py.optimization.soft_levels import find_charged_level
+        from gavel_py.optimization.solving.levels import Levels
+        from gavel_py.optimization.solving.soft_levels import find_charged_level
 
         if not self.needs_are_convex:
             text = (
@@ -93,7 +93,7 @@ class DemandPolicy(Policy):
     def _check_served(self, jobs: JobClasses, fractions: Floats) -> None:
         """Raise `InputError` where rules leave a job nothing at which it ever ends; for the largest level, that is a level of 0."""
         if self.direction == "min" and jobs.rules.can_conflict:
-            from gavel_py.optimization.infeasibility import check_everybody_served
+            from gavel_py.optimization.checking.infeasibility import check_everybody_served
 
             check_everybody_served(jobs, fractions, self.name)
 
@@ -114,18 +114,18 @@ class DemandPolicy(Policy):
         return FreeTimes(np.minimum(least, times), np.ones(len(jobs)), rows, is_certain=not jobs.rules)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        from gavel_py.optimization.levels import Levels
+        from gavel_py.optimization.solving.levels import Levels
 
         return proportional_guess(Levels(self, jobs))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.levels import Levels
+        from gavel_py.optimization.solving.levels import Levels
 
         levels = Levels(self, jobs)
         if not jobs.rules.has_penalties:
             return best_level_of(levels, candidates, prices)
-        from gavel_py.optimization.program import Program
-        from gavel_py.optimization.soft_levels import PricedChargedLevel
+        from gavel_py.optimization.formulation.program import Program
+        from gavel_py.optimization.solving.soft_levels import PricedChargedLevel
 
         program = Program(jobs)
         return _best(levels, candidates, [PricedChargedLevel(levels, program, p) for p in (*prices, levels.equal_prices())])
@@ -207,7 +207,7 @@ class FillingPolicy(Policy):
         """Return who rises how fast, in service s_i · v_i."""
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.progressive_filling import fill
+        from gavel_py.optimization.solving.progressive_filling import fill
 
         if jobs.rules.has_penalties:
             text = "takes one level after the other, and cannot weigh them against soft constraints and the cost of change"
@@ -227,12 +227,12 @@ class FillingPolicy(Policy):
         return FreeTimes(times, times, is_certain=not jobs.rules)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        from gavel_py.optimization.progressive_filling import first_stop_of
+        from gavel_py.optimization.solving.progressive_filling import first_stop_of
 
         return proportional_guess(first_stop_of(jobs, self.shares(jobs), self.name))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.progressive_filling import first_stop_of
+        from gavel_py.optimization.solving.progressive_filling import first_stop_of
 
         return best_level_of(first_stop_of(jobs, self.shares(jobs), self.name), candidates, prices)
 

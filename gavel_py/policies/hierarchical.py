@@ -16,7 +16,7 @@ from gavel_py.policies.fair_queueing import service_tree
 from gavel_py.problem.tenants import Tenant, TenantTree
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.progressive_filling import Shares
+    from gavel_py.optimization.solving.progressive_filling import Shares
     from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Hierarchical"]

@@ -11,7 +11,7 @@ from gavel_py.policies.sums import SumPolicy
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.program import Program
+    from gavel_py.optimization.formulation.program import Program
 
 __all__ = ["MaxTotalThroughput"]
 

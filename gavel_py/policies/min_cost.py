@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.certificates import Prices, Stage, Stages
-from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
+from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Rules
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.free_times import FreeTimes
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.sums import SumPolicy
@@ -22,8 +22,8 @@ from gavel_py.policies.sums import SumPolicy
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.highs import LinearSolver
-    from gavel_py.optimization.program import Program
+    from gavel_py.optimization.formulation.program import Program
+    from gavel_py.optimization.solving.highs import LinearSolver
 
 __all__ = ["MinCost"]
 

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, ProofError
-from gavel_py.optimization.certificates import Certificate, Prices
+from gavel_py.optimization.checking.certificates import Certificate, Prices
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.sums import SumPolicy
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.highs import LinearSolver
-    from gavel_py.optimization.program import Program
+    from gavel_py.optimization.formulation.program import Program
+    from gavel_py.optimization.solving.highs import LinearSolver
 
 __all__ = ["NashWelfare"]
 
@@ -102,8 +102,8 @@ class NashWelfare(SumPolicy):
 
     def _optimum(self, jobs: JobClasses, weight: float, solver: LinearSolver) -> Floats:
         """(G,) steps/s in the optimum of these jobs, near enough for the discount of a job of this weight."""
-        from gavel_py.optimization.concave import ENOUGH, maximize_concave
-        from gavel_py.optimization.program import Program
+        from gavel_py.optimization.formulation.program import Program
+        from gavel_py.optimization.solving.concave import ENOUGH, maximize_concave
 
         program, total = Program(jobs), float(jobs.counts @ jobs.weights)
         enough = min(ENOUGH, ACCURACY * weight / total)

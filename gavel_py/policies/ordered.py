@@ -16,7 +16,7 @@ from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.highs import LinearSolver
+    from gavel_py.optimization.solving.highs import LinearSolver
 
 __all__ = ["OrderedPolicy"]
 

@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
-from gavel_py.optimization.certificates import Certificate, Prices, within_capacity
-from gavel_py.optimization.free_times import FreeTimes
+from gavel_py.optimization.checking.certificates import Certificate, Prices, within_capacity
+from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Rules
+from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.policies.base import Decision, Policy
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.highs import LinearSolver
-    from gavel_py.optimization.program import Program
+    from gavel_py.optimization.formulation.program import Program
+    from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["SumPolicy", "WeightedSum"]
@@ -72,7 +72,7 @@ class SumPolicy(Policy):
         return True
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.program import Program, check_objective
+        from gavel_py.optimization.formulation.program import Program, check_objective
 
         program = Program(jobs, self.enough(jobs))
         objective = check_objective(self.objective(program), self.direction)
@@ -95,7 +95,7 @@ class SumPolicy(Policy):
         if objective.is_pwl():
             fractions = within_capacity(program.jobs, program.maximize(objective, solver))
             return fractions, SumCertificate(program, objective, self.sign), None
-        from gavel_py.optimization.concave import ALGORITHM, maximize_concave
+        from gavel_py.optimization.solving.concave import ALGORITHM, maximize_concave
 
         return *maximize_concave(program, objective, solver, self.sign), ALGORITHM
 
@@ -109,7 +109,7 @@ class SumPolicy(Policy):
         return PolicyError(Fault(f"policy {self.name}", "objective", text))
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
-        from gavel_py.optimization.program import Program, check_objective
+        from gavel_py.optimization.formulation.program import Program, check_objective
 
         certificate = decision.certificate
         assert certificate is not None  # noqa: S101
@@ -127,7 +127,7 @@ class SumPolicy(Policy):
         return Rules(rows=(jobs.gains(f"the objective of {self.name}", gains, least - constant),))
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
-        from gavel_py.optimization.program import Program, check_objective
+        from gavel_py.optimization.formulation.program import Program, check_objective
 
         if jobs.rules.kept:
             return None
@@ -187,7 +187,7 @@ class SumPolicy(Policy):
 
     def _is_same(self, program: Program, objective: cp.Expression, points: Sequence[Floats], moved: int) -> bool:
         """Whether the objective has the same value for (G, K) time fractions in other rows (`JobClasses.regrouped`)."""
-        from gavel_py.optimization.program import Program, check_objective
+        from gavel_py.optimization.formulation.program import Program, check_objective
 
         jobs, rows = program.jobs.regrouped(moved)
         other = Program(jobs, self.enough(jobs))
@@ -213,7 +213,7 @@ class SumPolicy(Policy):
         return True
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        from gavel_py.optimization.program import Program, check_objective
+        from gavel_py.optimization.formulation.program import Program, check_objective
 
         program = Program(jobs, self.enough(jobs))
         objective = check_objective(self.objective(program), self.direction)
@@ -222,8 +222,8 @@ class SumPolicy(Policy):
         return _by_gain(jobs, program.linear_parts(objective)[1])
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.concave import best_priced
-        from gavel_py.optimization.program import Program, check_objective
+        from gavel_py.optimization.formulation.program import Program, check_objective
+        from gavel_py.optimization.solving.concave import best_priced
 
         program = Program(jobs)
         objective = check_objective(self.objective(program), self.direction)

@@ -11,7 +11,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import FillingPolicy
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.progressive_filling import Shares
+    from gavel_py.optimization.solving.progressive_filling import Shares
 
 __all__ = ["WaterFilling"]
 

@@ -19,7 +19,7 @@ from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.locking import Synchronized, synchronized
-from gavel_py.optimization.time_limit import checked_limit
+from gavel_py.optimization.solving.time_limit import checked_limit
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile

@@ -151,7 +151,7 @@ def _basis(policies: int, known: int) -> str:
 
 def _probed(cell: Cell) -> float:
     task = cell.task_with(None)
-    importlib.import_module("gavel_py.optimization.program")  # which is slow, and done once in each process
+    importlib.import_module("gavel_py.optimization.formulation.program")  # which is slow, and done once in each process
     started = time.perf_counter()
     if task.mode == "solve":
         play(task)

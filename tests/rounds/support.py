@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
 from gavel_py.problem.cluster import Cluster, Node

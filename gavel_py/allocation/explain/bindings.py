@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, is_all, time_binding
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.result import Allocation
-from gavel_py.optimization.certificates import Certificate, Evidence, Prices
-from gavel_py.optimization.colocation import Balance, Company
+from gavel_py.optimization.checking.certificates import Certificate, Evidence, Prices
+from gavel_py.optimization.checking.shadow_prices import limit_prices
+from gavel_py.optimization.formulation.colocation import Balance, Company
+from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
-from gavel_py.optimization.linear_rows import Row, Rules
-from gavel_py.optimization.shadow_prices import limit_prices
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.problem import AllocationProblem
 

@@ -19,7 +19,7 @@ from gavel_py.allocation.explain.records import Holder, OneMoreGpu, Others, Part
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import GavelError
-from gavel_py.optimization.colocation import PairColumns
+from gavel_py.optimization.formulation.colocation import PairColumns
 from gavel_py.problem.fields import plain_size
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Positive, Record
-from gavel_py.optimization.linear_rows import Need, Place, Row
+from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Constraint", "Mask", "Scope", "listed"]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError, Fault, InputError, nearest
 from gavel_py.io import reading
-from gavel_py.optimization.linear_rows import NO_RULES, Asked, Limit, Need, Rules, floors_of, shortfalls
-from gavel_py.optimization.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Asked, Limit, Need, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve

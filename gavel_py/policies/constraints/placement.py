@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from gavel_py.errors import Fault
 from gavel_py.io.records import Name, Positive
-from gavel_py.optimization.linear_rows import Need, Place
+from gavel_py.optimization.formulation.linear_rows import Need, Place
 from gavel_py.policies.constraints.base import Constraint, Mask, Scope, listed
 
 __all__ = ["Forbid", "KeepRunning", "Pin", "SwitchCost"]

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gavel_py.errors import Fault, nearest
 from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
-from gavel_py.optimization.linear_rows import Limit, Place, Row
+from gavel_py.optimization.formulation.linear_rows import Limit, Place, Row
 from gavel_py.policies.constraints.base import Constraint, Mask, Scope, listed
 
 __all__ = ["CostBudget", "MaxGpus", "Quota", "Reserve"]

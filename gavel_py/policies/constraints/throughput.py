@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault
 from gavel_py.io.records import Finite, Name, Positive
-from gavel_py.optimization.linear_rows import Need
+from gavel_py.optimization.formulation.linear_rows import Need
 from gavel_py.policies.constraints.base import Constraint, Scope
 
 __all__ = ["Deadline", "MinThroughput"]

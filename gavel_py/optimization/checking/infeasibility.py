@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError, Fault, InputError
-from gavel_py.optimization.highs import LinearSolver
+from gavel_py.optimization.formulation.linear_rows import Floor, Place, Rules
+from gavel_py.optimization.formulation.matrices import AllocationProgram
+from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.level_search import FactorProgram
-from gavel_py.optimization.levels import Chambers
-from gavel_py.optimization.linear_rows import Floor, Place, Rules
-from gavel_py.optimization.matrices import AllocationProgram
-from gavel_py.optimization.program import Program
+from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.level_search import FactorProgram
+from gavel_py.optimization.solving.levels import Chambers
 
 __all__ = ["check_everybody_served", "check_rules"]
 

@@ -20,11 +20,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gavel_py.optimization.certificates import Prices
-from gavel_py.optimization.highs import LinearSolver
+from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.lp_problem import LinearProgram, Solution
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.lp_problem import LinearProgram, Solution
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
 
 __all__ = [

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
-from gavel_py.optimization.colocation import PairColumns
-from gavel_py.optimization.columns import TwoKinds
+from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.formulation.colocation import PairColumns
+from gavel_py.optimization.formulation.columns import TwoKinds
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import NO_RULES, Rules
-from gavel_py.optimization.time_shares import ClassTimes, JobTimes
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = [

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.highs import LinearSolver
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.level_search import BestLevel, find_best_level
-from gavel_py.optimization.levels import Levels
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
+from gavel_py.optimization.solving.levels import Levels
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 
 __all__ = ["Filled", "Rise", "Shares", "fill", "first_stop_of"]
 

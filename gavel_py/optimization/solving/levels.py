@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.certificates import CheapestMix, Prices
+from gavel_py.optimization.checking.certificates import CheapestMix, Prices
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.array_validation import returned_numbers
 from gavel_py.problem.row_hashing import content_keys

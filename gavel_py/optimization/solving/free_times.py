@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.certificates import Prices
-from gavel_py.optimization.highs import LinearSolver
+from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Row, Rules
-from gavel_py.optimization.time_limit import TimeLimit
+from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.time_limit import TimeLimit
 from gavel_py.problem.fields import size_numbers
 from gavel_py.problem.row_hashing import number_equal
 
@@ -267,7 +267,7 @@ class _Filling:
 
         There is also room if jobs that are not held have to get more than that.
         """
-        from gavel_py.optimization.matrices import AllocationProgram
+        from gavel_py.optimization.formulation.matrices import AllocationProgram
 
         if self._solver is None:
             raise SolverError("there is no time for the program of the times that are left open")

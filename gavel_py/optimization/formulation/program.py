@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.io.locking import Lock
-from gavel_py.optimization.certificates import priced_bound
-from gavel_py.optimization.highs import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
+from gavel_py.optimization.checking.certificates import priced_bound
+from gavel_py.optimization.formulation.linear_rows import scale_of
+from gavel_py.optimization.formulation.matrices import CAPACITY, LIMITS, PARTS, TIME, AllocationProgram, ProgramMatrices
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import scale_of
-from gavel_py.optimization.lp_problem import Slices, Solution
-from gavel_py.optimization.matrices import CAPACITY, LIMITS, PARTS, TIME, AllocationProgram, ProgramMatrices
+from gavel_py.optimization.solving.highs import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
+from gavel_py.optimization.solving.lp_problem import Slices, Solution
 
 __all__ = ["Program", "check_objective", "penalty_of"]
 

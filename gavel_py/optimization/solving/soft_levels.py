@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.certificates import Prices, within_capacity
-from gavel_py.optimization.highs import COMPILE_SECONDS, LinearSolver
+from gavel_py.optimization.checking.certificates import Prices, within_capacity
+from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.levels import Levels
-from gavel_py.optimization.program import Program
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import COMPILE_SECONDS, LinearSolver
+from gavel_py.optimization.solving.levels import Levels
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 
 __all__ = ["ChargedCertificate", "PricedChargedLevel", "find_charged_level"]
 

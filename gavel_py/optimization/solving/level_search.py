@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.certificates import Prices
-from gavel_py.optimization.highs import LinearSolver
-from gavel_py.optimization.levels import PLATEAU, Chambers, Levels, Slots, digit
-from gavel_py.optimization.lp_problem import Solution
-from gavel_py.optimization.matrices import AllocationProgram
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.formulation.matrices import AllocationProgram
+from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.levels import PLATEAU, Chambers, Levels, Slots, digit
+from gavel_py.optimization.solving.lp_problem import Solution
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 
 __all__ = ["BestLevel", "FactorProgram", "find_best_level"]
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.linear_rows import Load
-from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
+from gavel_py.optimization.formulation.linear_rows import Load
+from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.problem import AllocationProblem
 

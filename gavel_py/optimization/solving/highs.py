@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
-from gavel_py.optimization.lp_problem import KeptBasis, LinearProgram, Solution
-from gavel_py.optimization.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
+from gavel_py.optimization.solving.lp_problem import KeptBasis, LinearProgram, Solution
+from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
 
 if TYPE_CHECKING:
     import cvxpy as cp

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, shortfalls
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Broken, Row, Rules, entries_of, shortfalls
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["ClassTimes", "JobTimes"]

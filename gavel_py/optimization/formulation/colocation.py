@@ -26,10 +26,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.columns import FurtherColumns, with_columns, with_rules
+from gavel_py.optimization.checking.time_shares import ClassTimes
+from gavel_py.optimization.formulation.columns import FurtherColumns, with_columns, with_rules
+from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.linear_rows import Load, Row, Rules
-from gavel_py.optimization.time_shares import ClassTimes
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.highs import solved_once
-from gavel_py.optimization.lp_problem import LinearProgram
+from gavel_py.optimization.solving.highs import solved_once
+from gavel_py.optimization.solving.lp_problem import LinearProgram
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

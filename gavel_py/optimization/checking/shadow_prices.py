@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.certificates import Certificate, Prices, Stages
+from gavel_py.optimization.checking.certificates import Certificate, Prices, Stages
+from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.levels import LevelCertificate
-from gavel_py.optimization.linear_rows import Rules, entries_of, scale_of
+from gavel_py.optimization.solving.levels import LevelCertificate
 
 __all__ = ["level_per_part", "limit_prices"]
 

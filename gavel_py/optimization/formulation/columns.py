@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.linear_rows import Asked, Limit, Load, Row, Rules
+from gavel_py.optimization.formulation.linear_rows import Asked, Limit, Load, Row, Rules
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["FurtherColumns", "TwoKinds", "spread_part", "two_kinds", "with_columns", "with_rules"]

@@ -36,12 +36,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.colocation import PairColumns, lonely_rows
-from gavel_py.optimization.columns import TwoKinds, two_kinds
-from gavel_py.optimization.linear_rows import Load, Row, Rules
-from gavel_py.optimization.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
-from gavel_py.optimization.packings import packing_rows
-from gavel_py.optimization.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.formulation.colocation import PairColumns, lonely_rows
+from gavel_py.optimization.formulation.columns import TwoKinds, two_kinds
+from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
+from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
+from gavel_py.optimization.formulation.packings import packing_rows
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.pair_throughputs import PlacementSpeeds

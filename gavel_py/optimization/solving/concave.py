@@ -17,11 +17,11 @@ from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError
-from gavel_py.optimization.certificates import Prices, gap, priced_bound, within_capacity
-from gavel_py.optimization.highs import COMPILE_SECONDS, CONES_SECONDS, ConicProgram, LinearSolver
+from gavel_py.optimization.checking.certificates import Prices, gap, priced_bound, within_capacity
+from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.program import Program
-from gavel_py.optimization.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import COMPILE_SECONDS, CONES_SECONDS, ConicProgram, LinearSolver
+from gavel_py.optimization.solving.time_limit import TimeLimitReached
 
 __all__ = ["ALGORITHM", "ConcaveCertificate", "PricedCertificate", "best_priced", "maximize_concave", "tangent"]
 

@@ -1,0 +1,6 @@
+"""Proofs of answers, independent of the programs that they come from: validity, bounds, prices, and why there is no answer.
+
+Entry points: `certificates`, `infeasibility`.
+"""
+
+__all__: list[str] = []

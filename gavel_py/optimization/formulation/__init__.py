@@ -1,0 +1,6 @@
+"""Linear programs from classes of jobs: their columns, their rows, and the rows that are added where an answer breaks them.
+
+Entry points: `program.Program`, in which policies write objectives, and `matrices`, the same program as arrays.
+"""
+
+__all__: list[str] = []
