@@ -1,6 +1,7 @@
 """From arrays to a certified optimum: reduction to job classes, linear programs, HiGHS, certificates.
 
-Entry points: `program.Program`, `level_search`, `solver`, `proof`. The package knows neither policies nor throughput profiles.
+Entry points: `job_classes`, and the packages `formulation`, `solving` and `checking`. The package knows neither policies nor
+throughput profiles.
 """
 
 __all__: list[str] = []

@@ -15,7 +15,7 @@ from scipy import stats
 
 import gavel_py as gp
 from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES, Heat, cast_of
-from gavel_py.report.figures.shapes import limits_of
+from gavel_py.report.figures import limits_of
 from gavel_py.report.measures import Estimate, estimate, quantiles, short, stretches, thinned
 from gavel_py.report.run_charts import heat_chart, not_beaten, time_charts
 from gavel_py.report.settings import settings_of

@@ -13,10 +13,9 @@ import gavel_py as gp
 from gavel_py.cli.inputs import import_solver, policies_of, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate.files import Outputs, check_files, check_run_file, write_run_file
-from gavel_py.cli.simulate.options import Request, simulation_options
+from gavel_py.cli.simulate.options import Request, Scenario, load, simulation_options
 from gavel_py.cli.simulate.results import Played, compared, csv_of, json_of, needs_jobs, text_of
 from gavel_py.cli.simulate.runner import INTERRUPTED, Interrupt, Keeper, Run, check_keeping, interruptible, kept_of, progress
-from gavel_py.cli.simulate.scenario import Scenario, load
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import GavelError, together
 

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import gavel_py as gp
 from gavel_py.cli.output import csv_text, gang_text, number, table_text, unused_text, width
-from gavel_py.cli.simulate.options import Request, time_text, unit_of
-from gavel_py.cli.simulate.scenario import Scenario
+from gavel_py.cli.simulate.options import Request, Scenario, time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 

@@ -31,9 +31,8 @@ import gavel_py as gp
 from gavel_py.cli.inputs import min_gain_of
 from gavel_py.cli.output import counted
 from gavel_py.cli.simulate.files import Outputs, is_parquet
-from gavel_py.cli.simulate.options import Request, seconds_of, time_text
+from gavel_py.cli.simulate.options import Request, Scenario, seconds_of, time_text
 from gavel_py.cli.simulate.results import Played, settings_of
-from gavel_py.cli.simulate.scenario import Scenario
 from gavel_py.errors import Fault, InputError
 
 __all__ = [

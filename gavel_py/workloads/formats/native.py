@@ -18,7 +18,7 @@ from gavel_py.problem.job import RECORDED, Job, json_rows
 from gavel_py.workloads.intake import Head, Importer, Intake, amount, count, table_rows
 from gavel_py.workloads.submission import RECORDED_FIELDS
 
-__all__ = ["CSV", "IMPORTER", "JSON", "JSON_LINES", "KNOWN", "take_rows"]
+__all__ = ["CSV", "JSON", "JSON_LINES", "KNOWN", "PARQUET", "take_rows"]
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
 
@@ -141,4 +141,4 @@ def _check_columns(path: Path, names: list[str]) -> None:
     InputError.raise_any(faults)
 
 
-IMPORTER = Importer("parquet", "our own jobs, Parquet (needs pyarrow)", _recognises, _read)
+PARQUET = Importer("parquet", "our own jobs, Parquet (needs pyarrow)", _recognises, _read)

@@ -9,12 +9,20 @@ Curves: over time, over load, and how many are no longer than x.
 Policies by two numbers: those that no other one beats in both are filled and joined.
 
 GPUs and time: which job was on which GPU, and when; as shapes where these are few, as an image where they are many.
+
+The bytes of a chart as a file, the same for the same chart under one version of matplotlib.
+
+Charts drawn with matplotlib, which comes with `gavel-py[plot]`; nothing outside imports it for them.
+
+frame: size, letters, axes and legends; lines, bars, points, heat, stays: one kind of chart each; files: bytes of an SVG or PNG.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +44,7 @@ from gavel_py.report.charts import (
     MOST_STYLES,
     Axis,
     Bars,
+    Chart,
     Curve,
     Heat,
     Lines,
@@ -54,6 +63,7 @@ __all__ = [
     "TEXT",
     "WIDTH",
     "bars_figure",
+    "figure_bytes",
     "heat_figure",
     "legend_rows",
     "limits_of",
@@ -418,3 +428,36 @@ def _draw_names(axes: Axes, picture: StayPicture, lane: float) -> None:
         place = max(kind.middle, place + apart)
         text = f"{shortened(clean(kind.name), LONGEST_NODE_NAME)}: {of_count(kind.end - kind.first, 'GPU')}"
         axes.text(1.005, place, text, transform=axes.get_yaxis_transform(), va="center", size=SMALL)
+
+
+DPI = 150
+
+
+def figure_bytes(chart: Chart, form: str, *, alone: bool = False) -> bytes:
+    """Return the chart as the bytes of an SVG or PNG file (form: "svg", "png"), in the colours of the light page.
+
+    alone: with its title and a white ground, for a file that stands by itself; otherwise a page has these.
+    """
+    with mpl.rc_context(), warnings.catch_warnings():
+        # Letters that the font does not have are drawn as boxes in a PNG, and by the viewer's font in an SVG.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        mpl.rcdefaults()  # the same chart, whatever the user's settings
+        mpl.rcParams.update(STYLE)
+        content = io.BytesIO()
+        metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+        figure = _figure(chart)
+        if alone:
+            put_title(figure, chart.title)
+        figure.savefig(content, format=form, dpi=DPI, metadata=metadata, facecolor="white" if alone else "none")
+        return content.getvalue()
+
+
+def _figure(chart: Chart) -> Figure:
+    drawing = chart.drawing
+    if isinstance(drawing, Lines):
+        return lines_figure(drawing)
+    if isinstance(drawing, Bars):
+        return bars_figure(drawing)
+    if isinstance(drawing, Points):
+        return points_figure(drawing)
+    return heat_figure(drawing) if isinstance(drawing, Heat) else stays_figure(drawing)
