@@ -14,6 +14,7 @@ test: lint types unit
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(VENV)/ready
 	$(BIN)/mypy

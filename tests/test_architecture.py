@@ -1,11 +1,18 @@
-"""The layers of docs/architecture.md: imports point down, the command line uses the public API only, imports are light."""
+"""What keeps the code readable: sizes that may only get better, documented names, and imports that wait until they are needed.
+
+Which package may import which is checked by `lint-imports`; its contracts are in pyproject.toml.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
+import statistics
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,106 +21,102 @@ import gavel_py as gp
 
 PACKAGE = Path(gp.__file__).parent
 
-# From the ground floor up; a module may import from floors below its own and from its own package.
-FLOORS = [
-    {"errors", "locking", "ordering", "numbering", "service", "gpu_memory"},
-    {"validation", "reading", "screening", "writing", "picture_files", "sqlite_files"},
-    {"runs"},
-    {"array_checks", "bases", "problem_arrays", "time_limit"},
-    {"nodes", "jobs", "tenants"},
-    {"cluster_files"},
-    {"cluster"},
-    {"throughput_profiles", "placement_speeds", "pair_speeds", "even_splits"},
-    {"hosts", "job_arrays"},
-    {"problem"},
-    {"rules"},
-    {"job_classes", "merging", "solver", "further_columns", "pair_rows"},
-    {"two_kinds", "times"},
-    {"pair_columns"},
-    {"chambers", "proof", "pairing", "assembly"},
-    {"program_matrices"},
-    {"allocation_program", "penalties"},
-    {"program", "levels"},
-    {"factor_program", "tangents"},
-    {"level_search", "free_times"},
-    {"type_shares"},
-    {"conic"},
-    {"mixes", "packings"},
-    {"node_rows", "whole_gangs"},
-    {"fraction_rows", "packing_rows"},
-    {"constraints", "feasibility", "starvation", "filling", "charged_level", "figures"},
-    {"allocation"},
-    {"policies"},
-    {"limit_prices", "agnostic"},
-    {"missing_rows", "stating"},
-    {"incumbent"},
-    {"allocator"},
-    {"workloads"},
-    {"rounds", "explanation"},
-    {"simulator"},
-    {"sweeps"},
-    {"report"},
-    {"integrations"},
-    {"cli", "testing"},
-    {"__main__"},
-]
-FLOOR_OF = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
+RATCHET = Path(__file__).with_name("ratchet.json")
+"""Figures of the code as a whole that may only get better; whoever makes one better writes it there."""
+
+INSTANCES = ("policies.", "cli.", "workloads.formats.")
+"""Where modules are instances of one interface, and small."""
 
 
-def modules() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+@cache
+def sources() -> dict[str, ast.Module]:
+    """{module: its code} of all modules, by their dotted names below gavel_py."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")
+    }
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def lines_of(module: str) -> int:
+    return len((PACKAGE / (module.replace(".", "/") + ".py")).read_text().splitlines())
 
 
-def imported_parts(path: Path) -> set[str]:
-    """The parts of gavel_py that a module imports anywhere, also inside functions and for type checking."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gavel_py."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.ImportFrom) and node.module == "gavel_py":
-            found |= {alias.name for alias in node.names if alias.name in FLOOR_OF}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("gavel_py.")}
+def is_package(module: str) -> bool:
+    return module.endswith("__init__")
+
+
+@cache
+def importers() -> dict[str, set[str]]:
+    """{module: those that import it}, packages left out."""
+    found: dict[str, set[str]] = {module: set() for module in sources() if not is_package(module)}
+    for importer, tree in sources().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            own = node.module.removeprefix("gavel_py.")
+            for name in (own, *(f"{own}.{alias.name}" for alias in node.names)):
+                if name in found:
+                    found[name].add(importer)
     return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
-    own = part_of(path)
-    for imported in imported_parts(path) - {own}:
-        assert FLOOR_OF[imported] < FLOOR_OF[own], f"{own} may not import {imported}"
+def measured() -> dict[str, float]:
+    """The figures of the ratchet."""
+    modules = [module for module in sources() if not is_package(module)]
+    steps = [module for module in modules if not module.startswith(INSTANCES)]
+    crowded = Counter(module.rpartition(".")[0] for module in modules)
+    return {
+        "modules": len(sources()),
+        "modules_under_60_lines": sum(lines_of(module) < 60 for module in steps),
+        "modules_over_400_lines": sum(lines_of(module) > 400 for module in modules),
+        "modules_with_one_importer": sum(len(importers()[module]) == 1 for module in steps),
+        "most_modules_in_a_package": max(count for package, count in crowded.items() if package != "policies"),
+        "longest_function": max(
+            node.end_lineno - node.lineno + 1
+            for tree in sources().values()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.end_lineno
+        ),
+        "minus_median_lines": -statistics.median(lines_of(module) for module in steps),
+    }
 
 
-@pytest.mark.parametrize("part", ["cli", "testing"])
-def test_the_top_floor_uses_the_public_api_only(part: str) -> None:
-    for path in (PACKAGE / part).glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                assert not node.module.startswith("gavel_py.") or node.module.split(".")[1] in {part, "errors"}, path
+def test_the_house_gets_no_worse() -> None:
+    kept = json.loads(RATCHET.read_text())
+    now = measured()
+    assert now.keys() == kept.keys()
+    worse = {name: (kept[name], value) for name, value in now.items() if value > kept[name]}
+    assert not worse, f"these figures were better (before, now): merge or split until they are again: {worse}"
+    better = {name: (kept[name], value) for name, value in now.items() if value < kept[name]}
+    assert not better, f"these figures are better now; write them into {RATCHET.name}: {better}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_module_says_what_it_is_and_what_it_exports(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree)
+def test_every_module_has_a_docstring_and_says_what_it_exports() -> None:
+    without = [module for module, tree in sources().items() if not ast.get_docstring(tree)]
+    assert not without
+    silent = [module for module, tree in sources().items() if module != "__main__" and "__all__" not in assigned(tree)]
+    assert not silent
+
+
+def assigned(tree: ast.Module) -> set[str]:
+    """The names that a module assigns."""
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
-    assert "__all__" in names or path.name == "__main__.py"
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-@pytest.mark.parametrize("name", gp.__all__)
-def test_everything_public_is_documented(name: str) -> None:
-    thing = getattr(gp, name)
-    assert inspect.getdoc(thing)
-    if inspect.isclass(thing):
-        for attribute, value in vars(thing).items():
-            if not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
-                assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
+def test_everything_public_is_documented() -> None:
+    without = [name for name in gp.__all__ if not inspect.getdoc(getattr(gp, name))]
+    for name in gp.__all__:
+        thing = getattr(gp, name)
+        if inspect.isclass(thing):
+            without += [
+                f"{name}.{attribute}"
+                for attribute, value in vars(thing).items()
+                if not attribute.startswith("_")
+                and (inspect.isfunction(value) or isinstance(value, property))
+                and not inspect.getdoc(getattr(thing, attribute))
+            ]
+    assert not without
 
 
 @pytest.mark.parametrize(
