@@ -60,12 +60,14 @@ def test_whatever_users_ask_for_runs(cluster: LoopbackCluster) -> None:
     with driving(cluster, "--round", "5") as driver:
         driver.rounds(1)
         driver.until(all_have_run, 120, "each job to run")
-        driver.rounds(2)
+        undisturbed = driver.applied() + 1
+        driver.rounds(3)
         assert driver.end() == 0, driver.said()
     played = [(decision, decision.applied) for decision in decisions(log_of(cluster)) if decision.applied]
     assert {job for decision, _ in played for job in decision.start} == set(planned)
     assert [line["elsewhere"] or dict.fromkeys(line["errors"]) for _, line in played] == [{}] * len(played)
-    refused = [why for _, line in played for why in line["waiting"].values() if why.startswith("Slurm")]
+    # Earlier, Slurm may start a job that is left to it on a node between the decision to use that node and the start there.
+    refused = [why for _, line in played[undisturbed:] for why in line["waiting"].values() if why.startswith("Slurm")]
     assert not refused, "nothing is decided that Slurm cannot start"
     assert {job: each for job, each in running(cluster).items() if job in planned} == played[-1][0].targets
     shapes = {planned[job]: ran[job] for job in planned}
