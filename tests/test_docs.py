@@ -6,6 +6,7 @@ A fenced block whose info string names a file, as in ```csv jobs.csv, is written
 from __future__ import annotations
 
 import doctest
+import io
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,9 @@ import pytest
 from pydantic import BaseModel
 
 import gavel_py as gp
+from gavel_py.cli import main
 from gavel_py.policies.constraints import KINDS
+from tests.commands import enter_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -82,7 +86,7 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(number, words, int(code[1]) if code else 0, "\n".join(output).strip())
 
 
-def run(command: Command, folder: Path) -> tuple[int, str]:
+def run_in_process(command: Command, folder: Path) -> tuple[int, str]:
     """Run a `gavel` command as a user would in `folder`; return its exit code and all that the terminal would show."""
     surroundings = {"PYTHONPATH": str(Path(gp.__file__).parents[1]), "GAVEL_PY_STORE": str(folder / "store.sqlite")}
     done = subprocess.run(
@@ -95,6 +99,15 @@ def run(command: Command, folder: Path) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, done.stdout
+
+
+def run_here(command: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Run a `gavel` command without a new process, which would spend most of its time on imports; return the same."""
+    monkeypatch.setattr(sys, "argv", command.words)
+    shown = io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(shown), pytest.raises(SystemExit) as exit_:
+        main()
+    return int(exit_.value.code or 0), shown.getvalue()
 
 
 def matches(shown: str, output: str) -> bool:
@@ -136,7 +149,8 @@ def write_files(found: list[Block], folder: Path) -> None:
 
 
 @every_page
-def test_console_examples_show_what_happens(page: Path, folder: Path) -> None:
+def test_console_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter_folder(folder, monkeypatch)
     found = list(blocks(page.read_text(encoding="utf-8")))
     write_files(found, folder)
     for command in (c for block in found if block.language == "console" for c in commands(block)):
@@ -144,7 +158,8 @@ def test_console_examples_show_what_happens(page: Path, folder: Path) -> None:
         if command.words[0] in NOT_RUN:
             continue
         assert command.words[0] == "gavel", f"{where}: cannot run {command.words[0]!r}"
-        code, output = run(command, folder)
+        in_process = page.name == "README.md"
+        code, output = run_in_process(command, folder) if in_process else run_here(command, monkeypatch)
         assert code == command.code, f"{where}: exit code {code}\n{output}"
         if command.output:
             assert matches(command.output, output), f"{where}: shows\n{command.output}\nbut this came out\n{output}"
