@@ -11,10 +11,10 @@ from statistics import mean
 from slurm_workload import work_of
 
 import gavel_py as gp
-from tests.integration.slurm.cluster import LoopbackCluster, booted
-from tests.integration.slurm.configuration import Nodes, Settings
-from tests.integration.slurm.submitting import stays, submit
-from tests.integration.slurm.waiting import until
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.submitting import stays, submit
+from tests.slurm.loopback.waiting import until
 
 # Left to itself, Slurm gives the fastest GPUs that are free.
 NODES = (Nodes("v100", 9, weight=1), Nodes("p100", 9, weight=2), Nodes("k80", 9, weight=3))

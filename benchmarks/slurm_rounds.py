@@ -13,11 +13,11 @@ from statistics import median
 
 import tables
 
-from tests.integration.slurm.cluster import LoopbackCluster, booted
-from tests.integration.slurm.configuration import ALL, Settings
-from tests.integration.slurm.driving import driving, log_of, plugin
-from tests.integration.slurm.logbook import Decision, decisions
-from tests.integration.slurm.scenes import gang
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import ALL, Settings
+from tests.slurm.loopback.driving import driving, log_of, plugin
+from tests.slurm.loopback.logbook import Decision, decisions
+from tests.slurm.loopback.scenes import gang
 
 ROUNDS, READINGS = 10, 10
 REQUESTS = (("--nodes=1", "--gres=gpu:1"), ("--gpus=2",), ("--gpus=4",), ("--nodes=2", "--gres=gpu:4"))

@@ -9,9 +9,9 @@ from functools import partial
 from slurm_play import System
 from slurm_workload import PROFILE
 
-from tests.integration.slurm.cluster import LoopbackCluster
-from tests.integration.slurm.driving import Driver, driving, log_of, plugin
-from tests.integration.slurm.logbook import events
+from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.driving import Driver, driving, log_of, plugin
+from tests.slurm.loopback.logbook import events
 
 __all__ = ["ROUND_SECONDS", "systems"]
 

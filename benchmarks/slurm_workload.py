@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 import gavel_py as gp
-from tests.integration.slurm.submitting import Work
+from tests.slurm.loopback.submitting import Work
 
 JOBS, ARRIVING_SECONDS = 200, 60
 SHORTEST_SECONDS, LONGEST_SECONDS = 8.0, 40.0

@@ -13,9 +13,9 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.report.runs.files import CellStore, GridPlace, StoredCell, packed
+from tests.end_to_end.test_cli import Gavel, gavel  # noqa: F401
 from tests.report.some_runs import some_run
 from tests.report.test_run_report import Page
-from tests.test_cli import Gavel, gavel  # noqa: F401
 
 RUNS = [replace(some_run(policy, load, 0, jobs=20), over_time=None, shares={}) for policy in ("fifo", "las") for load in (2.0, 4.5)]
 

@@ -20,7 +20,7 @@ import gavel_py as gp
 from gavel_py.io.writing import write_whole
 from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, grid_of, lanes_of
 from gavel_py.report.timeline_layout import duration, round_marks, time_marks
-from tests.test_cli import Gavel, gavel, small  # noqa: F401
+from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
 
 CLUSTER = gp.Cluster.from_inline("v100:4/2,k80:1")
 UNEVEN = gp.Cluster.from_inline("v100:4/3,k80:1")

@@ -20,7 +20,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli.simulate.runner import interruptible
-from tests.commands import Gavel, runner
+from tests.support.commands import Gavel, runner
 
 FOUR = "job_id,total_steps,arrival_seconds,priority\n0,30,0,3\n1,10,0,1\n2,25,1,2\n3,40,4,4\n"
 POLICIES = ("fifo", "shortest_job_first", "shortest_job_first,preemptive=false", "priority", "priority,preemptive=false")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
 from gavel_py.workloads import Submission
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 
 Jobs = list[gp.Job]
 

@@ -15,7 +15,7 @@ import pytest
 import gavel_py as gp
 from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.simulator.simulation import SIMULATION
-from tests.commands import Gavel, runner
+from tests.support.commands import Gavel, runner
 
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
 FILES = ["--jobs-out", "jobs.csv", "--timeline-out", "rounds.csv"]

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from tests.commands import Gavel, runner
-from tests.fakes import refusal
+from tests.support.commands import Gavel, runner
+from tests.support.fakes import refusal
 
 CLUSTER = gp.Cluster.from_inline("v100:4/2,k80:2/2")
 NUMBER = st.integers(0, 9)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.simulator.node_events import NodeEvents
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 
 Windows = list[tuple[int, int]]
 

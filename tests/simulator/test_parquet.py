@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from tests.commands import Gavel, runner
+from tests.support.commands import Gavel, runner
 
 has_pyarrow = importlib.util.find_spec("pyarrow") is not None
 with_pyarrow = pytest.mark.skipif(not has_pyarrow, reason="pyarrow is not installed (the extra parquet)")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.report.runs.run import MOST_STRETCHES, Curves
 from gavel_py.simulator.recorder import RunRecorder, played
-from tests.commands import Gavel, runner
+from tests.support.commands import Gavel, runner
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster.from_inline("v100:6/4,p100:4/2,k80:4/4")

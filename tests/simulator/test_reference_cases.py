@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from tests.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED, needs_shared_data
 
 pytestmark = needs_shared_data
 

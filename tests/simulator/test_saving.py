@@ -21,8 +21,8 @@ import gavel_py as gp
 from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies.fifo import Fifo
 from gavel_py.simulator.simulation import SIMULATION
-from tests.deaths import DEATHS
-from tests.fakes import refusal
+from tests.support.deaths import DEATHS
+from tests.support.fakes import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("v100", "k80")

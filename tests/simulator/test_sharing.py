@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.simulator.job_progress import Work
-from tests.test_cli import Gavel, gavel
+from tests.end_to_end.test_cli import Gavel, gavel
 
 __all__ = ["gavel"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from gavel_py.errors import UnknownNameError
 from gavel_py.throughput_profiles import Entry, ThroughputProfile
-from tests.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED, needs_shared_data
 
 
 def four_digits(speed: float) -> float:

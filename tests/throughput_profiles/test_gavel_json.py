@@ -10,7 +10,7 @@ import pytest
 
 from gavel_py.errors import InputError
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
-from tests.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED, needs_shared_data
 
 A = "('a (batch size 1)', 1)"
 B = "('b', 1)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gavel_py import InputError, Job, JobSet, Submission, read_trace
-from tests.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED, needs_shared_data
 from tests.workloads.support import file, places, read
 
 TEN = "ResNet-50 (batch size 64)\tpython3 main.py\timagenet\t-n\t1\t2931\t2\t5\t-1.000000\t60.5\n"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import Empirical, LogUniform, ThroughputProfile, Trace, generate_trace, trace_text
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 
 PROFILE = ThroughputProfile.builtin("gavel-osdi20")
 MANY = 20_000

@@ -20,7 +20,7 @@ from gavel_py import (
     assume_durations,
     extend_profile,
 )
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 
 SPEEDS = {
     ("a", 1): {"v100": 8.0, "k80": 2.0},

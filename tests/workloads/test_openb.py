@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from gavel_py import Job, Submission, ThroughputProfile, assign_job_types, describe_trace, read_trace
-from tests.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED, needs_shared_data
 from tests.workloads.support import places, read, skipped
 
 HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

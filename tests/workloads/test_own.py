@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, JobSet, Submission, Trace, read_trace, trace_text
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 from tests.workloads.support import file, places, read
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from gavel_py import InputError, Job, Submission, read_trace
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 from tests.workloads.support import file, places
 
 has_pyarrow = importlib.util.find_spec("pyarrow") is not None

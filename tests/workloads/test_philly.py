@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gavel_py import InputError, Job, Submission, describe_trace, read_trace
-from tests.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import SHARED, needs_shared_data
 from tests.workloads.support import file, places, read, skipped
 
 HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"

@@ -9,7 +9,7 @@ import pytest
 
 from gavel_py import Job, Submission, ThroughputProfile, Trace, generate_trace, plot_trace
 from gavel_py.cli import main
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 from tests.workloads.support import file
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (the extra plot)")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, Submission, Trace, read_trace, trace_formats, trace_text
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 from tests.workloads.support import file
 
 

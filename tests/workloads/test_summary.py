@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import Job, Submission, Trace, describe_trace
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 
 jobs = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 8), st.none() | st.integers(0, 40)), max_size=20)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import Job, Submission, Trace, describe_trace
-from tests.fakes import refusal
+from tests.support.fakes import refusal
 
 times = st.lists(st.floats(0, 1e6), min_size=1, max_size=30)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from tests.commands import Gavel, runner
+from tests.support.commands import Gavel, runner
 from tests.workloads.support import file
 
 GAVEL = "LM (batch size 5)\tpython3 main.py\tlm\t-n\t1\t100\t2\t1\t-1\t60\nA3C\tpython3 main.py\tlm\t-n\t1\t50\t1\t1\t-1\t0\n"

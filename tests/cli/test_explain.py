@@ -1,0 +1,180 @@
+"""`gavel explain` and `gavel solve --what-if` as users type them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from gavel_py.cli import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
+SMALL = ["jobs.csv", "--cluster", "v100:1,k80:1", "--throughputs", "speeds.csv"]
+
+Gavel = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
+    """Run a command line among the files of the tutorial; return exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
+    (tmp_path / "jobs.csv").write_text("job_id,total_steps,num_gpus\nbert,240,1\nresnet,60,1\nlstm,60,1\nwide,60,2\n")
+    (tmp_path / "speeds.csv").write_text("job_id,v100,k80\nbert,4,1\nresnet,2,1\nlstm,1,1\nwide,1,1\n")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return int(exit_.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_the_text_says_what_it_gets_what_holds_it_what_would_help_and_who_has_it(gavel: Gavel) -> None:
+    code, out, err = gavel("explain", "resnet", *SMALL)
+    assert (code, err) == (0, "")
+    headings = ["What holds it there", "What one more GPU would change", "Who has what it could use"]
+    assert [heading for heading in headings if heading in out] == headings
+    assert out.startswith("resnet (1 GPU) under max_min_fairness: 1.2 steps/s, 0.8 of an equal share\n")
+    assert ["bert", "0.5", "."] in [line.split() for line in out.splitlines()]
+
+
+def test_the_document_is_that_of_the_python_call(gavel: Gavel) -> None:
+    document = json.loads(gavel("explain", "resnet", *SMALL, "-p", "min_makespan", "--json")[1])
+    explanation = gp.Explanation.from_dict(document)
+    assert (explanation.job_id, explanation.policy) == ("resnet", "min_makespan")
+    problem = gp.AllocationProblem.from_arrays(
+        [[4, 1], [2, 1], [1, 1]], [1, 1], job_ids=["bert", "resnet", "lstm"], total_steps=[240, 60, 60]
+    )
+    assert explanation.objective == pytest.approx(gp.explain(problem, "resnet", "min_makespan").objective)
+
+
+def test_a_job_that_is_left_out_is_explained_by_its_reason(gavel: Gavel) -> None:
+    code, out, _ = gavel("explain", "wide", *SMALL)
+    assert code == 0
+    assert out == (
+        "wide gets no time under max_min_fairness: its gang of 2 GPUs fits nowhere "
+        "(GPUs that one gang can get together: v100: 1, k80: 1)\n"
+    )
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "fifo", "isolated"])
+def test_nothing_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    for columns in (50, 60, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        _, explained, _ = gavel("explain", "language-001", *EXAMPLE, "-p", policy)
+        _, compared, _ = gavel("solve", *EXAMPLE, "-p", policy, "--what-if", "v100+8")
+        lines = explained.splitlines() + compared[compared.index("What if") :].splitlines()
+        assert max(map(len, lines)) <= columns
+
+
+def test_what_if_compares_two_proven_answers_under_the_same_normalisers(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *SMALL, "--what-if", "v100+1", "--what-if", "v100=0,k80+1", "--json")[1])
+    more, other = document["what_if"]
+    assert [each["change"] for each in document["what_if"]] == ["v100+1", "v100=0,k80+1"]
+    assert (more["gpus"], other["gpus"]) == ({"v100": 2, "k80": 1}, {"v100": 0, "k80": 2})
+    for each in document["what_if"]:
+        objective = each["allocation"]["objective"]
+        assert objective["value"] == pytest.approx(objective["bound"], rel=1e-6)
+        assert each["objective_change"] == pytest.approx(objective["value"] - document["objective"]["value"])
+    # lstm is as fast as on all of a V100 with an equal share of 1; two K80 give each of three jobs 2/3 steps/s, bert 2/3 of 2.5.
+    assert more["allocation"]["objective"]["value"] == pytest.approx(1.0)
+    assert other["allocation"]["objective"]["value"] == pytest.approx(0.4)
+    assert gp.Allocation.from_dict(more["allocation"]).normalized_throughputs[:3].min() == pytest.approx(1.0)
+
+
+def test_the_comparison_names_the_jobs_that_gain_and_lose_most(gavel: Gavel) -> None:
+    _, out, _ = gavel("solve", *SMALL, "--what-if", "v100-1")
+    assert "v100-1: 0 of 4 jobs gain, 3 lose; most of all" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["v100-1", "0.2", "0.6", "0.2"] in rows  # a K80 for three: bert needs 2.5 of it for a level of 1, resnet 1.5, lstm 1
+    assert ["bert", "0.8", "0.2", "-0.6"] in rows
+
+
+def test_jobs_that_fit_nowhere_any_more_are_named(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,num_gpus\na,1\nb,2\n")
+    (tmp_path / "speeds.csv").write_text("job_id,v100\na,1\nb,1\n")
+    _, out, _ = gavel("solve", "jobs.csv", "-c", "v100:2", "--throughputs", "speeds.csv", "--what-if", "v100-1")
+    assert "Left out then:\n  b: its gang of 2 GPUs fits nowhere" in out
+
+
+def test_constraints_that_only_the_other_cluster_cannot_keep_are_told_as_such(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("constraints:\n  - {kind: min_throughput, job: bert, rate: 4}\n")
+    code, _, err = gavel("solve", *SMALL, "--constraints", "rules.yaml", "--what-if", "k80+1", "--what-if", "v100-1")
+    assert code == 2
+    assert "with --what-if v100-1:\n" in err
+    assert "the throughput of 4 steps/s for job 'bert'" in err
+
+
+def test_several_policies_are_each_compared(gavel: Gavel) -> None:
+    arguments = ["solve", *SMALL, "-p", "fifo", "-p", "max_min_fairness", "--what-if", "k80+1"]
+    out = gavel(*arguments)[1]
+    assert "What if, under fifo" in out
+    assert "What if, under max_min_fairness" in out
+    assert out.count("Objective per extra GPU") == 1  # fifo has no prices
+    documents = json.loads(gavel(*arguments, "--json")[1])
+    assert [len(document["what_if"]) for document in documents] == [1, 1]
+    assert documents[0]["what_if"][0]["objective_change"] is None
+
+
+def test_csv_tells_the_clusters_apart(gavel: Gavel) -> None:
+    rows = list(csv.DictReader(io.StringIO(gavel("solve", *SMALL, "-p", "fifo", "--what-if", "v100+1", "--csv")[1])))
+    assert [row["what_if"] for row in rows] == [""] * 4 + ["v100+1"] * 4
+    assert [row["v100"] for row in rows if row["job_id"] == "lstm"] == ["0.0", "1.0"]
+    assert "what_if" not in gavel("solve", *SMALL, "-p", "fifo", "--csv")[1]
+
+
+def test_a_change_of_nothing_changes_nothing(gavel: Gavel) -> None:
+    out = gavel("solve", *SMALL, "--what-if", "v100+0")[1]
+    assert "v100+0: 0 of 4 jobs gain, 0 lose\n" in out
+
+
+def test_types_with_signs_and_digits_in_their_names(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "speeds.csv").write_text("job_id,a100-40gb,v100-16\nbert,4,1\nresnet,2,1\nlstm,1,1\nwide,1,1\n")
+    arguments = ["solve", "jobs.csv", "-c", "a100-40gb:4,v100-16:2", "--throughputs", "speeds.csv", "--json"]
+    document = json.loads(gavel(*arguments, "--what-if", " a100-40gb - 3 , v100-16+2")[1])
+    assert document["what_if"][0]["gpus"] == {"a100-40gb": 1, "v100-16": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "resnt", *SMALL], "there is no job 'resnt'; did you mean 'resnet'?"),
+        (["explain", "resnet", *SMALL, "-p", "fifo", "-p", "isolated"], "a job is explained under one --policy at a time"),
+        (["explain", "resnet", *SMALL, "--csv"], "an explanation is no table; leave out --csv, or take --json"),
+        (["explain", "resnet"], "Missing argument 'JOBS'"),
+        (["explain", "resnet", "nowhere.csv", "-c", "v100:1"], "nowhere.csv: cannot be read"),
+        (["solve", *SMALL, "--what-if", "v10+1"], "'v10' is not an accelerator type of this cluster; did you mean 'v100'?"),
+        (["solve", *SMALL, "--what-if", "v100-2"], "takes 2 GPUs of v100 away, and there are 1"),
+        (["solve", *SMALL, "--what-if", "v100=-3"], "the GPUs of v100 must be a whole number of at least 0, found '-3'"),
+        (["solve", *SMALL, "--what-if", "v100+1.5"], "must be a whole number of at least 0, found '1.5'"),
+        (["solve", *SMALL, "--what-if", "v100+"], "must be a whole number of at least 0, found ''"),
+        (["solve", *SMALL, "--what-if", "k80+1e3"], "must be a whole number of at least 0, found '1e3'"),
+        (["solve", *SMALL, "--what-if", "k80+9999999999"], "must be a whole number of at least 0, found '9999999999'"),
+        (["solve", *SMALL, "--what-if", "v100"], "--what-if 'v100' is not of the form TYPE+N, TYPE-N or TYPE=N"),
+        (["solve", *SMALL, "--what-if", ""], "--what-if '' is not of the form TYPE+N, TYPE-N or TYPE=N"),
+        (["solve", *SMALL, "--what-if", "v100+1,"], "--what-if 'v100+1,' is not of the form"),
+        (["solve", *SMALL, "--what-if", "v100+1,v100-1"], "--what-if 'v100+1,v100-1' names 'v100' twice"),
+        (["solve", *SMALL, "--what-if", "v100+1", "--rounds", "2"], "leave out one of them"),
+    ],
+)
+def test_mistakes_are_named_and_exit_with_2(gavel: Gavel, arguments: list[str], message: str) -> None:
+    code, out, err = gavel(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_numbers_of_the_comparison_are_those_of_separate_solves(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *SMALL, "-p", "max_total_throughput", "--what-if", "k80+3", "--json")[1])
+    problem = gp.AllocationProblem.from_arrays([[4, 1], [2, 1], [1, 1], [1, 1]], [1, 1], num_gpus=[1, 1, 1, 2])
+    alone = gp.solve(problem.with_capacities(np.array([1, 4])), "max_total_throughput")
+    assert document["what_if"][0]["allocation"]["objective"]["value"] == pytest.approx(alone.objective_value)

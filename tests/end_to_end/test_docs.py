@@ -1,0 +1,249 @@
+"""The documentation is true: its examples run, its tables name what there is, and its links lead somewhere.
+
+A fenced block whose info string names a file, as in ```csv jobs.csv, is written to that file before the examples of its page run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+import gavel_py as gp
+from gavel_py.cli import main
+from gavel_py.policies.constraints import KINDS
+from tests.support.commands import enter_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+NOT_RUN = {"eval", "git", "make", "pip", "python", "python3", "."}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: the number of its first line, its language, what follows the language, and its lines."""
+
+    line: int
+    language: str
+    rest: str
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of a console block that starts with "$ ": where it stands, the exit code it must have, and the output shown."""
+
+    line: int
+    words: list[str]
+    code: int
+    output: str
+
+
+def blocks(text: str) -> Iterator[Block]:
+    opened: Block | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if opened is None and (fence := re.match(r"```(\w*) *(.*)$", line)):
+            opened = Block(number + 1, fence[1], fence[2].strip(), [])
+        elif opened is not None and line == "```":
+            yield opened
+            opened = None
+        elif opened is not None:
+            opened.lines.append(line)
+    assert opened is None, f"the block before line {opened.line} is never closed" if opened else ""
+
+
+def commands(block: Block) -> Iterator[Command]:
+    """The commands of a console block; a line that ends in a backslash goes on in the next one."""
+    shown: list[tuple[int, str, list[str]]] = []
+    joining = False
+    for number, line in enumerate(block.lines, block.line):
+        if joining:
+            first, text, output = shown.pop()
+            shown.append((first, text.removesuffix("\\") + line.strip(), output))
+        elif line.startswith("$ "):
+            shown.append((number, line.removeprefix("$ "), []))
+        else:
+            assert shown, f"line {number}: output of no command"
+            shown[-1][2].append(line)
+        joining = (joining or line.startswith("$ ")) and line.endswith("\\")
+    for number, text, output in shown:
+        code = re.search(r"# exit (\d+)$", text)
+        words = shlex.split(text, comments=True)
+        yield Command(number, words, int(code[1]) if code else 0, "\n".join(output).strip())
+
+
+def run_in_process(command: Command, folder: Path) -> tuple[int, str]:
+    """Run a `gavel` command as a user would in `folder`; return its exit code and all that the terminal would show."""
+    surroundings = {"PYTHONPATH": str(Path(gp.__file__).parents[1]), "GAVEL_PY_STORE": str(folder / "store.sqlite")}
+    done = subprocess.run(
+        [sys.executable, "-m", "gavel_py", *command.words[1:]],
+        cwd=folder,
+        env=os.environ | surroundings | {"PYTHONIOENCODING": "utf-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def run_here(command: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Run a `gavel` command without a new process, which would spend most of its time on imports; return the same."""
+    monkeypatch.setattr(sys, "argv", command.words)
+    shown = io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(shown), pytest.raises(SystemExit) as exit_:
+        main()
+    return int(exit_.value.code or 0), shown.getvalue()
+
+
+def matches(shown: str, output: str) -> bool:
+    """Say whether the output is as shown, where "..." stands for anything, be it nothing, and white space for any white space."""
+    pieces = (re.escape(" ".join(piece.split())) for piece in shown.split("..."))
+    return re.fullmatch(".*".join(pieces), " ".join(output.split())) is not None
+
+
+def sections(page: Path) -> dict[str, str]:
+    """The text under each heading, fenced blocks left out."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    parts = re.split(r"^#+ +(.*)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """The rows of the tables in a text that start with a `name`, by that name."""
+    rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line.startswith("|"))
+    return {row[0].strip("`"): row[1:] for row in rows if re.fullmatch(r"`[\w.]+`", row[0])}
+
+
+def anchor(heading: str) -> str:
+    """The name that a forge gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a copy of the examples."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    return tmp_path
+
+
+def write_files(found: list[Block], folder: Path) -> None:
+    files = [block for block in found if "." in block.rest]
+    assert len({block.rest for block in files}) == len(files), "a file is shown twice"
+    for block in files:
+        (folder / block.rest).write_text("\n".join(block.lines) + "\n", encoding="utf-8")
+
+
+@every_page
+def test_console_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter_folder(folder, monkeypatch)
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    write_files(found, folder)
+    for command in (c for block in found if block.language == "console" for c in commands(block)):
+        where = f"{page.relative_to(ROOT)}, line {command.line}"
+        if command.words[0] in NOT_RUN:
+            continue
+        assert command.words[0] == "gavel", f"{where}: cannot run {command.words[0]!r}"
+        in_process = page.name == "README.md"
+        code, output = run_in_process(command, folder) if in_process else run_here(command, monkeypatch)
+        assert code == command.code, f"{where}: exit code {code}\n{output}"
+        if command.output:
+            assert matches(command.output, output), f"{where}: shows\n{command.output}\nbut this came out\n{output}"
+
+
+@every_page
+def test_python_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    write_files(list(blocks(page.read_text(encoding="utf-8"))), folder)
+    assert doctest.testfile(str(page), module_relative=False, encoding="utf-8").failed == 0
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        path, _, heading = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{target} leads nowhere"
+        if heading:
+            assert heading in {anchor(title) for title in sections(there)}, f"{target}: there is no such heading"
+
+
+@pytest.mark.parametrize("name", gp.policy_names())
+def test_every_policy_has_a_page_with_its_options(name: str) -> None:
+    options = gp.policy_options(gp.policy_class(name))
+    rows = table(sections(ROOT / "docs" / "policies" / f"{name}.md")["Options"])
+    shown = {option: row[0].strip("`") for option, row in rows.items()}
+    assert shown == {option.name: str(option.default).lower() for option in options.values()}
+
+
+def test_the_page_on_performance_has_figures() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    measured = re.findall(r"<!-- (\w+): begin -->(.*?)<!-- \1: end -->", page, flags=re.DOTALL)
+    assert measured
+    assert all(re.search(r"\| \d+\.\d+ \|", table) for _, table in measured)
+
+
+def test_the_index_of_policies_is_complete() -> None:
+    index = (ROOT / "docs" / "policies" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\w+)\.md\)", index)) == set(gp.policy_names())
+
+
+@pytest.mark.parametrize(
+    ("heading", "record"),
+    [
+        ("Fields of a job", gp.Job),
+        ("Fields of a node", gp.Node),
+        ("Fields of an accelerator type", gp.AcceleratorType),
+        ("Fields of a tenant", gp.Tenant),
+        ("Columns of a profile", gp.Measurement),
+    ],
+)
+def test_tables_of_fields_are_complete(heading: str, record: type[BaseModel]) -> None:
+    rows = table(sections(ROOT / "docs" / "file-formats.md")[heading])
+    shown = {field: row[0].strip("`") for field, row in rows.items() if field != "count"}
+    assert shown == {name: _default(field) for name, field in record.model_fields.items()}
+
+
+def test_the_table_of_constraints_is_complete() -> None:
+    text = sections(ROOT / "docs" / "file-formats.md")["Fields of a constraint"]
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", text, flags=re.MULTILINE)
+    shown = {(kind, field): default for kind, field, default in rows}
+    assert len(shown) == len(rows)
+    assert shown == {
+        (kind, name): _default(field)
+        for kind, cls in KINDS.items()
+        for name, field in cls.model_fields.items()
+        if name != "penalty"
+    }
+
+
+def test_every_constraint_is_explained() -> None:
+    overview = sections(ROOT / "docs" / "constraints.md")["Constraints"]
+    shown = dict(re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| `(\w+)` \|", overview, flags=re.MULTILINE))
+    assert shown == {cls.__name__: kind for kind, cls in KINDS.items()}
+
+
+def _default(field: object) -> str:
+    if field.is_required():  # type: ignore[attr-defined]
+        return "required"
+    value = field.default  # type: ignore[attr-defined]
+    if isinstance(value, bool):
+        return str(value).lower()
+    return {None: "none", "": "empty", (): "none"}.get(value, f"{value:g}" if isinstance(value, float) else str(value))

@@ -1,1 +1,0 @@
-"""Tests with other programs that really run."""

@@ -1,0 +1,92 @@
+"""Programs put together from matrices are those that cvxpy compiles from the formulas."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import assume, given, reject, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.optimization.formulation.matrices import CAPACITY, FACTOR, LIMITS, OWN, PARTS, TIME
+from gavel_py.optimization.formulation.program import Program
+from gavel_py.optimization.job_classes import JobClasses, classes_of
+from gavel_py.optimization.solving.highs import LinearSolver, compiled
+from gavel_py.optimization.solving.lp_problem import LinearProgram
+from gavel_py.policies.constraints import constrained
+from tests.support.constraint_strategies import constraints, tenanted
+
+
+@st.composite
+def classes_drawn(draw: st.DrawFn) -> JobClasses:
+    """Classes of jobs, with limits and floors or without."""
+    problem = draw(tenanted())
+    try:
+        problem, rules = constrained(problem, tuple(draw(constraints(problem))))
+    except (gp.ConflictError, gp.InputError):
+        reject()
+    assume(problem.runnable.any())
+    return classes_of(problem, "test", (), rules)
+
+
+@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@settings(deadline=None)
+@given(classes_drawn(), st.booleans())
+def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
+    program = Program(jobs)
+    objective = program.total(program.normalized_throughput) + (3.0 if constant else 0.0)
+    program.compile(cp.Maximize(objective), program.rules)
+    by_cvxpy, keys = program.program, program.keys
+    program.compile_best(objective)
+    assert set(program.program.rows) == {
+        TIME,
+        CAPACITY,
+        *by_name(LIMITS, len(jobs.limits[1])),
+        *by_name(OWN, (jobs.floors > 0).any()),
+    }
+    same(program.program, by_cvxpy)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(program.keys, keys, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@settings(deadline=None)
+@given(classes_drawn())
+def test_the_least_factor(jobs: JobClasses) -> None:
+    ours = Program(jobs)
+    speeds = jobs.throughputs[ours.rows, ours.columns]
+    least = 0.3 * jobs.throughputs.max(axis=1)
+    ours.compile_factor(ours.rows_by_job(speeds), least, 0.7)
+    factor, parts = cp.Variable(bounds=[0, None]), cp.Variable(len(ours.rows), bounds=[0, 2.0 / ours.most])
+    types = len(jobs.capacities)
+    time, gpus, throughput = (np.zeros((count, len(speeds))) for count in (len(jobs), types, len(jobs)))
+    for p, (g, j) in enumerate(zip(ours.rows, ours.columns, strict=True)):
+        time[g, p] = ours.most[p]
+        throughput[g, p] = speeds[p] * ours.most[p]
+        gpus[j, p] = jobs.counts[g] * jobs.num_gpus[g] * ours.most[p] / jobs.capacities[j]
+    rows, most = jobs.limits
+    of_limits = rows.toarray()[:, ours.rows * types + ours.columns] * (jobs.counts[ours.rows] * ours.most)
+    limits = [of_limits @ parts <= most + (factor - 1) * jobs.limits_grow] if len(most) else []
+    valid = [time @ parts <= 0.7, gpus @ parts <= factor, *limits, throughput @ parts >= least]
+    same(ours.program, compiled(cp.Problem(cp.Minimize(factor), valid)))
+    assert list(ours.program.columns) == [FACTOR, PARTS]
+    assert list(ours.program.rows) == [TIME, CAPACITY, *by_name(LIMITS, len(most)), OWN]
+
+
+def by_name(name: str, is_there: object) -> list[str]:
+    """The name alone: what cvxpy has compiled has numbers for names, too."""
+    return [name] if is_there else []
+
+
+def same(ours: LinearProgram, theirs: LinearProgram) -> None:
+    """Check that two programs are the same to the last column."""
+    assert ours.matrix.toarray() == pytest.approx(theirs.matrix.toarray(), rel=1e-12)
+    for name in ("costs", "limits", "lower", "upper", "offset", "equalities"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-12), name
+
+
+def test_an_objective_with_kinks_is_compiled_by_cvxpy() -> None:
+    jobs = classes_of(gp.AllocationProblem.from_arrays([[1.0], [2.0]], [1]), "test", ())
+    program = Program(jobs)
+    program.maximize(program.minimum(program.throughput), LinearSolver())
+    assert program.solution.value == pytest.approx(-2 / 3)

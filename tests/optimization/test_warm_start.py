@@ -1,0 +1,106 @@
+"""A solver that is kept from problem to problem finds what a new one finds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from tests.support.instances import Floats
+
+POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_time_fairness"]
+
+
+class Crowd:
+    """Jobs that arrive, leave and progress on a cluster that loses and regains GPUs."""
+
+    def __init__(self, seed: int, distinct: bool) -> None:
+        self.chance = np.random.default_rng(seed)
+        self.base = self.chance.uniform(0.5, 8, (5, 3))
+        self.distinct = distinct
+        self.gpus = np.array([6.0, 5.0, 4.0])
+        self.rows, self.gangs, self.steps = np.zeros((0, 3)), np.zeros(0, dtype=int), np.zeros(0)
+        self.arrive(12)
+
+    def arrive(self, count: int) -> None:
+        rows: Floats = self.base[self.chance.integers(0, 5, count)]
+        if self.distinct:
+            rows = rows * self.chance.uniform(0.9, 1.1, rows.shape)
+        self.rows = np.vstack([self.rows, rows])
+        self.gangs = np.append(self.gangs, self.chance.choice([1, 2, 4], count))
+        self.steps = np.append(self.steps, self.chance.uniform(10, 1e4, count))
+
+    def leave(self, count: int) -> None:
+        stay = self.chance.permutation(len(self.steps))[min(count, len(self.steps) - 1) :]
+        self.rows, self.gangs, self.steps = self.rows[stay], self.gangs[stay], self.steps[stay]
+
+    def change(self, event: str) -> None:
+        if event == "arrive":
+            self.arrive(2)
+        elif event == "leave":
+            self.leave(2)
+        elif event == "progress":
+            self.steps = self.steps * self.chance.uniform(0.3, 1, len(self.steps))
+        elif event == "fail":
+            self.gpus = np.maximum(0, self.gpus - self.chance.integers(0, 3, 3))
+        else:
+            self.gpus = np.array([6.0, 5.0, 4.0])
+
+    @property
+    def problem(self) -> gp.AllocationProblem:
+        return gp.AllocationProblem.from_arrays(self.rows, self.gpus, num_gpus=self.gangs, steps_remaining=self.steps)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=20, deadline=None)
+@given(
+    events=st.lists(st.sampled_from(["arrive", "leave", "progress", "fail", "repair"]), min_size=1, max_size=8),
+    seed=st.integers(0, 2**32 - 1),
+    distinct=st.booleans(),
+)
+def test_warm_answers_are_as_good_as_cold_ones(name: str, events: list[str], seed: int, distinct: bool) -> None:
+    crowd, solver = Crowd(seed, distinct), gp.Solver(name)
+    for event in ["none", *events]:
+        crowd.change(event)
+        warm, cold = solver.solve(crowd.problem), gp.solve(crowd.problem, name)
+        assert warm.objective_value == pytest.approx(cold.objective_value, rel=1e-8)
+        assert warm.status == cold.status
+        totals = [float(crowd.gangs @ each.normalized_throughputs) for each in (warm, cold)]
+        assert totals[0] == pytest.approx(totals[1], rel=1e-6)
+        assert warm.route is not None
+        assert warm.route.failed == ()
+
+
+def test_few_changes_take_few_steps() -> None:
+    chance = np.random.default_rng(0)
+    rows, gangs = chance.uniform(0.5, 8, (400, 4)), chance.choice([1, 2, 4], 400)
+    solver = gp.Solver("max_total_throughput")
+    first = solver.solve(gp.AllocationProblem.from_arrays(rows, [60, 60, 60, 60], num_gpus=gangs))
+    rows[:4] = chance.uniform(0.5, 8, (4, 4))
+    again = solver.solve(gp.AllocationProblem.from_arrays(rows, [60, 60, 60, 60], num_gpus=gangs))
+    assert first.route is not None
+    assert again.route is not None
+    assert again.route.iterations * 10 <= first.route.iterations
+
+
+def test_a_solve_that_was_interrupted_does_not_spoil_the_next() -> None:
+    chance = np.random.default_rng(0)
+    rows = chance.lognormal(size=(15_000, 4))
+    solver = gp.Solver("max_min_fairness")
+
+    def solve_until_the_signal_comes() -> None:
+        for _ in range(100):
+            solver.solve(gp.AllocationProblem.from_arrays(rows * chance.uniform(0.9, 1.1, rows.shape), [500] * 4))
+
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        solve_until_the_signal_comes()
+    after = solver.solve(gp.AllocationProblem.from_arrays(rows[:1500], [500] * 4))
+    assert after.route is not None
+    assert after.route.failed == ()

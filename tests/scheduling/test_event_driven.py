@@ -1,0 +1,206 @@
+"""Decisions in turn are those that come of asking the policy about all jobs and placing all gangs, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import gavel_py as gp
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.policies.fifo import Fifo
+from gavel_py.scheduling.event_driven import InTurn
+from gavel_py.scheduling.event_driven.queue import can_keep_order
+from gavel_py.scheduling.planner import Chooser
+from tests.support.fakes import refusal
+
+PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
+TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)", "ResNet-18 (batch size 64)")
+POLICIES = (
+    *("fifo", "fifo,preemptive=false", "fifo,backfill=true", "fifo,agnostic=true", "priority", "priority,preemptive=false"),
+    *("shortest_job_first", "shortest_job_first,preemptive=false", "shortest_job_first,by=total,backfill=false"),
+    "shortest_job_first,agnostic=true,reference=k80",
+)
+CLUSTERS = ("v100:8/4,k80:8/8", "v100:32/4,k80:32/8,p100:12/2", "v100:6/3,p100:7/2,k80:4/1")
+
+
+@contextmanager
+def always_asking() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Chooser, "in_turn", lambda *_: None)
+        yield
+
+
+@contextmanager
+def counting() -> Iterator[list[bool]]:
+    made: list[bool] = []
+    decide = InTurn.decide
+
+    def counted(self: InTurn, state: Any) -> Any:
+        found = decide(self, state)
+        made.append(found is not None)
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(InTurn, "decide", counted)
+        yield made
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[gp.Submission]:
+    found, arrival = [], 0.0
+    for i in range(draw(st.integers(1, 40))):
+        arrival += draw(st.sampled_from([0.0, 0.0, 1.0, 90.0, 700.0]))
+        job = gp.Job(
+            f"j{i}",
+            job_type=draw(st.sampled_from(TYPES)),
+            num_gpus=draw(st.sampled_from([1, 1, 2, 4, 8])),
+            arrival_seconds=arrival,
+            total_steps=draw(st.sampled_from([300.0, 4e3, 2e4, 1e5])),
+            priority=draw(st.sampled_from([0.0, 1.0])),
+            locality=draw(st.sampled_from(["any", "any", "any", "node", "rack"])),
+            allowed_accelerators=draw(st.sampled_from([None, None, None, ("k80",)])),
+            restart_seconds=draw(st.sampled_from([None, 100.0])),
+            max_retries=1,
+        )
+        cancelled = draw(st.none() | st.none() | st.just(arrival + 300.0))
+        run = {"run_seconds": 100.0, "estimate_seconds": draw(st.sampled_from([30.0, 100.0, 250.0]))}
+        found.append(gp.Submission(job, failed_attempts=draw(st.integers(0, 2)), cancelled_seconds=cancelled, **run))
+    return found
+
+
+def played(trace: list[gp.Submission], cluster: gp.Cluster, policy: Any, **options: Any) -> tuple[Any, ...]:
+    """All that can be seen of a simulation: each round, what became of each job, and the allocation in force now and then."""
+    rounds: list[gp.Round] = []
+    simulation = gp.Simulation(trace, cluster, PROFILE, policy, round_seconds=None, on_round=rounds.append, **options)
+    allocations = []
+    while simulation.now < 2e4 and simulation.step(2e4):
+        if len(rounds) % 7 == 3 and (now := simulation.scheduler.allocation) is not None:
+            allocations.append((now.to_dict() | {"seconds": None}, simulation.scheduler.jobs, simulation.scheduler.running))
+    summary = simulation.result().summary.to_dict() | {"solver_seconds": None, "wall_seconds": None}
+    return rounds, simulation.result().jobs, summary, allocations
+
+
+def policy_of(text: str) -> gp.Policy:
+    name, *rest = text.split(",")
+    return gp.resolve_policy(name, **dict(each.split("=") for each in rest))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    trace=traces(),
+    policy=st.sampled_from(POLICIES),
+    gpus=st.sampled_from(CLUSTERS),
+    restart=st.sampled_from([0.0, 40.0]),
+    estimates=st.sampled_from(["exact", "recorded"]),
+    job_failures=st.sampled_from([0.0, 0.2, "recorded"]),
+    nodes=st.sampled_from(["up", "fail", "maintenance"]),
+    racks=st.booleans(),
+)
+def test_the_same_rounds_records_and_allocations(
+    trace: list[gp.Submission],
+    policy: str,
+    gpus: str,
+    restart: float,
+    estimates: Any,
+    job_failures: Any,
+    nodes: str,
+    racks: bool,
+) -> None:
+    cluster = gp.Cluster.from_inline(gpus)
+    if racks:
+        there = enumerate(cluster.nodes)
+        cluster = gp.Cluster(node.model_copy(update={"rack": f"{node.accelerator}-{i // 2 % 2}"}) for i, node in there)
+    options: dict[str, Any] = {"restart_seconds": restart, "estimates": estimates, "job_failures": job_failures}
+    options |= {"node_failures": gp.NodeFailures(9000, 900)} if nodes == "fail" else {}
+    options |= {"maintenance": [gp.NodeWindow("v100-0", 500, 900)]} if nodes == "maintenance" else {}
+    with always_asking():
+        expected = played(trace, cluster, policy_of(policy), **options)
+    assert played(trace, cluster, policy_of(policy), **options) == expected
+
+
+def test_most_decisions_of_a_busy_cluster_are_made_in_turn() -> None:
+    jobs = gp.generate_trace(150, PROFILE, jobs_per_hour=30, seed=3)
+    with counting() as made:
+        gp.simulate(jobs, gp.Cluster.from_inline("v100:16/4,k80:16/4"), PROFILE, "shortest_job_first", round_seconds=None)
+    assert sum(made) > 0.9 * len(made) > 200
+
+
+@pytest.mark.parametrize("round_seconds", [None, 360.0])
+def test_what_has_changed_is_remembered_only_until_the_next_decision(round_seconds: float | None) -> None:
+    trace = gp.generate_trace(60, PROFILE, jobs_per_hour=30, seed=3)
+    simulation = gp.Simulation(
+        trace, gp.Cluster.from_inline("v100:16/4"), PROFILE, "shortest_job_first", round_seconds=round_seconds
+    )
+    while simulation.step():
+        book = simulation.scheduler._state.book
+        assert len(book.touched) <= 3  # within a step few jobs come or end
+        assert book.told <= book.jobs.keys()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongestFirst(Fifo):
+    """Says nothing of its own order, so nothing of it is kept."""
+
+    reads = ("arrival_seconds", "total_steps")
+
+    def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
+        return -jobs.total_steps + len(jobs)  # type: ignore[no-any-return]
+
+
+def test_what_a_class_says_does_not_hold_for_others_made_of_it() -> None:
+    assert can_keep_order(Fifo())
+    assert not can_keep_order(LongestFirst())
+    assert not can_keep_order(policy_of("priority,max_wait_seconds=60"))  # type: ignore[arg-type]
+
+
+def test_a_decision_that_is_not_the_policys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1"), PROFILE, "fifo", by_events=True)
+    for name in "ab":
+        scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))
+    scheduler.next_round()
+    monkeypatch.setattr(Fifo, "seats", lambda _, wishes, *__: ([*[-1] * (len(wishes) - 1), 0], []))
+    scheduler.complete("a")
+    scheduler.submit(gp.Job("c", job_type=TYPES[0], total_steps=100))
+    scheduler.next_round()
+    monkeypatch.undo()
+    with pytest.raises(gp.ProofError, match="in turn"):
+        _ = scheduler.allocation
+
+
+def test_policies_that_need_rounds_are_refused() -> None:
+    cluster = gp.Cluster.from_inline("v100:1")
+    assert "least_attained_service" in refusal(
+        lambda: gp.RoundScheduler(cluster, PROFILE, "least_attained_service", by_events=True)
+    )
+    scheduler = gp.RoundScheduler(cluster, PROFILE, "fifo", by_events=True)
+    with pytest.raises(gp.InputError, match="parts of their time"):
+        scheduler.policy = "max_min_fairness"  # type: ignore[assignment]
+    assert scheduler.policy.name == "fifo"
+
+
+def assignments_with_another_policy_in_between() -> list[dict[str, gp.Assignment]]:
+    fifo = Fifo()
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, fifo, by_events=True)
+    scheduler.submit_all([gp.Job(f"j{i}", job_type=TYPES[i % 4], total_steps=1e5 * (i + 1)) for i in range(6)])
+    told = []
+    for seconds, policy in enumerate((fifo, LongestFirst(), LongestFirst(), fifo, fifo)):
+        if policy is not scheduler.policy:
+            scheduler.policy = policy
+        told.append(scheduler.next_round(float(seconds)).assignments)
+        gone = min(scheduler.running)
+        scheduler.complete(gone)
+    return told
+
+
+def test_what_is_kept_for_a_policy_does_not_outlive_another_one() -> None:
+    found = assignments_with_another_policy_in_between()
+    with always_asking():
+        assert found == assignments_with_another_policy_in_between()

@@ -1,0 +1,167 @@
+"""What is kept from one decision to the next, change by change, is what comes of counting it anew each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.policies import OrderedPolicy
+from gavel_py.scheduling import scheduler
+from gavel_py.scheduling.commit import in_words
+from gavel_py.scheduling.event_driven import KeptGpus
+from gavel_py.scheduling.event_driven.queue import InLine, Line, Seating, Traits
+from gavel_py.scheduling.jobs import JobBook
+from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
+
+
+@contextmanager
+def counted_anew() -> Iterator[None]:
+    """Compare, at each decision of a scheduler and each begin of a round, what is kept with what is found without it."""
+    follow_seats, follow_gpus, follow_line = Seating.follow, KeptGpus.follow, Line.follow
+
+    def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
+        found, anew = in_words(state, assignments, start, seconds, moved), in_words(state, assignments, start, seconds)
+        assert found == anew
+        assert [list(each) for each in (found.assignments, found.excluded)] == [list(anew.assignments), list(anew.excluded)]
+        return found
+
+    def seats(self: Seating, order: Sequence[InLine], changed: Any, runs: Any) -> set[str]:
+        before = {each.job_id: self.column_of(each) for each in self._seated.values()}
+        moved = follow_seats(self, order, changed, runs)
+        expected, free = seats_anew(self._policy, order, self._capacities, runs(order))
+        assert [self.column_of(each) for each in order] == expected
+        assert self._free == free
+        now = {each.job_id: seat for each, seat in zip(order, expected, strict=True) if seat >= 0}
+        assert {job_id for job_id, _ in before.items() ^ now.items()} <= moved
+        return moved
+
+    def gpus(self: KeptGpus, running: Any, changed: Any, among: Any = None) -> None:
+        follow_gpus(self, running, changed, among)
+        assert self._held.keys() == running.keys() == self.type_of.keys()
+        assert all(self._held[job_id][0] is held for job_id, held in running.items())
+
+    def line(self: Line, book: JobBook) -> bool:
+        anew, all_of_them = Line(self._policy, self._asked), copy(book)
+        all_of_them.touched, all_of_them.told = set(book.jobs), set()
+        all_of_them._steps = {}  # the progress has been written to the jobs
+        found = follow_line(self, book)
+        assert found == follow_line(anew, all_of_them)
+        assert [each.place for each in self.order] == [each.place for each in anew.order]
+        assert self.of.keys() == anew.of.keys() == {each.job_id for each in self.order}
+        assert list(self.excluded.items()) == list(anew.excluded.items())
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scheduler, "in_words", words)
+        patched.setattr(Line, "follow", line)
+        patched.setattr(Seating, "follow", seats)
+        patched.setattr(KeptGpus, "follow", gpus)
+        yield
+
+
+def seats_anew(
+    policy: OrderedPolicy, order: Sequence[InLine], capacities: Sequence[float], runs: list[int]
+) -> tuple[list[int], list[float]]:
+    """The seats that the policy gives all of these jobs, and the GPUs that are left."""
+    left = list(capacities)
+    seats, _ = policy.seats([each.traits.wishes for each in order], [each.traits.size for each in order], runs, left)
+    return seats, left
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    trace=traces(),
+    policy=st.sampled_from(POLICIES),
+    gpus=st.sampled_from(CLUSTERS),
+    options=st.fixed_dictionaries(
+        {
+            "restart_seconds": st.sampled_from([0.0, 40.0]),
+            "estimates": st.sampled_from(["exact", "recorded"]),
+            "job_failures": st.sampled_from([0.0, 0.3, "recorded"]),
+            "node_failures": st.sampled_from([None, None, gp.NodeFailures(9000, 900)]),
+        }
+    ),
+)
+def test_in_a_simulation(trace: list[gp.Submission], policy: str, gpus: str, options: dict[str, Any]) -> None:
+    simulation = gp.Simulation(trace, gp.Cluster.from_inline(gpus), PROFILE, policy_of(policy), round_seconds=None, **options)
+    with counted_anew():
+        while simulation.now < 2e4 and simulation.step(2e4):
+            pass
+
+
+TOLD: dict[str, Callable[[gp.RoundScheduler, str, int], object]] = {
+    "complete": lambda made, job_id, _: made.complete(job_id),
+    "fail": lambda made, job_id, _: made.job_failed(job_id),
+    "interrupt": lambda made, job_id, _: made.interrupted(job_id),
+    "report": lambda made, job_id, pick: made.report(job_id, steps_done=float(pick % 9_000)),
+    "update": lambda made, job_id, pick: made.update(job_id, num_gpus=1 + pick % 2, priority=float(pick % 3)),
+}
+CALLS = (*("submit",) * 4, *("next",) * 4, "plan", "down", "up", *TOLD)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    policy=st.sampled_from(POLICIES),
+    calls=st.lists(st.tuples(st.sampled_from(CALLS), st.integers(0, 10**6)), max_size=80),
+)
+def test_whatever_a_scheduler_is_told(policy: str, calls: list[tuple[str, int]]) -> None:
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:8/4,k80:8/4"), PROFILE, policy_of(policy), by_events=True)
+    with counted_anew():
+        for number, (call, pick) in enumerate(calls):
+            tell(made, call, number, pick)
+        made = gp.RoundScheduler.from_dict(made.to_dict(), PROFILE, policy=policy_of(policy))
+        for _ in range(2):
+            made.next_round()
+
+
+def tell(made: gp.RoundScheduler, call: str, number: int, pick: int) -> None:
+    ids = [job.job_id for job in made.jobs]
+    if call in TOLD and ids:
+        TOLD[call](made, ids[pick % len(ids)], pick)
+    elif call == "submit":
+        kind, size = TYPES[pick % len(TYPES)], (1, 1, 2, 4)[pick % 4]
+        job = gp.Job(f"j{number}", job_type=kind, num_gpus=size, total_steps=1e4, arrival_seconds=number, max_retries=pick % 2)
+        made.submit(job)
+    elif call in ("plan", "next"):
+        made.plan_next() if call == "plan" else made.next_round()
+    elif call in ("down", "up"):
+        made.node_down("v100-0") if call == "down" else made.node_up("v100-0")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    policy=st.sampled_from(POLICIES),
+    sizes=st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=25),
+    wishes=st.lists(st.sampled_from([[0, 1, 2], [1, 0, 2], [2], [0]]), min_size=25, max_size=25),
+    lives=st.lists(st.tuples(st.permutations(range(25)), st.integers(0, 25), st.integers(0, 24)), max_size=8),
+    moves=st.booleans(),
+)
+def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any], moves: bool) -> None:
+    """Jobs come, go and change places; a new one of the same id is another, as `Line` makes it."""
+    chosen = policy_of(policy)
+    assert isinstance(chosen, OrderedPolicy)
+    capacities = [6.0, 4.0, 3.0]
+    kept, there = Seating(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
+    present: set[int] = set()
+    for order, count, renewed in lives:
+        some = [i for i in order if i in there][:count]
+        now = some if moves else sorted(some)
+        changed = present ^ set(now) | {renewed}
+        for i in changed & set(now):
+            there[i] = entry(i, sizes[i], wishes[i])
+        line, present = [there[i] for i in now], set(now)
+        kept.follow(line, {f"j{i}" for i in changed}, lambda some: [each.traits.wishes[-1] for each in some])
+        runs = [each.traits.wishes[-1] for each in line]
+        assert [kept.column_of(each) for each in line] == seats_anew(chosen, line, capacities, runs)[0]
+
+
+def entry(number: int, size: int, wishes: list[int]) -> InLine:
+    traits = Traits(size, True, wishes, 1.0, 0, [0, 0, 0], [1, 1, 1], None)
+    return InLine(gp.Job(f"j{number}", num_gpus=size, total_steps=1), 1.0, traits, ())

@@ -1,0 +1,112 @@
+"""Gangs that start beside kept ones get the GPUs that they would get if all were placed anew, event after event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel_py.io.names import natural_key
+from gavel_py.scheduling.event_driven import GangOnType, KeptGpus, crowd_of
+from gavel_py.scheduling.placement import migration, place_on_type
+from gavel_py.scheduling.placement.free_gpus import Stock
+from gavel_py.scheduling.placement.gangs import Kind
+from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, Layout
+from gavel_py.scheduling.round import Assignment
+from tests.scheduling.support import nodes
+
+ON_EACH = 4
+
+
+def gang(number: int, room: int, chance: Random) -> GangOnType:
+    """A gang that fits what is left, if need be split."""
+    shapes = [(1, ANYWHERE), *[(2, ANYWHERE)] * 4, (3, ANYWHERE), (3, ANYWHERE), (4, ANYWHERE), (6, ANYWHERE), (2, NODE)]
+    size, scope = chance.choice([shape for shape in shapes if shape[0] <= room])
+    kind = Kind.ANY if scope == NODE or size == 1 else chance.choice([Kind.TOGETHER, Kind.TOGETHER, Kind.APART, Kind.ANY])
+    kept_for, job_id = chance.choice([0.0, 0.5, 0.5]), f"{chance.randrange(100)}-{number}"
+    return GangOnType(job_id, 0, size, scope, kind, math.ceil(size / ON_EACH), natural_key(job_id), kept_for)
+
+
+class Anew:
+    """All gangs placed anew whenever some start."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.gangs = layout, dict[str, GangOnType]()
+        self.held: dict[str, list[int]] = {}
+
+    def place(self, starters: list[GangOnType]) -> bool:
+        """Say whether all have a place; if not, nothing has changed."""
+        ranks = [(gang.standing, gang) for gang in self.gangs.values()] + [(gang.starting, gang) for gang in starters]
+        ordered = [gang for _, gang in sorted(ranks)]
+        crowd = crowd_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
+        settled = place_on_type(Stock(self.layout), 0, crowd)
+        if not settled.placed.all():
+            return False
+        self.held |= {ordered[i].job_id: gpus for i, gpus in settled.found.items()}
+        self.gangs |= {gang.job_id: gang for gang in starters}
+        return True
+
+    @property
+    def used(self) -> int:
+        return sum(map(len, self.held.values()))
+
+    def running(self) -> dict[str, Assignment]:
+        return {job_id: Assignment(self.layout.types[0], self.layout.named(gpus)) for job_id, gpus in self.held.items()}
+
+
+@pytest.fixture(scope="module", params=[2, 32])
+def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where few gangs are exchanged at once, it matters as among many in which order they come."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(migration, "MOST_EXCHANGED", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("exchanged")
+@settings(deadline=None, max_examples=100)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_is_kept_is_what_placing_all_anew_gives(seed: int) -> None:
+    chance = Random(seed)  # noqa: S311
+    there = nodes(*[ON_EACH] * chance.randint(2, 9))
+    known: dict[str, GangOnType] = {}
+    anew = Anew(Layout(there))
+    kept = KeptGpus(there, lambda job_id, _: known[job_id])
+    running: dict[str, Assignment] = {}
+    for _ in range(40):
+        for job_id in [job_id for job_id in running if chance.random() < 0.05]:
+            kept.release(job_id)
+            del running[job_id], anew.held[job_id], anew.gangs[job_id]
+        starters: list[GangOnType] = []
+        while chance.random() < 0.7 and (left := ON_EACH * len(there) - anew.used - sum(each.size for each in starters)):
+            starters.append(gang(len(known), left, chance))
+            known[starters[-1].job_id] = starters[-1]
+        found = kept.place(starters)
+        assert (found is not None) == anew.place(starters)
+        if found is None:
+            kept = KeptGpus(there, lambda job_id, _: known[job_id])
+            kept.follow(running, set(), None)
+        running |= found or {}
+        assert {i: sorted(held.gpus) for i, held in running.items()} == {i: sorted(held.gpus) for i, held in anew.running().items()}
+
+
+def test_who_has_started_comes_elsewhere_in_the_order_once_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are exchanged at once: `0` cannot while it starts, since it is tried last, but can with `a` at the next event."""
+    monkeypatch.setattr(migration, "MOST_EXCHANGED", 2)
+    known = {
+        job_id: GangOnType(job_id, 0, size, ANYWHERE, kind, 1, natural_key(job_id), 0.5)
+        for job_id, size, kind in [("a", 2, Kind.TOGETHER), ("b", 4, Kind.TOGETHER), ("0", 2, Kind.APART)]
+        + [(f"c{i}", 2, Kind.ANY) for i in range(4)]
+    }
+    split = {"a": [("n1", 0), ("n2", 0)], "b": [("n1", 1), ("n2", 1), ("n3", 0), ("n3", 1)]}
+    running = {job_id: Assignment("v100", gpus) for job_id, gpus in split.items()}
+    running |= {f"c{i}": Assignment("v100", [(f"n{i}", 2), (f"n{i}", 3)]) for i in range(4)}
+    kept = KeptGpus(nodes(4, 4, 4, 4), lambda job_id, _: known[job_id])
+    kept.follow(running, set(), None)
+    first, second = kept.place([known["0"]]), kept.place([])
+    assert first == {"0": Assignment("v100", [("n0", 0), ("n0", 1)])}
+    assert second == {"0": Assignment("v100", split["a"]), "a": Assignment("v100", [("n0", 0), ("n0", 1)])}
+    assert kept.place([]) == {}

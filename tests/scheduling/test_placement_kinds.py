@@ -1,0 +1,294 @@
+"""Gangs whose time was promised together, on the fewest nodes, or apart, on more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.job import Job
+from gavel_py.scheduling import Gang, Kind, RoundDemand, choose_jobs, place
+from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.placement.gangs import Ground, Spans
+from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Needs
+from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.round_planning import plan_round
+from tests.scheduling.support import demand, nodes
+from tests.scheduling.test_placement import LOCALITIES, assert_local, gang, where
+from tests.scheduling.test_planning import Scene, assert_nothing_wasted, assert_rules, scenes
+
+
+def apart(*arguments: object, **options: object) -> Gang:
+    return gang(*arguments, **options)._replace(kind=Kind.APART)  # type: ignore[arg-type]
+
+
+def together(*arguments: object, **options: object) -> Gang:
+    return gang(*arguments, **options)._replace(kind=Kind.TOGETHER)  # type: ignore[arg-type]
+
+
+class TestStarting:
+    def test_a_gang_apart_is_on_more_nodes_than_it_needs(self) -> None:
+        assert where(nodes(4, 4), apart("a", 2)) == {"a": "n0:0 n1:0"}
+        assert where(nodes(4, 4, 4), apart("a", 6)) == {"a": "n0:0,1,2,3 n1:0 n2:0"}
+
+    def test_it_takes_the_smallest_holes_so_that_large_ones_stay(self) -> None:
+        running = [gang("x", 3, at="n1:0,1,2"), gang("y", 2, at="n2:0,1")]
+        assert where(nodes(4, 4, 4, 8), apart("a", 3), *running)["a"] == "n1:3 n2:2,3"
+        assert where(nodes(4, 4, 4, 8), apart("a", 2), *running)["a"] == "n1:3 n2:2"
+
+    def test_it_prefers_one_rack(self) -> None:
+        assert where(nodes((4, "r1"), (2, "r2"), (4, "r2")), apart("a", 2)) == {"a": "n1:0 n2:0"}
+
+    def test_it_is_placed_as_others_are_where_that_is_impossible(self) -> None:
+        assert where(nodes(4), apart("a", 2)) == {"a": "n0:0,1"}
+        assert where(nodes(1, 1, 1), apart("a", 2)) == {"a": "n0:0 n1:0"}
+        assert where(nodes(4, 4), apart("a", 2, "node")) == {"a": "n0:0,1"}
+        assert where(nodes((4, "r1"), (4, "r2")), apart("a", 2, "rack")) == {"a": "n0:0,1"}
+        assert where(nodes(4, 4), apart("a", 1)) == {"a": "n0:0"}
+
+    def test_nobody_moves_for_it(self) -> None:
+        running = [gang("x", 2, at="n1:0,1"), gang("y", 1, at="n0:0")]
+        assert where(nodes(4, 2), apart("a", 3), *running) == {"a": "n0:1,2,3", "x": "n1:0,1", "y": "n0:0"}
+
+    def test_together_counts_nodes_before_racks(self) -> None:
+        """Within the rack r2 it would be on three nodes, where two are enough."""
+        cluster = nodes((4, "r1"), (2, "r2"), (2, "r2"), (2, "r2"), (4, "r3"))
+        assert where(cluster, gang("a", 6)) == {"a": "n1:0,1 n2:0,1 n3:0,1"}
+        assert where(cluster, together("a", 6)) == {"a": "n0:0,1,2,3 n1:0,1"}
+
+
+class TestRunning:
+    def test_a_gang_of_the_wrong_kind_moves_when_gpus_are_free(self) -> None:
+        assert where(nodes(2, 2), together("a", 2, at="n0:0 n1:0")) == {"a": "n0:0,1"}
+        assert where(nodes(2, 2), apart("a", 2, at="n1:0,1")) == {"a": "n0:0 n1:0"}
+
+    def test_a_gang_of_the_right_kind_stays(self) -> None:
+        assert where(nodes(4, 4), together("a", 2, at="n1:1,3")) == {"a": "n1:1,3"}
+        assert where(nodes(4, 4), apart("a", 2, at="n1:1 n0:3")) == {"a": "n1:1 n0:3"}
+
+    def test_a_gang_to_which_it_does_not_matter_stays(self) -> None:
+        assert where(nodes(2, 2), gang("a", 2, at="n0:0 n1:0")) == {"a": "n0:0 n1:0"}
+
+    def test_it_stays_where_others_would_have_to_move(self) -> None:
+        others = [gang("x", 1, at="n0:1"), gang("y", 1, at="n1:1")]
+        assert where(nodes(2, 2), together("a", 2, at="n0:0 n1:0"), *others)["a"] == "n0:0 n1:0"
+
+    def test_all_others_are_placed_before(self) -> None:
+        running = together("a", 2, at="n0:0 n1:0")
+        assert where(nodes(2, 2), running, gang("b", 1)) == {"a": "n1:0,1", "b": "n0:1"}
+        assert where(nodes(2, 2), running, gang("b", 2))["a"] == "n0:0 n1:0"
+
+    def test_what_one_gives_up_may_serve_another(self) -> None:
+        """Nothing is free in the rack of a before b has left it."""
+        running = [apart("a", 2, "rack", at="n0:0,1"), together("b", 2, at="n1:0 n2:0")]
+        places = where(nodes((2, "r1"), (1, "r1"), (2, "r2")), *running)
+        assert places == {"a": "n1:0 n0:0", "b": "n2:0,1"}
+
+
+def test_what_is_the_fewest_nodes_is_a_matter_of_the_type() -> None:
+    cluster = Cluster([*nodes(8, 4, 4, 2), Node(name="k", accelerator="k80", num_gpus=4)])
+    assert [Spans(cluster).fewest("v100", size) for size in (1, 8, 9, 12, 13, 18, 40)] == [1, 1, 2, 2, 3, 4, 4]
+    assert Spans(cluster).fewest("k80", 4) == 1
+    assert Spans(cluster).is_spread(Assignment("v100", [("n1", 0), ("n2", 0)]))
+    assert not Spans(cluster).is_spread(Assignment("v100", [("n0", 0), ("n0", 1)]))
+
+
+class TestRounds:
+    JOBS = (Job("a", num_gpus=2), Job("b", num_gpus=2))
+
+    def asked(self, kinds: list[list[int]], running_on: Sequence[int] = (-1, -1)) -> RoundDemand:
+        made = demand([[1.0], [1.0]], [8], num_gpus=[2, 2], running_on=running_on)
+        return RoundDemand(**{**vars(made), "kinds": np.array(kinds, dtype=np.int8)})
+
+    def test_kinds_are_those_of_the_demand(self) -> None:
+        first = plan_round(self.asked([[2], [1]]), self.JOBS, ["v100"], nodes(4, 4), {}, choose_jobs)
+        spans = Spans(Cluster(nodes(4, 4)))
+        assert spans.is_spread(first["a"])
+        assert not spans.is_spread(first["b"])
+        again = plan_round(self.asked([[2], [1]], (0, 0)), self.JOBS, ["v100"], nodes(4, 4), first, choose_jobs)
+        assert all(again[job_id] is first[job_id] for job_id in "ab")
+        other = plan_round(self.asked([[1], [2]], (0, 0)), self.JOBS, ["v100"], nodes(4, 4), first, choose_jobs)
+        assert not spans.is_spread(other["a"])
+        assert spans.is_spread(other["b"])
+
+    def test_what_is_fewest_may_be_told(self) -> None:
+        """With the node of 8 down, two nodes are the fewest there are, but spread all the same."""
+        jobs, up = [Job("a", num_gpus=6)], nodes(4, 4)
+        asked = demand([[1.0]], [8], num_gpus=[6])
+        asked = RoundDemand(**{**vars(asked), "kinds": np.array([[2]], dtype=np.int8)})
+        whole = Cluster([*nodes(4, 4), Node(name="large", accelerator="v100", num_gpus=8)])
+        held = plan_round(asked, jobs, ["v100"], up, {}, choose_jobs, ground=Ground(jobs, up, Spans(whole)))
+        assert Spans(whole).is_spread(held["a"])
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
+    """Mixed nodes, some with few cores, and gangs of all kinds of which some run, be it on the wrong nodes."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    cores = rng.random() < 0.3
+    cluster = [
+        Node(
+            name=f"n{i}",
+            accelerator=str(name),
+            num_gpus=int(rng.integers(0, 9)),
+            rack=[None, "r1", "r2"][rng.integers(3)],
+            cpus=float(rng.integers(0, 24)) if cores else None,
+        )
+        for i, name in enumerate(rng.choice(["v100", "v100", "k80"], size=rng.integers(1, 9)))
+    ]
+
+    def gangs(prefix: str) -> list[Gang]:
+        return [
+            Gang(
+                f"{prefix}{i}",
+                int(size),
+                str(rng.choice(["v100", "k80"])),
+                LOCALITIES[rng.choice(3, p=[0.6, 0.25, 0.15])],
+                needs=Needs(cpus=float(rng.integers(0, 4))) if cores else NOTHING,
+                kind=Kind(int(rng.integers(3))),
+            )
+            for i, size in enumerate(rng.choice([1, 2, 2, 3, 4, 6, 10], size=rng.integers(0, 8)))
+        ]
+
+    earlier = gangs("old")
+    places = place(cluster, earlier)
+    running = [g._replace(previous=places[g.job_id]) for g in earlier if g.job_id in places and rng.random() < 0.8]
+    # Some are promised another kind of place from now on.
+    running = [g._replace(kind=Kind(int(rng.integers(3)))) if rng.random() < 0.5 else g for g in running]
+    crowd = [*running, *gangs("new")]
+    return cluster, [crowd[i] for i in rng.permutation(len(crowd))]
+
+
+def fewest_nodes(cluster: Sequence[Node], g: Gang) -> int:
+    sizes = sorted((node.num_gpus for node in cluster if node.accelerator == g.accelerator), reverse=True)
+    return next((count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) >= g.num_gpus), len(sizes))
+
+
+def is_of_its_kind(cluster: Sequence[Node], g: Gang, gpus: Sequence[Gpu]) -> bool:
+    spread = len({name for name, _ in gpus}) > fewest_nodes(cluster, g)
+    return g.num_gpus == 1 or g.kind is Kind.ANY or spread == (g.kind is Kind.APART)
+
+
+def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tuple[Gpu, ...]], gangs: Sequence[Gang]) -> bool:
+    """Say whether the GPUs that nobody else has allow it, tried region by region."""
+    room: Counter[str] = Counter()
+    for node in cluster:
+        if node.accelerator == g.accelerator:
+            others = [o for o in gangs if o.job_id != g.job_id for name, _ in places.get(o.job_id, ()) if name == node.name]
+            room[node.name] = node.num_gpus - len(others)
+            if node.cpus is not None and g.needs.cpus:
+                room[node.name] = min(room[node.name], int((node.cpus - sum(o.needs.cpus for o in others)) / g.needs.cpus + 1e-9))
+    regions: dict[str, list[int]] = {}
+    for node in cluster:
+        if room[node.name] > 0:
+            near = {"node": node.name, "rack": f"rack {node.rack}" if node.rack else node.name, "any": ""}
+            regions.setdefault(near[g.locality], []).append(room[node.name])
+    fewest = fewest_nodes(cluster, g)
+    if g.kind is Kind.TOGETHER:
+        return any(sum(sorted(free)[-fewest:]) >= g.num_gpus for free in regions.values())
+    return any(len(free) > fewest and sum(free) >= g.num_gpus > fewest for free in regions.values())
+
+
+@settings(max_examples=400, deadline=None)
+@given(crowd=crowds())
+def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(crowd: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = crowd
+    places = place(cluster, gangs)
+    by_name = {node.name: node for node in cluster}
+    used = [gpu for gpus in places.values() for gpu in gpus]
+    assert len(used) == len(set(used)), "a GPU is used twice"
+    cores: Counter[str] = Counter()
+    for g in gangs:
+        gpus = places.get(g.job_id, ())
+        assert len(gpus) in (0, g.num_gpus)
+        assert all(by_name[name].accelerator == g.accelerator and 0 <= i < by_name[name].num_gpus for name, i in gpus)
+        if gpus:
+            assert_local(g, [by_name[name] for name, _ in gpus])
+            assert is_of_its_kind(cluster, g, gpus) or not could_be_of_its_kind(cluster, g, places, gangs)
+        for name, _ in gpus:
+            cores[name] += g.needs.cpus
+    assert all(node.cpus is None or cores[node.name] <= node.cpus for node in cluster)
+
+
+@settings(max_examples=200, deadline=None)
+@given(crowd=crowds())
+def test_only_gangs_of_the_wrong_kind_move_for_it(crowd: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = crowd
+    running = [g for g in gangs if g.previous]
+    places = place(cluster, running)
+    for g in running:
+        assert places[g.job_id] == g.previous or not is_of_its_kind(cluster, g, g.previous)
+    settled = [g._replace(previous=places[g.job_id]) for g in running]
+    assert place(cluster, settled) == places, "who has moved once would move again"
+
+
+@settings(max_examples=200, deadline=None)
+@given(crowd=crowds())
+def test_the_first_gang_is_placed_whatever_the_kinds(crowd: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = crowd
+    for g in gangs[:1]:
+        holes = largest_holes(cluster, needs=g.needs)
+        assert (g.job_id in place(cluster, gangs)) == (g.num_gpus <= holes[g.locality].get(g.accelerator, 0))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_single_gpu_is_never_moved(kind: Kind) -> None:
+    assert where(nodes(2, 2), gang("a", 1, at="n1:1")._replace(kind=kind)) == {"a": "n1:1"}
+
+
+class TestExchange:
+    def test_gangs_change_places_where_no_gpus_are_free(self) -> None:
+        running = [apart("a", 2, at="n0:0,1"), together("b", 2, at="n0:2 n1:2"), gang("c", 2, at="n1:0,1")]
+        assert where(nodes(3, 3), *running) == {"a": "n0:2 n1:2", "b": "n0:0,1", "c": "n1:0,1"}
+
+    def test_two_that_are_spread_over_the_same_nodes_come_together(self) -> None:
+        running = [together("a", 2, at="n0:0 n1:0"), together("b", 2, at="n0:1 n1:1")]
+        assert where(nodes(2, 2), *running) == {"a": "n0:0,1", "b": "n1:0,1"}
+
+    def test_a_gang_that_would_not_gain_takes_no_part(self) -> None:
+        """Two of the three could be together, but then the third would still be spread: it stays."""
+        running = [together(name, 2, at=f"n0:{i} n1:{i}") for i, name in enumerate("abc")]
+        places = where(nodes(3, 3), *running)
+        assert sum(len(place.split()) == 1 for place in places.values()) == 2
+        assert places["c"] == "n0:2 n1:2"
+
+
+@settings(max_examples=100, deadline=None)
+@given(scene=scenes(), seed=st.integers(0, 2**32 - 1))
+def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
+    """Whatever the kinds, which change between rounds; what is kept for all rounds changes nothing."""
+    rng = np.random.default_rng(seed)
+    types, up = list(scene.cluster.accelerator_names), scene.cluster.nodes
+    ground, held = Ground(scene.jobs, up), dict[str, Assignment]()
+    for _ in range(4):
+        running = [types.index(held[job.job_id].accelerator) if job.job_id in held else -1 for job in scene.jobs]
+        fits = [[job.num_gpus <= scene.cluster.largest_gang(name, job.locality) for name in types] for job in scene.jobs]
+        made = demand(
+            scene.fractions,
+            [int(count) for count in scene.cluster.capacities],
+            deficits=rng.normal(size=scene.fractions.shape),
+            num_gpus=[job.num_gpus for job in scene.jobs],
+            throughputs=np.reshape(fits, scene.fractions.shape),
+            running_on=running,
+            backfill=scene.backfill,
+        )
+        asked = RoundDemand(**{**vars(made), "kinds": rng.integers(0, 3, made.fractions.shape).astype(np.int8)})
+        now = plan_round(asked, scene.jobs, types, up, held, choose_jobs, ground=ground)
+        assert now == plan_round(asked, scene.jobs, types, up, held, choose_jobs)
+        assert_rules(scene, now)
+        if scene.backfill:
+            assert_nothing_wasted(scene, now)
+        held = now
+
+
+def test_the_ground_of_rounds_holds_for_the_same_jobs_and_nodes() -> None:
+    jobs, up = (Job("a"),), nodes(2, 2)
+    ground = Ground(jobs, up)
+    assert ground.holds_for(jobs, nodes(2, 2))
+    assert not ground.holds_for(jobs, nodes(2, 4))
+    assert not ground.holds_for((Job("a"),), up)

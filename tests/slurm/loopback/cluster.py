@@ -1,0 +1,128 @@
+"""A running cluster: booting it, telling it something, and breaking it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.slurm.loopback import accounting, configuration, ports
+from tests.slurm.loopback.configuration import Settings
+from tests.slurm.loopback.daemons import Daemons
+from tests.slurm.loopback.presence import tool
+from tests.slurm.loopback.seen import JobSeen, jobs_of
+from tests.slurm.loopback.waiting import LateError, until
+
+__all__ = ["LoopbackCluster", "booted"]
+
+
+class LoopbackCluster:
+    """Daemons of a Slurm on this machine, in a folder of their own."""
+
+    def __init__(self, settings: Settings, folder: Path, daemons: Daemons, first_port: int) -> None:
+        self.settings = settings
+        self._first_port = first_port
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+        self.environment |= {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._daemons = daemons
+
+    def run(self, *words: str, user: int | None = None, within: float = 20.0) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands, as another user where one is named (which only root can)."""
+        path, *rest = words
+        return subprocess.run(
+            [tool(path), *rest], env=self.environment, user=user, capture_output=True, text=True, timeout=within, check=False
+        )
+
+    def tell(self, *words: str, user: int | None = None) -> str:
+        """Run a command that has to succeed; returns what it printed."""
+        done = self.run(*words, user=user)
+        assert done.returncode == 0, f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start_controller(self, *options: str) -> None:
+        self._daemons.start("slurmctld", tool("slurmctld"), "-D", "-f", self.environment["SLURM_CONF"], *options)
+        until(self._answers, 30, "the controller to answer")
+
+    def end_controller(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """SIGTERM: it saves its state and goes. SIGKILL: it goes."""
+        self._daemons.end("slurmctld", how=how)
+
+    def start_node(self, name: str) -> None:
+        self._daemons.start(name, tool("slurmd"), "-D", "-N", name, "-f", self.environment["SLURM_CONF"])
+
+    def lose_node(self, name: str) -> None:
+        """The node's daemon and all jobs that it started are gone at once, and nobody tells the controller."""
+        self._daemons.end(name, how=signal.SIGKILL)
+        for socket in (self.folder / "spool" / name).glob(f"{name}_*.*"):
+            job_id = socket.name.removeprefix(f"{name}_").partition(".")[0]
+            self._daemons.kill_orphans(f"slurmstepd: [{job_id}.")
+
+    def node_states(self) -> dict[str, str]:
+        """The state of each node in Slurm's short form: idle, mix, alloc, drain, drng, down, with * where it does not respond."""
+        lines = self.tell("sinfo", "-h", "-N", "-p", "plain", "-o", "%N %t").split("\n")
+        return dict(line.split() for line in lines if line)
+
+    def jobs(self) -> dict[int, JobSeen]:
+        """All jobs that the controller knows, also those that are over, by id."""
+        return jobs_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
+
+    def why(self) -> str:
+        """The last lines of what the daemons complained of."""
+        texts = [path.read_text(errors="replace") for path in sorted((self.folder / "log").iterdir())]
+        lines = [line for text in texts for line in text.splitlines() if "error" in line or "fatal" in line]
+        return "\n".join(lines[-20:])
+
+    def boot(self) -> None:
+        run = self.folder / "run"
+        _write_key(run / "munge.key")
+        munge = [f"--{what}-file={run}/munge.{what}" for what in ("key", "pid", "log", "seed")]
+        self._daemons.start(
+            "munged", tool("munged"), "--foreground", "--force", f"--socket={run}/munge.sock", "--num-threads=2", *munge
+        )
+        until((run / "munge.sock").exists, 10, "munged")
+        if self.settings.accounting:
+            accounting.boot(self, self._daemons, self._first_port + 1 + len(self.settings.node_names))
+        for name in self.settings.node_names:
+            self.start_node(name)
+        self.start_controller("-c")
+        until(self._all_up, 60, "all nodes to be up")
+
+    def _answers(self) -> bool:
+        return "UP" in self.run("scontrol", "ping", within=5).stdout
+
+    def _all_up(self) -> bool:
+        return set(self.node_states().values()) <= {"idle"}
+
+
+@contextmanager
+def booted(settings: Settings) -> Iterator[LoopbackCluster]:
+    """Boot a cluster; at the end nothing of it is left, also when this process is killed meanwhile."""
+    # Sockets have paths of at most 107 characters, which a test's own folder may exceed; jobs of all users write below it.
+    folder = Path(tempfile.mkdtemp(prefix="gavel-slurm-"))
+    folder.chmod(0o755)
+    first_port, guard = ports.reserve(settings.ports)
+    daemons = Daemons(folder, guards=(guard.fileno(),))
+    guard.close()
+    try:
+        configuration.write(settings, folder, first_port)
+        cluster = LoopbackCluster(settings, folder, daemons, first_port)
+        try:
+            cluster.boot()
+        except LateError as fault:
+            fault.add_note(cluster.why())
+            raise
+        yield cluster
+    finally:
+        daemons.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_key(path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(os.urandom(128))

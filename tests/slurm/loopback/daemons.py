@@ -1,0 +1,56 @@
+"""Starting and ending a cluster's daemons through its keeper."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.slurm.loopback import keeper
+
+__all__ = ["Daemons"]
+
+
+class Daemons:
+    """The daemons of one cluster; they end with `close`, or with this process, and their folder is deleted then.
+
+    guards: open files that the keeper holds as long as it lives.
+    """
+
+    def __init__(self, folder: Path, guards: tuple[int, ...] = ()) -> None:
+        self.folder = folder
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-S", "-E", str(keeper.__file__), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=guards,
+            start_new_session=True,
+        )
+
+    def start(self, name: str, *command: str) -> None:
+        self._order(do="start", name=name, command=command, log=str(self.folder / "log" / f"{name}.out"))
+
+    def end(self, name: str, *, how: signal.Signals = signal.SIGTERM, within: float = 10.0) -> None:
+        self._order(do="end", name=name, signal=int(how), within=within)
+
+    def kill_orphans(self, title: str) -> list[int]:
+        """Kill what daemons have left to itself and has these words on its command line; returns the ids."""
+        return list(self._order(do="kill children", title=title))
+
+    def close(self) -> None:
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.close()
+        self._keeper.wait(30)
+        self._keeper.stdout.close()
+
+    def _order(self, **order: object) -> Any:
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.write(json.dumps(order) + "\n")
+        self._keeper.stdin.flush()
+        return json.loads(self._keeper.stdout.readline())

@@ -1,0 +1,76 @@
+"""Slurm's commands with something in between: what happens just before or after the driver's Nth command, to the moment."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.presence import tool
+from tests.slurm.loopback.waiting import until
+
+__all__ = ["Meddler"]
+
+COMMANDS = ("scontrol", "sinfo", "squeue")
+
+# A command is a reading or a change, and counted as that; a hook is a program named by its moment, as in before-change-2.
+SHIM = """#!/bin/sh
+here={here}
+case "$(basename "$0") $1" in
+    squeue* | sinfo* | "scontrol show" | "scontrol ping") kind=reading ;;
+    *) kind=change ;;
+esac
+echo "$kind $(basename "$0") $*" >> "$here/calls"
+moment=$kind-$(grep -c "^$kind" "$here/calls")
+hook() {{ if [ -x "$here/$1-$moment" ]; then "$here/$1-$moment" $PPID || exit 1; fi; }}
+hook before
+if [ -e "$here/cut-$moment" ]; then
+    cat > "$here/input"
+    head -n $((($(wc -l < "$here/input") + 1) / 2)) "$here/input" | {real} "$@"
+else
+    {real} "$@"
+fi
+code=$?
+hook after
+exit $code
+"""
+
+
+class Meddler:
+    """A folder of programs that stand for Slurm's commands; hand it to a driver as its `tools`.
+
+    Moments are named before-change-1 (before the first command that changes something), after-reading-2, and so on.
+    """
+
+    def __init__(self, cluster: LoopbackCluster, name: str = "tools") -> None:
+        self.folder = cluster.folder / name
+        self.folder.mkdir()
+        self.folder.chmod(0o777)  # the programs write there as whoever calls them
+        for command in COMMANDS:
+            _write(self.folder / command, SHIM.format(here=shlex.quote(str(self.folder)), real=shlex.quote(tool(command))))
+
+    def kill(self, moment: str) -> None:
+        """Kill the driver at a moment; before a command: it is not given then."""
+        _write(self.folder / moment, "#!/bin/sh\nkill -KILL $1\nexit 1\n")
+
+    def cut(self, change: str) -> None:
+        """Let Slurm see the first half only of a change, as in change-2; then kill the driver."""
+        (self.folder / f"cut-{change}").touch()
+        self.kill(f"after-{change}")
+
+    def pause(self, moment: str) -> None:
+        """Let the driver wait at a moment, until `go_on`."""
+        here = shlex.quote(str(self.folder))
+        waiting = f"while [ ! -e {here}/go-on ]; do sleep 0.05; done"
+        _write(self.folder / moment, f"#!/bin/sh\ntouch {here}/waits\n{waiting}\n")
+
+    def wait_for_pause(self, within: float = 60.0) -> None:
+        until((self.folder / "waits").exists, within, "the driver to come to its pause")
+
+    def go_on(self) -> None:
+        (self.folder / "go-on").touch()
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)

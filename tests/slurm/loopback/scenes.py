@@ -1,0 +1,66 @@
+"""What tests of the driver begin with: jobs of a type whose speeds are known, and more of them than there is room for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.submitting import SPEEDS, Work, steps_done, submit
+
+__all__ = ["crowd", "faster_are_ahead", "finish", "gang", "profile_text", "sleeper"]
+
+JOB_TYPE = "steady"
+SIZES = (1, 2, 3, 4, 8, 12)
+FOR_EVER = 1e7
+"""Steps that no test sees done."""
+
+
+def profile_text() -> str:
+    """A profile, as CSV, that tells how fast the jobs here really are."""
+    rows = [f"{JOB_TYPE},{size},{name},{speed}" for size in SIZES for name, speed in SPEEDS.items()]
+    return "\n".join(["job_type,num_gpus,accelerator,steps_per_second", *rows]) + "\n"
+
+
+def gang(cluster: LoopbackCluster, *request: str, steps: float = FOR_EVER) -> int:
+    """Submit one job that asks for GPUs in these words; returns its id."""
+    return submit(cluster, Work("gang", request, steps, options=(comment(steps),)))
+
+
+def sleeper(cluster: LoopbackCluster, user: int, gpus: int = 1) -> int:
+    """Submit a job of another user on one node; it does no steps, for that user may not have the interpreter of the tests."""
+    words = [
+        "--parsable",
+        "--partition=gavel",
+        "--nodes=1",
+        f"--gres=gpu:{gpus}",
+        "--output=/dev/null",
+        "--chdir=/",
+        comment(FOR_EVER),
+        "--wrap=exec sleep 600",
+    ]
+    return int(cluster.tell("sbatch", *words, user=user))
+
+
+def comment(steps: float) -> str:
+    return f"--comment=gavel: type={JOB_TYPE} steps={steps:g}"
+
+
+def crowd(cluster: LoopbackCluster, count: int = 36, *, steps: float = FOR_EVER) -> list[int]:
+    """Submit gangs that fill a node each: 36 of them, where 27 have room."""
+    return [gang(cluster, "--nodes=1", "--gres=gpu:4", steps=steps) for _ in range(count)]
+
+
+def faster_are_ahead(cluster: LoopbackCluster) -> bool:
+    """Whether those on p100 have least left to do but for those on v100, and so all move on to the next type, for the new ones."""
+    done: dict[str, list[float]] = {kind: [] for kind in SPEEDS}
+    for job, each in cluster.jobs().items():
+        for node in each.placement:
+            done[node.partition("-")[0]].append(steps_done(cluster, job))
+    return all(
+        min(done[fast]) > max(done[slow]) + 1 for fast, slow in pairwise(sorted(SPEEDS, key=SPEEDS.__getitem__, reverse=True))
+    )
+
+
+def finish(cluster: LoopbackCluster, *jobs: int) -> None:
+    """Let jobs that run be done with their work."""
+    cluster.tell("scancel", "--signal=USR1", "--batch", *map(str, jobs))

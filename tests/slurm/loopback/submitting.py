@@ -1,0 +1,76 @@
+"""Jobs that do steps, submitted as a user would, and what they tell of themselves afterwards."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tests.slurm.loopback import worker
+from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.presence import tool
+from tests.slurm.loopback.seen import jobs_of
+
+__all__ = ["SPEEDS", "Stay", "Work", "stays", "steps_done", "submit"]
+
+SPEEDS = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One job to be.
+
+    request: the words that ask for GPUs; steps: how many it does; speeds: steps per second by accelerator type;
+    options: further words for sbatch.
+    """
+
+    name: str
+    request: tuple[str, ...] = ("--nodes=1", "--gres=gpu:1")
+    steps: float = 1e9
+    speeds: Mapping[str, float] = field(default_factory=lambda: SPEEDS)
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A time that a job ran: {node: GPUs}, from when to when (None: not over, or killed), whether its work was done then."""
+
+    placement: dict[str, int]
+    begin: float
+    end: float | None
+    done: bool
+
+
+def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel") -> int:
+    """Submit a job and return its id."""
+    script = cluster.folder / "worker.py"
+    if not script.exists():
+        shutil.copy(str(worker.__file__), script)
+    speeds = [f"{name}={speed}" for name, speed in work.speeds.items()]
+    command = shlex.join([sys.executable, "-S", "-E", str(script), str(cluster.folder), str(work.steps)])
+    shown = f"$(timeout 20 {tool('scontrol')} --details --oneliner show job $SLURM_JOB_ID)"
+    asked = ["--parsable", "--partition", partition, "--job-name", work.name, "--output=/dev/null", "--chdir=/", "--requeue"]
+    return int(
+        cluster.tell("sbatch", *asked, *work.request, *work.options, f'--wrap=exec {command} "{shown}" {shlex.join(speeds)}')
+    )
+
+
+def steps_done(cluster: LoopbackCluster, job_id: int) -> float:
+    path = cluster.folder / "progress" / str(job_id)
+    return float(path.read_text()) if path.exists() else 0.0
+
+
+def stays(cluster: LoopbackCluster, job_id: int) -> list[Stay]:
+    """The times that a job ran, by its own account."""
+    path = cluster.folder / "stays" / str(job_id)
+    found: list[Stay] = []
+    for line in map(json.loads, path.read_text().splitlines() if path.exists() else []):
+        if line["event"] == "start":
+            placements = [job.placement for job in jobs_of(line["shown"]).values()] or [{}]  # none if the controller was away
+            found.append(Stay(placements[0], line["seconds"], None, done=False))
+        else:
+            found[-1] = replace(found[-1], end=line["seconds"], done=line["done"])
+    return found

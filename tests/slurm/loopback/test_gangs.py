@@ -1,0 +1,44 @@
+"""Gangs are on as many nodes as was decided, with as many GPUs on each, however their users asked for GPUs."""
+
+from __future__ import annotations
+
+from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.driving import log_of, round_once
+from tests.slurm.loopback.logbook import decisions
+from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.scenes import gang
+from tests.slurm.loopback.waiting import until
+
+pytestmark = needs_slurm
+
+# {how users ask: the GPUs that their gang has on each of its nodes, where all nodes are free}
+REQUESTS = {
+    ("--nodes=1", "--gpus=4"): [4],
+    ("--nodes=1", "--gres=gpu:3"): [3],
+    ("--nodes=2", "--gres=gpu:2"): [4],
+    ("--gpus=8",): [4, 4],
+    ("--nodes=2", "--gres=gpu:4"): [4, 4],
+    ("--nodes=3", "--gres=gpu:4"): [4, 4, 4],
+}
+
+
+def test_gangs_are_split_as_decided(cluster: LoopbackCluster) -> None:
+    jobs = {request: gang(cluster, *request) for request in REQUESTS}
+    others = [gang(cluster, "--nodes=1", "--gres=gpu:1") for _ in range(60)]
+    round_once(cluster)
+    seen = {job: each.placement for job, each in cluster.jobs().items() if each.placement}
+    assert seen == decisions(log_of(cluster))[0].targets
+    assert set(seen) == {*jobs.values(), *others}, "there is room for all"
+    assert {request: sorted(seen[job].values()) for request, job in jobs.items()} == REQUESTS
+
+
+def test_gangs_over_several_nodes_get_two_on_each_where_no_more_are_free(cluster: LoopbackCluster) -> None:
+    """Every node has two GPUs that others use; left to itself, Slurm splits a gang as it likes."""
+    for node in cluster.settings.node_names:
+        cluster.tell("sbatch", "--partition=plain", "--gres=gpu:2", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 600")
+    until(lambda: all(each.placement for each in cluster.jobs().values()), 60, "the jobs of others to start")
+    jobs = [gang(cluster, *request) for request in (("--gpus=8",), ("--nodes=2", "--gres=gpu:4"), ("--gpus=8",))]
+    round_once(cluster)
+    seen = cluster.jobs()
+    assert [sorted(seen[job].placement.values()) for job in jobs] == [[2, 2, 2, 2]] * 3
+    assert {job: seen[job].placement for job in jobs} == decisions(log_of(cluster))[0].targets

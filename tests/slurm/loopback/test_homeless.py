@@ -1,0 +1,83 @@
+"""The driver as a daemon runs it: as SlurmUser or another account without a home, and with stores that fail."""
+
+from __future__ import annotations
+
+import pwd
+import stat
+from collections.abc import Iterator
+
+import pytest
+
+import gavel_py as gp
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.driving import driving, gavel, log_of, plugin
+from tests.slurm.loopback.logbook import events
+from tests.slurm.loopback.presence import needs_root, needs_slurm
+from tests.slurm.loopback.scenes import gang
+
+pytestmark = [needs_slurm, needs_root]
+
+
+def slurm_user() -> str:
+    """The account that Debian's packages make for Slurm, whose home is /nonexistent; or else another one without rights."""
+    names = {account.pw_name for account in pwd.getpwall()}
+    return "slurm" if "slurm" in names else "nobody"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LoopbackCluster]:
+    user = slurm_user()
+    with booted(Settings((Nodes("v100", 3),), plugin(user), slurm_user=user)) as made:
+        yield made
+
+
+def test_as_slurm_user_it_measures_and_starts_again(cluster: LoopbackCluster) -> None:
+    """A minute of work on one type is enough to know its speed, which is saved, and known to the next driver."""
+    user = slurm_user()
+    short_jobs(cluster)
+    with driving(cluster, "--round", "4", user=user) as driver:
+        driver.until(lambda: events(log_of(cluster), "measured"), 120, "a speed to be measured")
+        driver.rounds(1)
+        assert driver.end() == 0, driver.said()
+    store = log_of(cluster).with_name("profiles.sqlite")
+    (row,) = gp.ThroughputStore(store).load("slurm").measurements
+    assert (row.job_type, row.num_gpus, row.accelerator) == ("steady", 1, "v100")
+    assert 0.4 < row.steps_per_second / 4 < 1.1
+    assert {path.owner() for path in log_of(cluster).parent.iterdir()} == {user}
+    late = gang(cluster, "--nodes=1", "--gres=gpu:1", steps=8)
+    with driving(cluster, "--round", "4", "--profile", "slurm", user=user) as driver:
+        driver.until(lambda: cluster.jobs()[late].is_over, 90, "a late job to be done")
+        driver.rounds(1)
+        assert driver.end() == 0, driver.said()
+    assert not events(log_of(cluster), "not_stored", "not_saved", "undecided")
+
+
+def test_neither_a_store_nor_a_log_that_fails_ends_it(cluster: LoopbackCluster) -> None:
+    nowhere = ("--store", "/nonexistent/profiles.sqlite")
+    jobs = short_jobs(cluster)
+    with driving(cluster, "--round", "4", *nowhere, user=slurm_user()) as driver:
+        driver.until(lambda: events(log_of(cluster), "not_stored"), 120, "a speed that cannot be stored")
+        driver.until(lambda: all(cluster.jobs()[job].is_over for job in jobs), 120, "all jobs to be done")
+        driver.rounds(1)
+        assert driver.end() == 0, driver.said()
+    assert "measured speeds are in no store: profile store /nonexistent/profiles.sqlite" in driver.said()
+    assert "Traceback" not in driver.said()
+    late = gang(cluster, "--nodes=1", "--gres=gpu:1")
+    log_of(cluster).chmod(stat.S_IRUSR)
+    done = gavel(cluster, "run", "--round", "4", "--once", *nowhere, user=slurm_user())
+    assert done.returncode == 0, done.stderr
+    assert "log.jsonl cannot be written, and the driver goes on without it: Permission denied" in done.stderr
+    assert cluster.jobs()[late].placement
+
+
+def test_without_a_state_it_says_what_it_needs(cluster: LoopbackCluster) -> None:
+    done = gavel(cluster, "run", "--once", "--state", "/nonexistent/state", user=slurm_user())
+    assert done.returncode == 2
+    assert "/nonexistent/state/lock: cannot be written" in done.stderr
+    assert "--state" in done.stderr
+
+
+def short_jobs(cluster: LoopbackCluster) -> list[int]:
+    """Submit jobs of about eight seconds, one for each GPU."""
+    return [gang(cluster, "--nodes=1", "--gres=gpu:1", steps=32) for _ in range(12)]

@@ -1,0 +1,160 @@
+"""Jobs that cannot be planned run under Slurm's own scheduling, beside those that are: not stopped, and not held for ever."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Settings
+from tests.slurm.loopback.driving import driving, gavel, log_of
+from tests.slurm.loopback.logbook import decisions, events
+from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.scenes import crowd, gang
+from tests.slurm.loopback.waiting import until
+
+pytestmark = needs_slurm
+
+PLANNED = (
+    ("--gpus=4", "--cpus-per-gpu=8"),
+    ("--gpus=4", "--cpus-per-gpu=4"),
+    ("--ntasks=4", "--cpus-per-task=8", "--gpus=4"),
+    ("--ntasks=40", "--gpus=4"),
+    ("--ntasks=32", "--gpus=2"),
+    ("--gpus=2", "--mincpus=12"),
+    ("--gpus=4", "--mem-per-gpu=20G"),
+    ("--gpus=2", "--mem-per-cpu=10G", "--cpus-per-task=4"),
+    ("--ntasks=4", "--gpus-per-task=1"),
+    ("--nodes=1-3", "--gpus=4"),
+    ("--nodes=2", "--ntasks-per-node=4", "--gres=gpu:4"),
+    ("--gpus=2", "--contiguous"),
+    ("--gpus=2", "--spread-job"),
+)
+"""Requests of nodes with 16 CPUs, 4 GPUs and 62.5 GB, each of which some nodes can meet with the same number of GPUs on each."""
+
+LEFT = (
+    ("--ntasks=64", "--gpus=2"),
+    ("--ntasks=8", "--ntasks-per-node=4", "--gpus=2"),
+    ("--gpus=2", "--exclusive"),
+    ("--gpus=2", "--exclusive=user"),
+    ("--gpus=2", "--nodelist=k80-8"),
+    ("--gpus=2", "--exclude=v100-0"),
+    ("--gpus-per-socket=2", "--sockets-per-node=1"),
+    ("--gpus=2", "--constraint=[v100|p100]"),
+    ("--gpus=2", ":", "--partition=gavel", "--gpus=1"),
+)
+"""Requests that nobody but Slurm can meet."""
+
+
+def test_whatever_users_ask_for_runs(cluster: LoopbackCluster) -> None:
+    """There is room for all: what is planned runs where it was decided, and Slurm has the rest."""
+    planned = {gang(cluster, *request): request for request in PLANNED}
+    left = {gang(cluster, *request): request for request in LEFT}
+    ran: dict[int, list[int]] = {}
+
+    def all_have_run() -> bool:
+        ran.update({job: sorted(each.values()) for job, each in running(cluster).items()})
+        return ran.keys() >= {*planned, *left}
+
+    with driving(cluster, "--round", "5") as driver:
+        driver.rounds(1)
+        driver.until(all_have_run, 120, "each job to run")
+        undisturbed = driver.applied() + 1
+        driver.rounds(3)
+        assert driver.end() == 0, driver.said()
+    played = [(decision, decision.applied) for decision in decisions(log_of(cluster)) if decision.applied]
+    assert {job for decision, _ in played for job in decision.start} == set(planned)
+    assert [line["elsewhere"] or dict.fromkeys(line["errors"]) for _, line in played] == [{}] * len(played)
+    # Earlier, Slurm may start a job that is left to it on a node between the decision to use that node and the start there.
+    refused = [why for _, line in played[undisturbed:] for why in line["waiting"].values() if why.startswith("Slurm")]
+    assert not refused, "nothing is decided that Slurm cannot start"
+    assert {job: each for job, each in running(cluster).items() if job in planned} == played[-1][0].targets
+    shapes = {planned[job]: ran[job] for job in planned}
+    assert all(len(set(shape)) == 1 for shape in shapes.values()), "split evenly"
+    assert max(shapes[PLANNED[0]]) <= 2, "two of these have their CPUs on a node"
+    assert {left[job]: each.restarts for job, each in cluster.jobs().items() if job in left and each.restarts} == {}
+    given = {int(job): why for line in events(log_of(cluster), "let_go") for job, why in line["jobs"].items()}
+    assert given.keys() == {job for job, request in left.items() if ":" not in request}, "a part of such a job never comes on hold"
+    standings = status(cluster)
+    for job, request in left.items():
+        role, _, why = standings[job].partition(": ")
+        assert role in {"left to Slurm", "not managed"}, request
+        assert why, request
+        assert given.get(job, why) == why, request
+
+
+def test_what_runs_under_slurm_and_cannot_be_planned_goes_on(settings: Settings) -> None:
+    """No plugin holds jobs here: Slurm has started them where it liked, and more come than there is room for."""
+    with booted(replace(settings, submit_plugin="")) as cluster:
+        requests = [
+            ("--ntasks=64", "--gpus=2"),
+            ("--gpus=4", "--cpus-per-gpu=8"),
+            ("--ntasks=8", "--ntasks-per-node=4", "--gpus=2"),
+        ]
+        wide, spread, narrow = (gang(cluster, *request) for request in requests)
+        until(lambda: {wide, spread, narrow} <= running(cluster).keys(), 30, "Slurm to start these jobs")
+        before = running(cluster)
+        assert sorted(before[spread].values()) == [2, 2]
+        crowd(cluster, 40)
+        with driving(cluster, "--round", "4") as driver:
+            driver.rounds(4)
+            assert driver.end() == 0, driver.said()
+        seen = cluster.jobs()
+        assert {job: (seen[job].placement, seen[job].restarts) for job in (wide, narrow)} == {
+            job: (before[job], 0) for job in (wide, narrow)
+        }
+        assert seen[spread].placement or seen[spread].restarts, "it takes turns with the others"
+        told = {int(line["job"]): line["why"] for line in events(log_of(cluster), "unplanned")}
+        assert set(told) == {wide, narrow}
+        assert told[wide].startswith("its 2 GPUs need 32 CPUs each")
+        assert status(cluster)[wide] == f"left to Slurm: {told[wide]}"
+        applied = [line for decision in decisions(log_of(cluster)) if (line := decision.applied)]
+        assert [line["elsewhere"] for line in applied] == [{}] * len(applied)
+        assert not [why for line in applied for why in line["waiting"].values() if why.startswith("Slurm")]
+
+
+def test_one_that_waits_for_the_whole_cluster_keeps_nobody_from_starting(cluster: LoopbackCluster) -> None:
+    """Slurm would keep all nodes free for it from the moment when it expects the last of them, which is soon."""
+    where = ("--partition=plain", "--nodelist=k80-0", "--gres=gpu:4", "--time=5")
+    busy = cluster.tell("sbatch", "--parsable", *where, "--output=/dev/null", "--wrap=sleep 280").strip()
+    wide = gang(cluster, "--nodes=27", "--exclusive", "--gres=gpu:4")
+    with driving(cluster, "--round", "4") as driver:
+        driver.until(lambda: not cluster.jobs()[wide].held, 60, "the job to be given back")
+        driver.until(lambda: cluster.jobs()[wide].reason == "Resources", 60, "Slurm to look at it")
+        jobs = crowd(cluster, 8)
+        driver.within_rounds(lambda: set(jobs) <= running(cluster).keys(), 3, "the others to run")
+        assert not cluster.jobs()[wide].placement
+        cluster.tell("scancel", busy, *map(str, jobs))
+        driver.until(lambda: cluster.jobs()[wide].placement, 60, "it to run")
+        driver.rounds(2)
+        assert driver.end() == 0, driver.said()
+    assert (cluster.jobs()[wide].state, cluster.jobs()[wide].restarts) == ("RUNNING", 0)
+
+
+def test_jobs_in_several_partitions_are_slurms_also_when_one_of_them_is_ours(cluster: LoopbackCluster) -> None:
+    job = gang(cluster, "--partition=plain,gavel", "--gpus=2", "--begin=now+1hour")
+    others = crowd(cluster, 30)
+    with driving(cluster, "--round", "4") as driver:
+        driver.rounds(1)
+        cluster.tell("scontrol", "update", f"JobId={job}", "StartTime=now", "Partition=gavel,plain")
+        driver.until(lambda: len(running(cluster)) >= 27, 60, "the nodes to be full")
+        cluster.tell("scancel", *map(str, others[:5]))
+        driver.until(lambda: cluster.jobs()[job].placement, 60, "Slurm to start it")
+        assert cluster.jobs()[job].partition == "gavel", "that is all that Slurm tells now"
+        driver.rounds(3)
+        assert driver.end() == 0, driver.said()
+    assert (cluster.jobs()[job].state, cluster.jobs()[job].restarts) == ("RUNNING", 0)
+    assert status(cluster)[job] == "not managed: it may run in several partitions (--partition=a,b)"
+
+
+def running(cluster: LoopbackCluster) -> dict[int, dict[str, int]]:
+    return {job: each.placement for job, each in cluster.jobs().items() if each.placement}
+
+
+def status(cluster: LoopbackCluster) -> dict[int, str]:
+    """{job: whose it is, and why} as the driver tells it."""
+    done = gavel(cluster, "status", "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return {int(job["job"]): job["role"] for job in document["jobs"]}

@@ -1,0 +1,66 @@
+"""Nodes drain and die while jobs run on them, and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Settings
+from tests.slurm.loopback.driving import driving
+from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.scenes import crowd
+from tests.slurm.loopback.submitting import stays
+
+pytestmark = needs_slurm
+
+
+def test_a_node_that_drains_is_left_and_used_again_when_it_is_back(cluster: LoopbackCluster) -> None:
+    crowd(cluster)
+    with driving(cluster, "--round", "4") as driver:
+        driver.rounds(1)
+        (job,) = on(cluster, "v100-3")
+        driver.until(lambda: stays(cluster, job), 30, "the job to begin")
+        cluster.tell("scontrol", "update", "NodeName=v100-3", "State=DRAIN", "Reason=test")
+        driver.until(lambda: cluster.node_states()["v100-3"] == "drain", 30, "the node to be empty")
+        driver.rounds(1)
+        assert not on(cluster, "v100-3")
+        assert stays(cluster, job)[0].placement == {"v100-3": 4}
+        cluster.tell("scontrol", "update", "NodeName=v100-3", "State=RESUME")
+        driver.until(lambda: on(cluster, "v100-3"), 30, "a job on the node")
+        assert not cluster.jobs()[job].is_over
+
+
+@pytest.fixture
+def impatient(settings: Settings) -> Settings:
+    """Slurm gives up a node that does not answer after minutes; here it does so at once."""
+    return replace(settings, options={"SlurmdTimeout": "10"})
+
+
+def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None:
+    with booted(impatient) as cluster:
+        crowd(cluster)
+        # Long enough that Slurm gives the node up within a round. It loses count of the GPUs of a job that is stopped meanwhile.
+        with driving(cluster, "--round", "60") as driver:
+            driver.rounds(1)
+            (job,) = on(cluster, "v100-3")
+            driver.until(lambda: stays(cluster, job), 30, "the job to begin")
+            cluster.lose_node("v100-3")
+            driver.until(lambda: cluster.node_states()["v100-3"].startswith("down"), 50, "Slurm to give the node up")
+            driver.until(lambda: cluster.jobs()[job].placement, 120, "the job to run again")
+            assert "v100-3" not in cluster.jobs()[job].placement
+            assert stays(cluster, job)[0].placement == {"v100-3": 4}
+            others = set(cluster.settings.node_names) - {"v100-3"}
+            driver.within_rounds(lambda: in_use(cluster) == others, 3, "a job on each of the other nodes")
+            assert driver.end(within=90) == 0
+
+
+def on(cluster: LoopbackCluster, node: str) -> list[int]:
+    """The jobs that run on a node."""
+    return [job for job, each in cluster.jobs().items() if node in each.placement]
+
+
+def in_use(cluster: LoopbackCluster) -> set[str]:
+    """The nodes on which jobs run."""
+    return {node for each in cluster.jobs().values() for node in each.placement}

@@ -1,0 +1,127 @@
+"""The smallest right that a driver needs, in a Slurm with accounts: what it may do with it, and what it is told without it."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.driving import driving, gavel, log_of, plugin
+from tests.slurm.loopback.logbook import decisions, events
+from tests.slurm.loopback.meddling import Meddler
+from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_slurm
+from tests.slurm.loopback.scenes import sleeper
+from tests.slurm.loopback.waiting import until
+
+pytestmark = [needs_slurm, needs_accounting, needs_root]
+
+OPERATOR, STRANGER = "daemon", "games"
+"""Accounts that every Linux has, without a home of their own to write to."""
+
+SOMEBODY = 65_534
+NODES = (Nodes("v100", 2), Nodes("k80", 1))
+
+
+@pytest.fixture
+def cluster() -> Iterator[LoopbackCluster]:
+    """Twelve GPUs, accounts, and a plugin that knows the driver's account."""
+    with booted(Settings(NODES, plugin(OPERATOR), accounting=True)) as made:
+        yield made
+
+
+def test_an_operator_may_all_that_the_driver_does(cluster: LoopbackCluster) -> None:
+    jobs = [sleeper(cluster, SOMEBODY, gpus=4) for _ in range(5)]
+    comments = {job: (each.comment, each.admin_comment) for job, each in cluster.jobs().items()}
+    cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")
+    known_as(cluster, OPERATOR, "Operator")
+    with driving(cluster, "--round", "3", user=OPERATOR) as driver:
+        driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, 120, "jobs to take turns")
+        assert driver.end() == 0, driver.said()
+    played = [decision.applied for decision in decisions(log_of(cluster)) if decision.applied]
+    assert [line["errors"] for line in played] == [[]] * len(played)
+    assert [line["waiting"] for line in played] == [{}] * len(played)
+    seen = cluster.jobs()
+    assert {job: each.placement for job, each in seen.items() if each.placement} == decisions(log_of(cluster))[-1].targets
+    assert {job: (each.comment, each.admin_comment) for job, each in seen.items()} == comments, "it writes where it may"
+    assert set(seen) == set(jobs)
+
+
+def test_what_is_missing_is_told_at_the_start_with_its_cure(cluster: LoopbackCluster) -> None:
+    job = sleeper(cluster, SOMEBODY, gpus=4)
+    before = cluster.jobs()[job]
+    assert refusal(cluster) == "sacctmgr -i add user daemon account=root adminlevel=operator"
+    cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root")
+    cluster.tell("sacctmgr", "-i", "add", "coordinator", "account=root", f"names={OPERATOR}")
+    until(
+        lambda: f"{OPERATOR}(" in cluster.tell("scontrol", "show", "assoc_mgr", "flags=users"), 30, "the controller to know of it"
+    )
+    cure = refusal(cluster)
+    assert cure == "sacctmgr -i modify user where name=daemon set adminlevel=operator"
+    assert cluster.jobs()[job] == before, "nothing has been changed"
+    cluster.tell(*shlex.split(cure))
+    known_as(cluster, OPERATOR, "Operator")
+    done = gavel(cluster, "run", "--round", "3", "--once", user=OPERATOR)
+    assert (done.returncode, done.stderr.count("rror")) == (0, 0), done.stderr
+    assert cluster.jobs()[job].placement
+
+    # Another operator, of whom the plugin knows nothing: it holds and releases jobs as their users do.
+    cluster.tell("scancel", str(job))
+    late = sleeper(cluster, SOMEBODY, gpus=4)
+    cluster.tell("sacctmgr", "-i", "add", "user", STRANGER, "account=root", "adminlevel=operator")
+    until(
+        lambda: f"{STRANGER}(" in cluster.tell("scontrol", "show", "assoc_mgr", "flags=users"), 30, "the controller to know of it"
+    )
+    done = gavel(cluster, "run", "--round", "3", "--once", user=STRANGER)
+    assert done.returncode == 1
+    assert f"gavel slurm install --partition gavel --user {STRANGER}" in done.stderr
+    assert cluster.jobs()[late].held
+
+
+@pytest.mark.parametrize("moment", ["before-change-2", "after-change-3"])
+def test_an_operator_that_loses_its_state_knows_the_jobs_that_it_holds_by_the_plugin(cluster: LoopbackCluster, moment: str) -> None:
+    cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")
+    known_as(cluster, OPERATOR, "Operator")
+    jobs = {sleeper(cluster, SOMEBODY, gpus=4) for _ in range(5)}
+    with driving(cluster, "--round", "3", user=OPERATOR) as driver:
+        driver.rounds(1)
+        assert driver.end() == 0, driver.said()
+    meddler = Meddler(cluster)
+    meddler.kill(moment)
+    with driving(cluster, "--round", "3", tools=meddler.folder, user=OPERATOR) as driver:
+        assert driver.wait(within=60) == -signal.SIGKILL
+    log_of(cluster).with_name("state.json").unlink()
+    with driving(cluster, "--round", "3", user=OPERATOR) as driver:
+        ran: set[int] = set()
+
+        def all_have_run() -> bool:
+            nonlocal ran
+            ran |= {job for job, each in cluster.jobs().items() if each.placement}
+            return ran == jobs
+
+        driver.until(all_have_run, 120, "each job to have its turn")
+        assert driver.end() == 0, driver.said()
+    assert not events(log_of(cluster), "unplanned")
+    assert all(not each.is_over for each in cluster.jobs().values())
+
+
+def known_as(cluster: LoopbackCluster, name: str, level: str) -> None:
+    """Wait until slurmdbd has told the controller of an account."""
+
+    def is_known() -> bool:
+        told = cluster.tell("scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
+        return f"UserName={name}(" in told and f"AdminLevel={level}" in told
+
+    until(is_known, 30, f"the controller to know {name} as {level}")
+
+
+def refusal(cluster: LoopbackCluster) -> str:
+    """The command that a driver that may not run names as the cure."""
+    done = gavel(cluster, "run", "--round", "3", "--once", user=OPERATOR)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "daemon (uid 1) may not manage the jobs of other users" in done.stderr
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split()).partition("makes it one with: ")[2]

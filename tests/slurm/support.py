@@ -1,0 +1,119 @@
+"""What tests of the driver share: a small cluster, its profile, and drivers on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gavel_py as gp
+from gavel_py.integrations.slurm.commands import Answer
+from tests.slurm.fake_slurm import FakeClock, FakeSlurm
+
+__all__ = [
+    "BERT",
+    "LSTM",
+    "RECORDED",
+    "KilledError",
+    "cluster",
+    "cluster_with",
+    "driver",
+    "dying_at",
+    "events",
+    "profile",
+    "recorded_commands",
+]
+
+BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
+"""Comments of jobs whose speeds are known."""
+
+RECORDED = Path(__file__).parent / "recorded"
+SPEEDS = {"bert": (8.0, 2.0), "lstm": (3.0, 2.0)}
+
+
+def profile() -> gp.ThroughputProfile:
+    """Two types, on v100 and k80, for gangs of 1, 2 and 4 GPUs."""
+    return gp.ThroughputProfile(
+        "small",
+        [
+            gp.Measurement(job_type=kind, num_gpus=gpus, accelerator=name, steps_per_second=speed * gpus)
+            for kind, speeds in SPEEDS.items()
+            for gpus in (1, 2, 4)
+            for name, speed in zip(("v100", "k80"), speeds, strict=True)
+        ],
+    )
+
+
+def cluster(*, new: bool = False) -> FakeSlurm:
+    """A v100 node and a k80 node with 4 GPUs each."""
+    return FakeSlurm(FakeClock(), {"v100-0": ("v100", 4), "k80-0": ("k80", 4)}, new=new)
+
+
+def cluster_with(count: int, gpus: int) -> FakeSlurm:
+    """The same with so many jobs, numbered from 1, that ask for so many GPUs each."""
+    slurm = cluster()
+    for number in range(1, count + 1):
+        slurm.submit(number, per_job=f"gpu:{gpus}", comment=BERT)
+    return slurm
+
+
+def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDriver:
+    """A driver of this cluster."""
+    keys = {
+        "default_type",
+        "default_steps",
+        "type_rules",
+        "on_exit",
+        "poll_seconds",
+        "accelerators",
+        "stop_seconds",
+        "start_seconds",
+    }
+    settings = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in keys & options.keys()})
+    options = {"round_seconds": 100.0} | options
+    policy = options.pop("policy", "max_min_fairness")
+    return gp.SlurmDriver(settings, profile(), policy, directory=folder, commands=slurm, clock=slurm.clock, **options)
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of the log of one kind."""
+    lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["event"] == name]
+
+
+class KilledError(BaseException):
+    """The process is no more."""
+
+
+@contextmanager
+def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
+    """Within this, whoever gives so many commands is killed: before an odd one, after an even one."""
+    calls, plain = 0, slurm.run
+
+    def dying(arguments: Sequence[str], text: str = "") -> Answer:
+        nonlocal calls
+        calls += 1
+        if calls == command and command % 2:
+            raise KilledError
+        answer = plain(arguments, text)
+        if calls == command:
+            raise KilledError
+        return answer
+
+    slurm.run = dying  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        slurm.run = plain  # type: ignore[method-assign]
+
+
+def recorded_commands(folder: Path) -> str:
+    """Write a sinfo and a squeue that answer with what was recorded of Slurm 22.05 into a folder, and return it."""
+    folder.mkdir()
+    for name in ("sinfo", "squeue"):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\ncat '{RECORDED}/{name}-22.05.json'\n")
+        program.chmod(0o755)
+    return str(folder)

@@ -1,0 +1,171 @@
+"""Carrying out a round while jobs take their time, and their users do something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.support import BERT, cluster, cluster_with, driver
+
+
+def test_a_job_that_takes_long_to_stop_keeps_only_those_waiting_that_are_to_have_its_gpus(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in range(1, 5):
+        slurm.submit(number, per_job="gpu:4", comment=BERT, more={"features": "v100" if number % 2 else "k80"})
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (slow,) = [number for number, job in slurm.jobs.items() if "v100-0" in job.held]
+        slurm.slow = {slow: 60.0}
+        for _ in range(2):  # each stays for at most two rounds while another waits
+            slurm.clock.seconds += 100
+            began = slurm.clock.now()
+            decided, applied = driven.round()
+            if str(slow) in decided.moves.stop:
+                break
+    assert sorted(decided.moves.stop) == sorted(applied.stopped)
+    assert sorted(applied.started) == sorted(decided.moves.start)
+    started = {node: job.start - began for job in slurm.jobs.values() for node in job.held}
+    assert started["k80-0"] < 15
+    assert 60 <= started["v100-0"] < 70
+
+
+def test_one_that_does_not_stop_in_time_is_told_and_what_was_to_have_its_gpus_waits(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2):
+        slurm.submit(number, per_job="gpu:4", comment=BERT, more={"features": "v100"})
+    with driver(slurm, tmp_path, stop_seconds=30.0, start_seconds=5.0) as driven:
+        driven.round()
+        (slow,) = [number for number, job in slurm.jobs.items() if job.held]
+        slurm.slow = {slow: 60.0}
+        for _ in range(2):
+            slurm.clock.seconds += 100
+            _, applied = driven.round()
+            if applied.stopped:
+                break
+        assert applied.lingering == [str(slow)]
+        assert list(applied.waiting) == [str(3 - slow)]
+        assert slurm.jobs[3 - slow].priority == 0
+        slurm.slow = {}
+        slurm.clock.seconds += 100
+        driven.round()
+    assert [job.held for job in slurm.jobs.values() if job.state == "RUNNING"] == [{"v100-0": 4}]
+
+
+@pytest.mark.parametrize("now", [{"per_job": "gpu:1"}, {"per_job": "", "per_node": "gpu:v100:1,gpu:k80:1"}])
+def test_what_its_user_changes_between_decision_and_start_is_not_undone(tmp_path: Path, now: dict[str, str]) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+    slurm.submit(2, per_job="gpu:2", comment=BERT)
+
+    def change(command: Sequence[str]) -> None:
+        if list(command) == ["scontrol"]:
+            vars(slurm.jobs[1]).update(now)
+
+    with driver(slurm, tmp_path) as driven:
+        driven.look()
+        slurm.submit(3, per_job="gpu:1", comment=BERT, priority=5)  # it is to be held first
+        slurm.stuck = {3}
+        slurm.fails = change
+        _, applied = driven.round()
+        slurm.fails, slurm.stuck = None, set()
+        assert applied.waiting == {"1": "its user has changed it meanwhile", "3": applied.waiting["3"]}
+        assert (slurm.jobs[1].state, slurm.jobs[1].priority, slurm.jobs[2].state) == ("PENDING", 0, "RUNNING")
+        assert {name: getattr(slurm.jobs[1], name) for name in now} == now
+        for _ in range(3):
+            slurm.clock.seconds += 100
+            driven.round()
+    if now == {"per_job": "gpu:1"}:
+        assert list(slurm.jobs[1].held.values()) == [1]
+
+
+def test_who_runs_on_a_node_that_does_not_respond_is_left_alone_for_many_rounds(tmp_path: Path) -> None:
+    """Also where it is the turn of others, and nobody is sent there."""
+    slurm = cluster_with(4, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (there,) = [number for number, job in slurm.jobs.items() if "v100-0" in job.held]
+        slurm.states["v100-0"] = "MIXED+NOT_RESPONDING"
+        for _ in range(6):
+            slurm.clock.seconds += 100
+            _, applied = driven.round()
+            assert slurm.jobs[there].held == {"v100-0": 4}
+            assert set(applied.waiting.values()) <= {"node v100-0 does not respond"}
+        assert slurm.jobs[there].restarts == 0
+        slurm.states["v100-0"] = "MIXED"
+        for _ in range(4):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert slurm.jobs[there].restarts > 0
+
+
+def test_what_does_not_start_is_held_again_and_reported_and_after_three_times_left_to_slurm_for_a_while(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+    slurm.submit(2, per_job="gpu:4", comment=BERT)
+    slurm.stuck = {1}
+    tries = []
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(9):
+            _, applied = driven.round()
+            tries.append("1" in applied.waiting)
+            assert (slurm.jobs[1].priority == 0) is tries[-1], "it waits on our hold only while it is planned"
+            assert not tries[-1] or slurm.jobs[1].wanted
+            assert tries[-1] or not slurm.jobs[1].wanted, "Slurm may start it anywhere"
+            slurm.clock.seconds += 100
+        assert tries[:3] == [True, True, True]
+        assert 0 < sum(tries[3:]) < len(tries[3:])
+        slurm.stuck = set()
+        for _ in range(20):
+            driven.round()
+            slurm.clock.seconds += 100
+    assert slurm.jobs[1].state == "RUNNING"
+
+
+def test_what_slurm_places_elsewhere_is_told_and_taken_as_it_is(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", comment=BERT)
+    slurm.elsewhere = {1: {"k80-0": 2}}
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+        assert decided.moves.start == {"1": {"v100-0": 2}}
+        assert applied.elsewhere == {"1": {"k80-0": 2}}
+        slurm.elsewhere = {}
+        slurm.clock.seconds += 100
+        decided, _ = driven.round()
+    assert decided.moves.stop in ((), ("1",))
+    assert slurm.jobs[1].held in ({"k80-0": 2}, {"v100-0": 2})
+
+
+def test_a_silent_node_gets_nobody_and_keeps_whom_it_has(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.states["v100-0"] = "MIXED+NOT_RESPONDING"
+        slurm.submit(2, per_job="gpu:2", comment=BERT)
+        slurm.clock.seconds += 100
+        decided, _ = driven.round()
+    assert "1" in decided.moves.keep
+    assert decided.moves.start == {"2": {"k80-0": 2}}
+
+
+def test_one_that_slurm_has_started_before_it_was_held_keeps_nobody_waiting(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT, priority=5, reason="Resources")
+    slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "v100"})
+    slurm.stuck = {1}
+    began = slurm.clock.now()
+
+    def start(command: Sequence[str]) -> None:
+        if list(command) == ["scontrol"] and not slurm.jobs[1].held:
+            slurm.jobs[1].state, slurm.jobs[1].held, slurm.jobs[1].start = "RUNNING", {"k80-0": 4}, slurm.clock.now()
+
+    slurm.fails = start
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+    assert decided.moves.start == {"1": {"k80-0": 4}, "2": {"v100-0": 2}}
+    assert not applied.lingering
+    assert slurm.clock.now() - began < 5
+    assert slurm.jobs[2].held == {"v100-0": 2}

@@ -1,0 +1,120 @@
+"""gavel slurm on the command line, with programs in the place of Slurm's that print what was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+from tests.slurm.support import cluster, driver, recorded_commands
+from tests.support.commands import Gavel, runner
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
+    """The command, with a sinfo and a squeue on the path."""
+    monkeypatch.setenv("PATH", f"{recorded_commands(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
+    return runner(capsys, "slurm")
+
+
+def test_status(gavel: Gavel) -> None:
+    done = gavel("status", "--partition", "opt")
+    assert (done.code, done.err) == (0, "")
+    assert "draining" in done.out
+    assert "not managed: it is in another partition" in done.out
+    document = json.loads(gavel("status", "--partition", "opt", "--json").out)
+    assert {node["node"]: node["gpus"] for node in document["nodes"]} == {"k80-1": 4, "v100-0": 4, "v100-1": 4}
+    assert len(document["jobs"]) == 8
+
+
+def test_plan_changes_nothing(gavel: Gavel, tmp_path: Path) -> None:
+    planned = json.loads(gavel("plan", "--partition", "opt", "--json", "-p", "fifo").out)
+    assert set(planned["start"]) == {"101", "102", "103_0"}
+    text = gavel("run", "--partition", "opt", "--dry-run", "-p", "fifo").out
+    assert text.startswith("Round 0: 0 kept, 0 stopped, 3 to start")
+    assert not (tmp_path / "states").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--partition", "op"), "there is no partition 'op'; did you mean 'opt'?"),
+        (("--partition", "o p"), "'o p' cannot be the name of a partition"),
+        (("--partition", "opt", "--default-type", "bert"), "'bert' is not in profile 'gavel-osdi20'"),
+        (("--partition", "opt", "-p", "fif"), "'fif'"),
+        (("--partition", "opt", "--progress", "/nowhere"), "is no directory with files of progress"),
+        (("--partition", "opt", "--price", "v100=cheap"), "--price v100='cheap' is not a number"),
+        (("--partition", "opt", "--map-accelerator", "v100"), "is not of the form OLD=NEW"),
+    ],
+)
+def test_mistakes_are_told(gavel: Gavel, words: tuple[str, ...], text: str) -> None:
+    done = gavel("plan", *words)
+    assert done.code == 2
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+def test_slurm_that_is_not_there_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "sinfo"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    done = gavel("plan", "--partition", "opt", "--timeout", "0.2")
+    assert (done.code, done.out) == (1, "")
+    assert "sinfo has not answered within 0.2 s; is slurmctld up?" in done.err
+    program.write_text("#!/bin/sh\necho 'slurm_load_node: \x1b[1mUnable to contact' >&2\nexit 1\n")
+    done = gavel("plan", "--partition", "opt")
+    assert done.code == 1
+    assert "sinfo --all --json failed: slurm_load_node:  [1mUnable to contact" in done.err
+    program.write_text("#!/bin/sh\necho hello\n")
+    assert "printed no JSON: hello" in gavel("plan", "--partition", "opt").err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "sinfo is not there: Slurm's commands must be installed" in gavel("plan", "--partition", "opt").err
+
+
+def test_install(gavel: Gavel, tmp_path: Path) -> None:
+    done = gavel("install", "--partition", "gpu", "--user", "root", "--user", "1234", "--out", str(tmp_path / "job_submit.lua"))
+    assert (done.code, done.out) == (0, "")
+    assert "JobSubmitPlugins=lua" in done.err
+    text = (tmp_path / "job_submit.lua").read_text()
+    assert 'local PARTITION = "gpu"' in text
+    assert "local ADMINISTRATORS = { [0] = true, [1234] = true }" in text
+    assert "@" not in text
+    assert gavel("install", "--partition", 'x"; os.exit()').code == 2
+    assert "there is no such user" in gavel("install", "--partition", "gpu", "--user", "nobody-at-all").err
+
+
+def test_report(gavel: Gavel, tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in range(1, 6):
+        slurm.submit(number, per_job="gpu:4", comment="gavel: type=bert steps=100000")
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(4):
+            driven.round()
+            slurm.clock.seconds += 100
+            running = [job.number for job in slurm.jobs.values() if job.state == "RUNNING"]
+            slurm.end(running[0])
+        driven.round()
+    run = gp.slurm_run(tmp_path / "log.jsonl")
+    assert run.metrics["finished"] == 4
+    assert run.over_time is not None
+    assert len(run.over_time.seconds) == 6
+    assert run.metrics["makespan_seconds"] == 400
+    assert all((used <= 1).all() for used in run.over_time.used.values())
+    # GPU-seconds held, counted from the stays and over time.
+    held = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in run.stays)
+    lengths = run.over_time.seconds[1:] - run.over_time.seconds[:-1]
+    assert held == pytest.approx(sum((used * lengths).sum() * 4 for used in run.over_time.used.values()))
+    done = gavel("report", str(tmp_path))
+    assert done.code == 0
+    assert "jobs finished" in done.out
+    metrics = json.loads(gavel("report", str(tmp_path), "--json").out)["metrics"]
+    assert metrics["finished"] == 4
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"event":"sto')  # as of a driver that was killed
+    assert gp.slurm_run(tmp_path / "log.jsonl").metrics == run.metrics
+    (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
+    assert "is not of the log of a driver" in gavel("report", str(tmp_path / "other.jsonl")).err

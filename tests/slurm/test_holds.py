@@ -1,0 +1,126 @@
+"""Whose hold it is that a job waits on: no job of ours stays on hold for ever, and no other hold is taken away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
+
+
+@pytest.mark.parametrize("mark", ["gavel:submit=1700000000;plugin", "gavel:submit=1700000000;place=any"])
+def test_what_the_driver_of_another_partition_holds_stays_on_hold(tmp_path: Path, mark: str) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", partition="free", admin_comment=mark, reason="JobHeldAdmin")
+    slurm.submit(2, per_job="gpu:2", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert (slurm.jobs[1].priority, slurm.jobs[2].state) == (0, "RUNNING")
+    assert not events(tmp_path, "let_go")
+
+
+def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (waiting,) = [job for job in slurm.jobs.values() if not job.held]
+        waiting.partition = "free"
+        driven.round()
+    assert waiting.priority > 0
+    assert [list(event["jobs"]) for event in events(tmp_path, "let_go")] == [[str(waiting.number)]]
+
+
+def test_at_the_end_all_that_waits_on_its_hold_is_released_and_nothing_else(tmp_path: Path) -> None:
+    slurm = cluster_with(4, 4)
+    slurm.submit(5, per_job="gpu:4", comment=BERT, more={"dependency": "afterok:1(unfulfilled)"})
+    slurm.submit(6, per_node="gpu:a100:3", comment=BERT)
+    slurm.submit(7, per_job="gpu:4", partition="free", admin_comment="gavel:submit=1;plugin")
+    slurm.submit(8, per_job="gpu:4", comment="gavel-hold")
+    with driver(slurm, tmp_path, on_exit="release") as driven:
+        driven.round()
+        waiting = [number for number in (1, 2, 3, 4) if not slurm.jobs[number].held]
+        slurm.jobs[waiting[0]].comment += " gavel-hold"
+        slurm.submit(9, per_job="gpu:4", comment=BERT)
+        driven.end()
+    released = {number for number, job in slurm.jobs.items() if job.priority and not job.held}
+    assert released == {waiting[1], 5, 6, 9}
+
+
+@pytest.mark.parametrize("at", range(1, 26))
+def test_without_the_plugin_and_with_its_state_lost_it_knows_what_it_holds(tmp_path: Path, at: int) -> None:
+    """Killed before or after any command; jobs ran or waited already when the driver began for the first time."""
+    slurm = cluster()
+    for number, node in ((1, "v100-0"), (2, "k80-0")):
+        slurm.submit(
+            number, per_job="gpu:4", admin_comment="", state="RUNNING", held={node: 4}, priority=5, start=slurm.clock.now()
+        )
+    for number in (3, 4):
+        slurm.submit(number, per_job="gpu:4", admin_comment="", priority=7, reason="Resources", eligible=slurm.clock.now())
+    with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
+        driven.run()
+    (tmp_path / "state.json").unlink(missing_ok=True)
+    ran: set[int] = set()
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(6):
+            driven.round()
+            ran |= {number for number, job in slurm.jobs.items() if job.state == "RUNNING"}
+            slurm.clock.seconds += 100
+    assert ran == {1, 2, 3, 4}
+
+
+def test_a_job_that_the_plugin_holds_and_that_cannot_be_managed_goes_back_to_slurm(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:2", wanted=["k80-0"])
+    slurm.submit(2, per_job="gpu:2", wanted=["k80-0"], comment="gavel-hold")
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        driven.round()
+    assert slurm.jobs[1].state == "RUNNING"
+    assert (slurm.jobs[2].state, slurm.jobs[2].priority) == ("PENDING", 0)
+    assert [event["jobs"] for event in events(tmp_path, "let_go")] == [{"1": "it asks for certain nodes (--nodelist)"}]
+
+
+@pytest.mark.parametrize(("on_exit", "held"), [("leave", True), ("release", False)])
+def test_what_becomes_of_waiting_jobs_at_the_end(tmp_path: Path, on_exit: str, held: bool) -> None:
+    slurm = cluster_with(4, 4)
+    slurm.submit(5, per_job="gpu:4", comment="gavel-hold")
+    slurm.clock.stops_at = slurm.clock.now() + 250
+    with driver(slurm, tmp_path, on_exit=on_exit) as driven:
+        driven.run()
+    waiting = [job for job in slurm.jobs.values() if job.state == "PENDING" and job.number != 5]
+    assert len(waiting) == 2
+    assert all((job.priority == 0) is held for job in waiting)
+    assert slurm.jobs[5].priority == 0
+    assert [sum(job.state == "RUNNING" for job in slurm.jobs.values())] == [2]
+
+
+def test_stray_jobs_are_held_before_slurm_places_them(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT, admin_comment="", priority=7, reason="Resources", eligible=slurm.clock.now())
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert "AdminComment=gavel:submit=" in slurm.told[0]
+    assert slurm.told[1] == "hold 1"
+
+
+def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 2)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.end(1, "CANCELLED")
+        slurm.jobs[2].comment += " gavel-hold"
+        slurm.run(["scontrol"], "requeuehold Incomplete 2\nquit")
+        slurm.clock.seconds += 100
+        driven.round()
+        assert slurm.jobs[2].state == "PENDING"
+        slurm.clock.seconds += 100
+        slurm.jobs[2].comment = LSTM
+        for _ in range(2):
+            driven.round()
+            slurm.clock.seconds += 100
+        assert slurm.jobs[2].state == "RUNNING"
+        assert driven.state is not None
+        assert driven.state.tracked["2"].job_type == "lstm"
+    assert [event["outcome"] for event in events(tmp_path, "left")] == ["cancelled"]

@@ -1,0 +1,339 @@
+"""Jobs that cannot be planned: they are neither stopped nor held, Slurm has them back as they were, and everybody is told why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gavel_py as gp
+from gavel_py.cli.slurm.output import plan_text, status_document
+from tests.slurm.fake_slurm import FakeSlurm
+from tests.slurm.support import BERT, KilledError, cluster, driver, dying_at, events
+
+both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
+
+NO_ROOM = "its 2 GPUs need 32 CPUs each, and no k80 or v100 nodes of partition gpu have that on nodes with the same number on each"
+
+
+def wide(slurm: FakeSlurm, number: int, **fields: Any) -> None:
+    """Submit a job of 64 tasks and 2 GPUs, on nodes of 16 CPUs."""
+    tasks = {"set": True, "infinite": False, "number": 64} if slurm.new else 64
+    slurm.submit(number, per_job="gpu:2", comment=BERT, **fields, more={"tasks": tasks, "cpus": tasks})
+
+
+@both_shapes
+@pytest.mark.parametrize("by", ["gres:gpu:8", "gres/gpu:8"])
+def test_a_gang_is_spread_where_its_cpus_do_not_fit_one_node(tmp_path: Path, new: bool, by: str) -> None:
+    slurm = cluster(new=new)
+    slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
+    slurm.submit(1, per_job="gpu:4", comment=BERT, more={"cpus_per_tres": by})
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert slurm.jobs[1].held == {"v100-0": 2, "v100-1": 2}
+
+
+@both_shapes
+def test_memory_is_counted_however_it_is_asked_for(tmp_path: Path, new: bool) -> None:
+    """A node has 62.5 GB; each of these asks for 80 GB in all, which two nodes have."""
+    number = {"set": True, "infinite": False, "number": 10_240} if new else 10_240
+    asked: list[dict[str, object]] = [
+        {"memory_per_tres": "gres:gpu:20480"},
+        {"memory_per_cpu": number, "cpus": 8 if not new else {"set": True, "infinite": False, "number": 8}},
+    ]
+    for more in asked:
+        slurm = cluster(new=new)
+        slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
+        slurm.submit(1, per_job="gpu:4", comment=BERT, more=more)
+        with driver(slurm, tmp_path / str(len(more))) as driven:
+            driven.round()
+        assert slurm.jobs[1].held == {"v100-0": 2, "v100-1": 2}, more
+
+
+@both_shapes
+def test_what_runs_and_cannot_be_planned_goes_on_and_its_gpus_are_not_planned(tmp_path: Path, new: bool) -> None:
+    slurm = cluster(new=new)
+    wide(slurm, 1, admin_comment="", state="RUNNING", held={"v100-0": 2}, priority=5, start=slurm.clock.now())
+    for number in (2, 3, 4):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(4):
+            decided, _ = driven.round()
+            assert slurm.jobs[1].held == {"v100-0": 2}
+            assert all(node != "v100-0" for target in decided.moves.start.values() for node in target)
+            slurm.clock.seconds += 100
+    assert slurm.jobs[1].restarts == 0
+    assert {event["job"] for event in events(tmp_path, "arrived")} == {"2", "3", "4"}
+    assert not any("1" in line.replace(",", " ").replace("=", " ").split() for line in slurm.told)
+
+
+@both_shapes
+def test_what_waits_and_cannot_be_planned_is_given_back_and_everybody_is_told_why(tmp_path: Path, new: bool) -> None:
+    slurm = cluster(new=new)
+    wide(slurm, 1)
+    slurm.submit(2, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+        assert applied.given_back == ["1"]
+        slurm.stuck = {1}
+        for _ in range(3):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert slurm.jobs[1].priority > 0
+    assert [line for line in slurm.told if "hold 1" in line] == []
+    assert [event["jobs"] for event in events(tmp_path, "let_go")] == [{"1": NO_ROOM}]
+    assert [(event["job"], event["why"]) for event in events(tmp_path, "unplanned")] == [("1", NO_ROOM)], "told once"
+    assert f"1: {NO_ROOM}" in plan_text(decided)
+    roles = {job["job"]: job["role"] for job in status_document(driver(slurm, tmp_path).look())["jobs"]}
+    assert roles == {"1": f"left to Slurm: {NO_ROOM}", "2": "managed"}
+
+
+def test_what_a_constraint_forbids_is_left_to_slurm_until_it_does_not(tmp_path: Path) -> None:
+    """The scheduler finds that out only when it decides; one such job runs, the other waits."""
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT, state="RUNNING", held={"v100-0": 4}, priority=5, start=slurm.clock.now())
+    slurm.submit(2, per_job="gpu:2", comment=BERT)
+    for number in (3, 4, 5):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    forbidden = gp.resolve_policy(
+        "max_min_fairness", constraints=[gp.Forbid(job=job, accelerators=["v100", "k80"]) for job in ("1", "2")]
+    )
+    slurm.stuck = {2}
+    with driver(slurm, tmp_path, policy=forbidden) as driven:
+        for _ in range(3):
+            decided, applied = driven.round()
+            assert decided.begun.excluded.keys() == {"1", "2"}
+            assert (slurm.jobs[1].held, slurm.jobs[2].priority) == ({"v100-0": 4}, 1000)
+            assert not applied.waiting, "nobody is sent to its GPUs"
+            assert all(slurm.free(name) >= 0 for name in slurm.nodes)
+            slurm.clock.seconds += 100
+    roles = {job["job"]: job["role"] for job in status_document(driver(slurm, tmp_path, policy=forbidden).look())["jobs"]}
+    assert roles["1"].startswith("left to Slurm: a constraint forbids it")
+    assert roles["2"].startswith("left to Slurm: a constraint forbids it")
+    slurm.stuck = set()
+    with driver(slurm, tmp_path) as driven:
+        decided, _ = driven.round()
+        assert decided.begun.excluded == {}
+        slurm.clock.seconds += 100
+        for _ in range(5):
+            driven.round()
+            slurm.clock.seconds += 100
+    assert slurm.jobs[1].restarts + slurm.jobs[2].restarts > 0, "they take their turns again"
+
+
+def test_on_the_only_nodes_for_it_a_job_goes_on_while_they_drain(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2):
+        slurm.submit(number, per_node="gpu:v100:4", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (runs,) = [job for job in slurm.jobs.values() if job.held]
+        slurm.states["v100-0"] = "MIXED+DRAIN"
+        slurm.clock.seconds += 100
+        driven.round()
+        assert runs.restarts == 0
+        other = slurm.jobs[3 - runs.number]
+        assert (other.priority > 0, other.wanted) == (True, []), "Slurm may start it when the node is back"
+        slurm.stuck = {other.number}
+        slurm.states["v100-0"] = "MIXED"
+        for _ in range(4):
+            slurm.clock.seconds += 100
+            driven.round()
+        assert other.priority == 0 or other.held
+        slurm.stuck = set()
+        for _ in range(4):
+            slurm.clock.seconds += 100
+            driven.round()
+        assert runs.restarts > 0, "they take turns again"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent", "back"),
+    [
+        ({"per_job": "gpu:4"}, {"per_job": "gpu:4", "per_node": "", "nodes": 1}, {"per_job": "gpu:4", "per_node": "", "nodes": 1}),
+        ({"per_node": "gpu:2", "nodes": 2}, {"per_node": "gpu:4", "nodes": 1}, {"per_node": "gpu:2", "nodes": 2}),
+        ({"per_job": "gpu:v100:4"}, {"per_job": "gpu:v100:4", "nodes": 1}, {"per_job": "gpu:v100:4", "nodes": 1}),
+    ],
+)
+def test_a_job_goes_back_as_its_user_submitted_it(
+    tmp_path: Path, asked: dict[str, Any], sent: dict[str, Any], back: dict[str, Any]
+) -> None:
+    slurm = cluster()
+    slurm.submit(1, comment=BERT, **asked)
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        assert {name: getattr(slurm.jobs[1], name) for name in sent} == sent
+        assert slurm.jobs[1].wanted
+        for _ in range(3):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert {name: getattr(slurm.jobs[1], name) for name in back} == back
+    assert (slurm.jobs[1].wanted, slurm.jobs[1].priority) == ([], 1000)
+
+
+def test_one_whose_user_asks_for_something_else_meanwhile_keeps_that(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_node="gpu:4", comment=BERT)
+    slurm.submit(2, per_node="gpu:4", comment=BERT)
+    slurm.stuck = {1, 2}
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.jobs[1].per_node = "gpu:v100:1,gpu:k80:1"
+        slurm.jobs[2].per_node, slurm.jobs[2].more = "gpu:2", {"excluded_nodes": "k80-0"}
+        slurm.clock.seconds += 100
+        _, applied = driven.round()
+    assert sorted(applied.given_back) == ["1", "2"]
+    assert {number: (job.per_node, job.wanted, job.priority) for number, job in slurm.jobs.items()} == {
+        1: ("gpu:v100:1,gpu:k80:1", [], 1000),
+        2: ("gpu:2", [], 1000),
+    }
+
+
+def test_one_that_was_sent_to_several_nodes_goes_back_for_as_many(tmp_path: Path) -> None:
+    """Slurm 22.05 never forgets that GPUs were asked for by node; on another number of nodes, it would give another number."""
+    slurm = cluster()
+    slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
+    slurm.submit(1, per_job="gpu:8", comment="gavel: type=lstm")
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(4):
+            driven.round()
+            slurm.clock.seconds += 100
+    job = slurm.jobs[1]
+    assert (job.per_node, job.nodes, job.wanted, job.priority) == ("gpu:4", 2, [], 1000)
+
+
+def test_one_that_slurm_has_started_after_it_was_given_back_is_not_stopped(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(4):
+            driven.round()
+            slurm.clock.seconds += 100
+        slurm.stuck = set()
+        for number in (2, 3, 4):
+            slurm.submit(number, per_job="gpu:4", comment=BERT)
+        for _ in range(8):
+            slurm.run(["squeue"])
+            driven.round()
+            slurm.clock.seconds += 100
+        held = dict(slurm.jobs[1].held)
+    assert held
+    assert slurm.jobs[1].restarts == 0
+    (job,) = [job for job in status_document(driver(slurm, tmp_path).look())["jobs"] if job["job"] == "1"]
+    assert job["role"] == "left to Slurm: it did not start 3 times where it was decided, and Slurm has started it"
+
+
+@pytest.mark.parametrize("at", range(1, 26))
+def test_whenever_it_is_killed_what_is_given_back_is_lost_to_nobody(tmp_path: Path, at: int) -> None:
+    slurm = cluster()
+    slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
+    wide(slurm, 1)
+    for number in (2, 3, 4):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    wide(slurm, 5, state="RUNNING", held={"k80-0": 2}, priority=5, start=slurm.clock.now(), admin_comment="")
+    with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
+        driven.run()
+    if at % 3 == 0:
+        (tmp_path / "state.json").unlink(missing_ok=True)
+    ran: set[int] = set()
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(6):
+            driven.round()
+            ran |= {number for number, job in slurm.jobs.items() if job.state == "RUNNING"}
+            slurm.clock.seconds += 100
+            assert all(slurm.free(name) >= 0 for name in slurm.nodes)
+    assert ran == {1, 2, 3, 4, 5}
+    assert [slurm.jobs[number].restarts for number in (1, 5)] == [0, 0]
+
+
+def test_gangs_that_must_be_on_so_many_nodes_are_on_no_others(tmp_path: Path) -> None:
+    """Four tasks on each of two nodes: on four nodes there would be 16."""
+    slurm = cluster()
+    slurm.nodes |= {"v100-1": ("v100", 4), "v100-2": ("v100", 4), "v100-3": ("v100", 4)}
+    slurm.states |= dict.fromkeys(["v100-1", "v100-2", "v100-3"], "IDLE")
+    tasks = {"tasks": 8, "tasks_per_node": 4, "cpus": 8, "features": "v100"}
+    slurm.submit(1, per_node="gpu:4", nodes=2, comment=BERT, more=tasks)
+    for number in range(4):
+        held = {f"v100-{number}": 2}
+        slurm.submit(10 + number, per_node="gpu:2", partition="free", state="RUNNING", held=held, priority=1, start=1.0)
+    slurm.submit(2, per_job="gpu:2", comment=BERT, more=tasks)
+    slurm.stuck = {2}
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+        assert "1" not in decided.moves.start
+        why = {**applied.waiting, **decided.waiting}["1"]
+        assert why == "it must be on 2 nodes (--ntasks-per-node), and there is room for it only on 4"
+        assert applied.given_back == ["2"], "its 2 GPUs would be on one node"
+        slurm.end(10)
+        slurm.end(11)
+        for _ in range(3):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert slurm.jobs[1].held == {"v100-0": 4, "v100-1": 4}
+
+
+def test_nobody_is_sent_where_others_leave_too_few_cpus(tmp_path: Path) -> None:
+    slurm = cluster()
+    del slurm.nodes["k80-0"]
+    slurm.submit(1, partition="free", per_node="", state="RUNNING", priority=1, start=1.0, more={"nodes": "v100-0", "cpus": 9})
+    slurm.submit(2, per_job="gpu:2", comment=BERT, more={"cpus_per_tres": "gres:gpu:4"})
+    slurm.submit(3, per_job="gpu:1", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+        assert applied.waiting == {"2": "other jobs leave too few CPUs on node v100-0"}
+        assert decided.moves.start == {"3": {"v100-0": 1}}
+        slurm.end(1)
+        slurm.clock.seconds += 100
+        driven.round()
+        assert slurm.jobs[2].held == {"v100-0": 2}
+        slurm.submit(4, partition="free", per_node="", state="RUNNING", priority=1, start=1.0, more={"nodes": "v100-0", "cpus": 16})
+        slurm.jobs[1].more["cpus"] = 0
+        slurm.submit(5, per_job="gpu:1", comment=BERT)
+        slurm.clock.seconds += 100
+        decided, applied = driven.round()
+        assert "5" not in {**decided.moves.start, **applied.waiting}, "there is not one CPU left for the free GPU"
+
+
+def test_who_shares_nodes_with_certain_jobs_only_is_not_planned() -> None:
+    for new, shared in ((False, "user"), (True, ["user"]), (True, ["mcs"])):
+        slurm = cluster(new=new)
+        slurm.submit(1, per_job="gpu:2", comment=BERT, more={"shared": shared})
+        plan = driver(slurm, None).plan()
+        assert plan.picture.left_alone == {"1": "it shares its nodes with certain jobs only (--exclusive=user, mcs or topo)"}
+        assert dict(plan.moves.give_back) == plan.picture.left_alone
+
+
+def test_jobs_of_several_partitions_are_given_back_once_it_is_known(tmp_path: Path) -> None:
+    """Once such a job runs, Slurm names one partition only; it may be stopped once for that, and not again."""
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT, partition="gpu,free", admin_comment="")
+    slurm.jobs[1].priority, slurm.stuck = 5, {1}
+    for number in (2, 3, 4, 5):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.end(2)
+        slurm.stuck = set()
+        slurm.run(["squeue"])
+        slurm.jobs[1].partition = "gpu"
+        for _ in range(6):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert (slurm.jobs[1].state, slurm.jobs[1].restarts) == ("RUNNING", 0)
+
+
+def test_an_array_that_is_too_long_to_be_planned_is_given_back(tmp_path: Path) -> None:
+    slurm = cluster()
+    array = {"array_job_id": 1, "array_task_string": "0-99999"}
+    slurm.submit(1, per_job="gpu:1", comment=BERT, more=array)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert slurm.jobs[1].priority > 0
+    (line,) = events(tmp_path, "let_go")
+    assert line["jobs"] == {"1": "it cannot be read: its array has more than 10,000 tasks that wait"}
+    assert json.dumps(line)

@@ -1,0 +1,220 @@
+"""What Slurm prints, as records: recorded from 22.05, and the same cluster in the shapes of 24.05."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.integrations.slurm.job_roles import Said, mark_in, said_in, with_mark
+from gavel_py.integrations.slurm.parsing import (
+    as_number,
+    as_words,
+    expand,
+    gpus_in,
+    is_node_name,
+    jobs_from,
+    nodes_from,
+    phase_of,
+    printable,
+)
+from gavel_py.integrations.slurm.records import Phase
+from tests.slurm.support import RECORDED
+
+both_shapes = pytest.mark.parametrize("version", ["22.05", "24.05"])
+
+
+def recorded(command: str, version: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RECORDED / f"{command}-{version}.json").read_text())
+    return document
+
+
+@both_shapes
+def test_nodes(version: str) -> None:
+    nodes = nodes_from(recorded("sinfo", version))
+    assert {name: dict(node.gpus) for name, node in nodes.items()} == {
+        "k80-1": {"k80": 4},
+        "v100-0": {"v100": 4},
+        "v100-1": {"v100": 4},
+    }
+    assert {node.partitions for node in nodes.values()} == {frozenset({"opt", "free"})}
+    assert {(node.cpus, node.memory_mb) for node in nodes.values()} == {(16, 64000.0)}
+    assert "DRAIN" in nodes["k80-1"].states
+    assert "DRAIN" not in nodes["v100-0"].states
+
+
+@both_shapes
+def test_jobs(version: str) -> None:
+    jobs, unread = jobs_from(recorded("squeue", version))
+    assert unread == ()
+    assert {job_id: str(job.phase) for job_id, job in jobs.items()} == {
+        "101": "waiting",
+        "102": "waiting",
+        **dict.fromkeys(["103_0", "103_1", "103_2", "103_3", "103_7"], "waiting"),
+        "104": "running",
+        "105": "cancelled",
+    }
+    requeued, typed, task, running = (jobs[job_id] for job_id in ("101", "102", "103_7", "104"))
+    assert (requeued.num_gpus, requeued.restarts, requeued.is_held) == (3, 1, True)
+    assert (requeued.required_nodes, requeued.comment) == (("v100-0",), "gavel: type=bert steps=200000")
+    assert (typed.requested, typed.nodes, typed.one_node, typed.time_limit_seconds) == ({"v100": 4}, 2, False, 3600.0)
+    assert (task.num_gpus, task.array, task.most_tasks) == (1, "103", 2)
+    assert sum(running.held.values()) == 6
+    assert set(running.held) == {"p100-0", "p100-1"}
+    assert all(not job.obstacles for job in jobs.values())
+
+
+def test_both_shapes_are_the_same_cluster() -> None:
+    assert nodes_from(recorded("sinfo", "22.05")) == nodes_from(recorded("sinfo", "24.05"))
+    assert jobs_from(recorded("squeue", "22.05")) == jobs_from(recorded("squeue", "24.05"))
+
+
+def test_a_job_that_cannot_be_read_is_told_and_the_others_are_read() -> None:
+    document = recorded("squeue", "22.05")
+    document["jobs"][0]["required_nodes"] = "a[1-"
+    document["jobs"][3] = {"job_id": "nonsense"}
+    document["jobs"][4] |= {"job_id": 106, "array_job_id": 106, "array_task_string": "0-99999", "job_state": "PENDING", "nodes": ""}
+    jobs, unread = jobs_from(document)
+    assert set(jobs) == {"101", "102", "103_0", "103_1", "103_2", "103_3", "103_7", "106"}
+    assert unread == (
+        "job 101: is not a list of nodes: 'a[1-'",
+        "job nonsense: has no number",
+        "job 106: its array has more than 10,000 tasks that wait",
+    )
+    assert jobs["101"].obstacles == ("it cannot be read: is not a list of nodes: 'a[1-'",)
+    assert jobs["106"].obstacles == ("it cannot be read: its array has more than 10,000 tasks that wait",)
+
+
+@pytest.mark.parametrize(
+    ("words", "phase"),
+    [
+        ("PENDING", Phase.WAITING),
+        ("CONFIGURING", Phase.RUNNING),
+        ("COMPLETING", Phase.STOPPING),
+        (["COMPLETED", "COMPLETING"], Phase.FINISHED),
+        (["RUNNING", "COMPLETING"], Phase.STOPPING),
+        (["PENDING", "REQUEUED"], Phase.STOPPING),
+        ("TIMEOUT", Phase.FAILED),
+        ("NODE_FAIL", Phase.FAILED),
+        ("SUSPENDED", Phase.RUNNING),
+    ],
+)
+def test_phases(words: Any, phase: Phase) -> None:
+    assert phase_of(as_words(words)) is phase
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("", {}),
+        ("gpu:4", {"": 4}),
+        ("gpu:v100:4(S:0-1)", {"v100": 4}),
+        ("gres:gpu:nvidia_a100-sxm4-40gb:8", {"nvidia_a100-sxm4-40gb": 8}),
+        ("gpu:v100:2(IDX:0,2),gpu:k80:1(IDX:0),mps:100", {"v100": 2, "k80": 1}),
+        ("gres/gpu=2", {"": 2}),
+        ("gres/gpu:v100=2", {"v100": 2}),
+        ("shard:4,gpu:0", {"": 0}),
+        ("N/A", {}),
+        ("(null)", {}),
+    ],
+)
+def test_gpus(text: str, gpus: dict[str, int]) -> None:
+    assert gpus_in(text) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("a,b-1", ["a", "b-1"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("r[1-2]n[3,5]x,z", ["r1n3x", "r1n5x", "r2n3x", "r2n5x", "z"]),
+    ],
+)
+def test_lists_of_nodes(text: str, names: list[str]) -> None:
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["a b", "a;b", "-a", "a[0-999999999]", "a[1-9]x[1-99999]", "a[", "a\n", "$(x)"])
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(ValueError, match=r"list of nodes|more than"):
+        expand(text)
+
+
+@given(st.text())
+def test_nothing_else_passes_for_a_node(text: str) -> None:
+    try:
+        names = expand(text)
+    except ValueError:
+        return
+    assert all(map(is_node_name, names))
+
+
+@given(st.text())
+def test_any_comment_can_be_read(text: str) -> None:
+    said = said_in(text)
+    assert said.total_steps is None or said.total_steps > 0
+    assert not any(ord(letter) < 32 for letter in said.job_type + said.wrong + printable(text))
+
+
+@pytest.mark.parametrize(
+    ("comment", "said"),
+    [
+        ("", Said()),
+        ("my thesis", Said()),
+        ("gavel: type=bert steps=10", Said("bert", 10.0)),
+        ("thesis; gavel: steps=1e3, type='a b'", Said("a b", 1000.0)),
+        ("gavel: type=bert gavel-hold", Said("bert", holds=True)),
+        ("gavel-hold", Said(holds=True)),
+        ("gavel: steps=nan", Said(wrong="steps=nan is not a number greater than 0")),
+        ("gavel: weight=9", Said(wrong="weight= is not known in a comment; known: type, steps")),
+    ],
+)
+def test_comments(comment: str, said: Said) -> None:
+    assert said_in(comment) == said
+
+
+@given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]))
+def test_marks_come_back_and_are_safe_in_a_command(text: str, seconds: int, place: Any) -> None:
+    written = with_mark(text, float(seconds), place)
+    if written is None:
+        return
+    mark = mark_in(written)
+    assert mark is not None
+    assert (mark.submit_seconds, mark.place) == (seconds, place)
+    assert not set(written) & set(" \"'\\\n;") - {";"}
+    assert with_mark(written, float(seconds), place) == written
+
+
+def test_numbers() -> None:
+    assert as_number(None) is None
+    assert as_number({"set": True, "infinite": True, "number": 0}) is None
+    assert as_number(4294967294) is None
+    assert as_number(True) is None
+
+
+def test_rules_from_a_file(tmp_path: Any) -> None:
+    path = tmp_path / "types.csv"
+    path.write_text("name,job_type,total_steps\nbert*,bert,100\nlstm,lstm,\n")
+    assert gp.TypeRule.from_csv(path) == (gp.TypeRule("bert*", "bert", 100.0), gp.TypeRule("lstm", "lstm"))
+    path.write_text("name,job_type,total_steps\nbert*,bert,many\n")
+    with pytest.raises(gp.InputError, match=r"line 2, field total_steps: must be a number greater than 0, found 'many'"):
+        gp.TypeRule.from_csv(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"partition": "a b"}, "'a b' cannot be the name of a partition"),
+        ({"partition": "gpu", "poll_seconds": 0}, "field poll_seconds: must be a finite number greater than 0, found 0"),
+        ({"partition": "gpu", "on_exit": "leav"}, "'leav' is not known; did you mean 'leave'"),
+    ],
+)
+def test_wrong_settings(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(gp.InputError, match=text):
+        gp.SlurmSettings(**fields)

@@ -1,0 +1,132 @@
+"""Where the driver keeps things: in the directory of its state by default, and nothing but the state can keep it from working."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+from tests.slurm.support import cluster, cluster_with, driver, events, recorded_commands
+from tests.support.commands import Gavel, runner
+
+
+class BrokenStore(gp.ThroughputStore):
+    """A store whose file cannot be written, until it can."""
+
+    works = False
+
+    def add(self, name: str, measurements: Iterable[gp.Measurement]) -> None:
+        if not self.works:
+            raise gp.InputError("cannot be opened")
+        super().add(name, measurements)
+
+
+def test_a_store_that_fails_is_told_and_gets_all_later(tmp_path: Path) -> None:
+    slurm = cluster()
+    store = BrokenStore(tmp_path / "store.sqlite")
+    for number, name in ((1, "v100"), (2, "k80")):
+        slurm.submit(number, per_job="gpu:2", comment="gavel: type=bert steps=4000", more={"features": name})
+    with driver(slurm, tmp_path, store=store) as driven:
+        driven.round()
+        slurm.clock.seconds += 200
+        slurm.end(1)
+        with pytest.warns(gp.GavelWarning, match="measured speeds are in no store: cannot be opened"):
+            driven.round()
+        assert driven.state is not None
+        assert driven.state.speeds.measured.keys() == {("bert", 2, "v100")}, "it is used all the same"
+        store.works = True
+        slurm.clock.seconds += 200
+        slurm.end(2)
+        driven.round()
+    assert {row.accelerator for row in store.load("slurm").measurements} == {"v100", "k80"}
+    assert [event["why"] for event in events(tmp_path, "not_stored")] == ["cannot be opened"]
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    (tmp_path / "log.jsonl").mkdir()
+    said = "log.jsonl cannot be written, and the driver goes on without it"
+    with pytest.warns(gp.GavelWarning, match=said), driver(slurm, tmp_path) as driven:
+        driven.run(rounds=3)
+    assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
+
+
+def test_whom_it_tells_of_its_rounds_may_go_away(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+
+    def tell(*_: object) -> None:
+        raise BrokenPipeError
+
+    with driver(slurm, tmp_path) as driven:
+        driven.run(rounds=3, tell=tell)
+    assert len(events(tmp_path, "applied")) == 3
+
+
+def test_unsaved_nothing_is_stopped_or_started_and_the_driver_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is about to do must be on the disk first: a driver that is killed then knows by it which holds are its own."""
+    slurm = cluster_with(4, 4)
+    told: list[int] = []
+    breaks = iter([False, True, True, False])
+
+    def save(*_: object) -> None:
+        if next(breaks, False):
+            raise gp.InputError("the disk is full")
+
+    with driver(slurm, tmp_path) as driven:
+        monkeypatch.setattr("gavel_py.integrations.slurm.driver.save_state", save)
+        with pytest.warns(gp.GavelWarning, match="the disk is full"):
+            driven.run(rounds=3, tell=lambda *_: told.append(len(slurm.told)))
+    assert [event["why"] for event in events(tmp_path, "undecided")] == ["the disk is full"]
+    assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
+    assert len(told) == 3
+
+
+def test_a_state_that_can_never_be_saved_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = cluster_with(4, 4)
+
+    def save(*_: object) -> None:
+        raise gp.InputError("the disk is full")
+
+    monkeypatch.setattr("gavel_py.integrations.slurm.driver.save_state", save)
+    with driver(slurm, tmp_path) as driven, pytest.raises(gp.InputError, match="the disk is full"):
+        driven.run()
+    assert slurm.told == []
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
+    """The command, with a recorded cluster, and of an account without a home."""
+    monkeypatch.setenv("PATH", f"{recorded_commands(tmp_path / 'bin')}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    for name in ("GAVEL_PY_STORE", "XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return runner(capsys, "slurm")
+
+
+def test_a_profile_may_be_one_that_the_driver_has_measured(gavel: Gavel, tmp_path: Path) -> None:
+    rows = [
+        gp.Measurement(job_type="own", num_gpus=n, accelerator=name, steps_per_second=n)
+        for n in (1, 2, 4)
+        for name in ("v100", "k80")
+    ]
+    state = tmp_path / "state"
+    state.mkdir()
+    gp.ThroughputStore(state / "profiles.sqlite").save(gp.ThroughputProfile("slurm", rows))
+    done = gavel("status", "--partition", "opt", "--state", str(state), "--profile", "slurm")
+    assert done.code == 0, done.err
+    assert "own" in done.out
+    done = gavel("status", "--partition", "opt", "--state", str(tmp_path), "--profile", "slurm")
+    assert done.code == 2
+    assert "has no profile 'slurm'" in done.err
+
+
+def test_nothing_is_needed_of_a_home(gavel: Gavel, tmp_path: Path) -> None:
+    assert gavel("status", "--partition", "opt").code == 0
+    assert gavel("plan", "--partition", "opt", "--state", str(tmp_path / "state")).code == 0
+    assert not (tmp_path / "state").exists()
+    (tmp_path / "file").write_text("")
+    done = gavel("run", "--partition", "opt", "--once", "--state", str(tmp_path / "file" / "state"))
+    assert done.code == 2
+    assert "the state needs a directory that this account may write to (--state)" in done.err
