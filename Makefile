@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit lock clean
+# Many tests wait for processes that they have started, so there are more workers than cores.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
+
+.PHONY: demo test quick deep lint types unit lock clean
 
 demo: $(VENV)/ready
 	$(BIN)/gavel solve examples/jobs.csv --cluster examples/cluster.yaml --policy max_min_fairness --rounds 3
@@ -20,7 +23,15 @@ types: $(VENV)/ready
 	$(BIN)/mypy
 
 unit: $(VENV)/ready
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n $(WORKERS) -m "not deep" --durations=15
+
+# While code is written: few examples of each property, and no processes.
+quick: lint types
+	$(BIN)/pytest -q -n $(WORKERS) -m "not deep and not process" --hypothesis-profile=quick
+
+# Long plays of faults and figures, and many more examples of each property.
+deep: $(VENV)/ready
+	$(BIN)/pytest -q -n $(WORKERS) --hypothesis-profile=deep
 
 $(VENV)/ready: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

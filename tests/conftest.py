@@ -6,6 +6,10 @@ import signal
 
 import pytest
 
+from tests.support.examples import register_profiles
+
+register_profiles()
+
 
 @pytest.fixture(autouse=True)
 def _no_width_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

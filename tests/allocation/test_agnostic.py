@@ -28,6 +28,7 @@ from gavel_py.policies.throughput_per_dollar import ThroughputPerDollar
 from gavel_py.policies.water_filling import WaterFilling
 from tests.allocation.test_time_limit import stopped_after
 from tests.support.constraint_strategies import constraints, tenanted
+from tests.support.examples import examples
 from tests.support.instances import Floats
 from tests.support.leximin import leximin
 
@@ -190,12 +191,12 @@ class TestAllTypesAllowed:
 
 class TestSomeTypesAllowed:
     @pytest.mark.parametrize("name", [*DEMANDS, "max_total_throughput", "nash_welfare", "water_filling"])
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25))
     @given(problem=masked())
     def test_the_split_is_the_most_even_one(self, name: str, problem: gp.AllocationProblem) -> None:
         assert_most_even(twin(problem, name))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60))
     @given(problem=masked())
     def test_types_have_one_price_each_for_all_jobs(self, problem: gp.AllocationProblem) -> None:
         """The conditions of Karush, Kuhn and Tucker: x_ij = t_i c_j β_j / Σ_k c_k β_k, and β_j is largest where GPUs are left."""
@@ -211,7 +212,7 @@ class TestSomeTypesAllowed:
                     assert np.all(one >= other - 1e-9)
 
     @pytest.mark.parametrize("name", DEMANDS)
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25))
     @given(problem=masked(max_jobs=6, max_types=3))
     def test_total_times_are_the_fairest_that_keep_the_level(self, name: str, problem: gp.AllocationProblem) -> None:
         allocation = twin(problem, name)
@@ -225,7 +226,7 @@ class TestSomeTypesAllowed:
         fairest = leximin(problem, gains, rows=rows, limits=-needs * (1 - 1e-8))
         assert problem.num_gpus * times / weights == pytest.approx(fairest, rel=1e-5, abs=1e-6)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40))
     @given(problem=masked(max_jobs=6, max_types=3))
     def test_total_times_are_the_fairest_that_keep_a_sum(self, problem: gp.AllocationProblem) -> None:
         allocation = twin(problem, "max_total_throughput")
@@ -254,7 +255,7 @@ class TestSomeTypesAllowed:
         both = problem.runnable[:, 6] & problem.runnable[:, 7] & (times_of(allocation) > 0)
         assert ratio[both, 6] / ratio[both, 7] == pytest.approx(np.full(both.sum(), (ratio[both, 6] / ratio[both, 7])[0]), rel=1e-6)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30))
     @given(problem=masked(), data=st.data())
     def test_the_order_of_jobs_and_types_makes_no_difference(self, problem: gp.AllocationProblem, data: st.DataObject) -> None:
         jobs = data.draw(st.permutations(range(problem.num_jobs)))
@@ -270,7 +271,7 @@ class TestSomeTypesAllowed:
 
 class TestRules:
     @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "max_total_throughput", "water_filling"])
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20))
     @given(data=st.data())
     def test_the_split_is_the_most_even_one_that_keeps_hard_constraints(self, name: str, data: st.DataObject) -> None:
         problem = data.draw(tenanted(max_jobs=6))
@@ -340,7 +341,7 @@ class TestRules:
         assert allocation.time_fractions == pytest.approx(np.tile([1 / 3, 2 / 3], (3, 1)), abs=1e-6)
 
     @pytest.mark.parametrize("name", [*DEMANDS[:2], "max_total_throughput", "water_filling", *PRICED])
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15))
     @given(data=st.data())
     def test_soft_constraints_and_costs_of_change_are_proven(self, name: str, data: st.DataObject) -> None:
         problem = data.draw(tenanted(max_jobs=6))
@@ -427,7 +428,7 @@ class TestPrices:
         rules = [cp.sum(x, axis=1) <= 1, problem.num_gpus @ x <= problem.capacities, cp.multiply(x, ~problem.runnable) == 0]
         return float(cp.Problem(cp.Maximize(cp.sum(cp.multiply(gains, x))), rules).solve(solver=cp.HIGHS))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40))
     @given(problem=masked(max_jobs=6), data=st.data())
     def test_throughput_per_dollar_comes_first_and_chance_second(self, problem: gp.AllocationProblem, data: st.DataObject) -> None:
         k = len(problem.capacities)
@@ -584,7 +585,7 @@ class TestTimeLimits:
             stopped += found.status is gp.AllocationStatus.TIME_LIMIT
         assert stopped > 0
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40))
     @given(problem=masked(), looks=st.integers(0, 20), name=st.sampled_from(["max_min_fairness", "max_total_throughput"]))
     def test_types_of_masked_jobs_are_even_in_a_stopped_solve(self, problem: gp.AllocationProblem, looks: int, name: str) -> None:
         allocation = stopped_after(looks, problem, name, agnostic=True)

@@ -18,6 +18,7 @@ from gavel_py.optimization.formulation.colocation import Pairs
 from gavel_py.optimization.solving import highs as solver
 from gavel_py.optimization.solving import level_search as factor_program
 from gavel_py.optimization.solving import levels as chambers
+from tests.support.examples import examples
 from tests.support.instances import TIGHT, crowds
 
 
@@ -25,7 +26,7 @@ def three_jobs() -> gp.AllocationProblem:
     return gp.AllocationProblem.from_arrays([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [1, 1], steps_remaining=[240, 60, 60])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     speeds=st.lists(st.one_of(st.just(0.0), st.sampled_from([1.0, 2.0]), st.floats(0.01, 100)), min_size=1, max_size=6),
     prices=st.lists(st.one_of(st.just(0.0), st.floats(0.001, 10)), min_size=6, max_size=6),
@@ -43,7 +44,7 @@ def test_the_cheapest_mix_is_that_of_a_linear_program(speeds: list[float], price
 
 
 @pytest.mark.parametrize("policy", [name for name in gp.policy_names() if name != "allox"])  # that one serves no gangs
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(problem=crowds())
 def test_verifying_finds_what_solving_found(policy: str, problem: gp.AllocationProblem) -> None:
     allocation = gp.solve(problem, policy)
@@ -286,7 +287,7 @@ def test_the_error_says_which_figure_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "min_cost", "fifo"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(gangs=st.lists(st.sampled_from([1, 1, 2, 4, 8]), min_size=1, max_size=12), sharing=st.booleans())
 def test_what_is_solved_with_placements_and_pairs_is_verified(policy: str, gangs: list[int], sharing: bool) -> None:
     gp.solve(of_profile(gangs, sharing=sharing and policy != "fifo"), policy).verify()

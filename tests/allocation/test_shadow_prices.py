@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.examples import examples
 from tests.support.instances import crowds
 
 POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_time_fairness"]
@@ -23,7 +24,7 @@ def with_more(problem: gp.AllocationProblem, policy: gp.Policy, column: int, mor
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(problem=crowds(max_jobs=10, max_types=4), data=st.data())
 def test_gains_are_at_most_the_price_and_tend_to_it(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     able = np.flatnonzero(problem.runnable.any(axis=1))

@@ -18,6 +18,7 @@ import gavel_py as gp
 from gavel_py.optimization.solving import time_limit
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
+from tests.support.examples import examples
 from tests.support.instances import crowds, problems
 
 __all__ = ["gavel"]
@@ -74,7 +75,7 @@ def check(found: gp.Allocation, best: gp.Allocation) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: getattr(policy, "label", policy))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(problem=crowds(max_jobs=12, max_types=4), looks=st.integers(0, 30))
 def test_a_stopped_solve_is_valid_and_its_bound_holds(policy: str | gp.Policy, problem: gp.AllocationProblem, looks: int) -> None:
     try:
@@ -86,7 +87,7 @@ def test_a_stopped_solve_is_valid_and_its_bound_holds(policy: str | gp.Policy, p
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 @pytest.mark.parametrize("policy", ["max_min_fairness", "min_makespan", "max_total_throughput", "min_cost", "water_filling"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data(), problem=tenanted(), looks=st.integers(0, 40))
 def test_constraints_hold_also_in_a_stopped_solve(
     policy: str, data: st.DataObject, problem: gp.AllocationProblem, looks: int
@@ -110,7 +111,7 @@ def test_constraints_hold_also_in_a_stopped_solve(
     assert all(outcome.kept for outcome in hard)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(problem=problems(max_jobs=8), looks=st.integers(0, 20), agnostic=st.booleans(), tolerance=st.sampled_from([0.0, 0.3]))
 def test_merged_jobs_and_agnostic_policies_are_stopped_too(
     problem: gp.AllocationProblem, looks: int, agnostic: bool, tolerance: float

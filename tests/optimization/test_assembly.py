@@ -5,7 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import gavel_py as gp
@@ -31,7 +31,6 @@ def classes_drawn(draw: st.DrawFn) -> JobClasses:
 
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
-@settings(deadline=None)
 @given(classes_drawn(), st.booleans())
 def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
     program = Program(jobs)
@@ -50,7 +49,6 @@ def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
-@settings(deadline=None)
 @given(classes_drawn())
 def test_the_least_factor(jobs: JobClasses) -> None:
     ours = Program(jobs)

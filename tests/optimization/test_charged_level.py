@@ -14,6 +14,7 @@ from scipy.optimize import minimize_scalar
 import gavel_py as gp
 from tests.support.constrained_programs import best_level, best_sum, excess, wishes
 from tests.support.constraint_strategies import tenanted
+from tests.support.examples import examples
 from tests.support.instances import Floats, crowds
 
 
@@ -139,7 +140,7 @@ def wanting(draw: st.DrawFn) -> tuple[gp.AllocationProblem, list[gp.Constraint]]
     return problem, [*soft, *costs]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(wanted=wanting())
 def test_fairness_less_penalties_is_that_of_one_linear_program(wanted: tuple[gp.AllocationProblem, list[gp.Constraint]]) -> None:
     problem, constraints = wanted
@@ -154,7 +155,7 @@ def test_fairness_less_penalties_is_that_of_one_linear_program(wanted: tuple[gp.
     ("name", "need"),
     [("min_makespan", makespan_need), ("min_lateness", lateness_need), ("finish_time_fairness", finish_need)],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(wanted=wanting())
 def test_a_time_and_its_penalties_are_the_least_over_all_times(
     name: str, need: Need, wanted: tuple[gp.AllocationProblem, list[gp.Constraint]]
@@ -178,7 +179,7 @@ def test_a_time_and_its_penalties_are_the_least_over_all_times(
 
 
 @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "min_lateness", "finish_time_fairness"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(problem=crowds(max_jobs=12, max_types=4), data=st.data())
 def test_levels_and_penalties_of_any_size_are_proven(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     """From seconds to years, and needs from all of a job's time to a millionth."""

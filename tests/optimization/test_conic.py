@@ -22,6 +22,7 @@ from gavel_py.optimization.solving import highs as solver
 from gavel_py.optimization.solving.concave import tangent
 from gavel_py.optimization.solving.time_limit import TimeLimit
 from gavel_py.policies import constraints
+from tests.support.examples import examples
 from tests.support.instances import Floats, best_level, best_value, crowds, problems
 
 Objective = Callable[[gp.Program], cp.Expression]
@@ -67,7 +68,7 @@ CURVES: dict[str, gp.SumPolicy] = {name: policy(objective) for name, (objective,
 
 
 @pytest.mark.parametrize("name", CURVES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(problem=st.one_of(problems(), crowds()))
 def test_every_curve_is_solved_and_proven(name: str, problem: gp.AllocationProblem) -> None:
     allocation = gp.solve(problem, CURVES[name])
@@ -83,7 +84,7 @@ def test_every_curve_is_solved_and_proven(name: str, problem: gp.AllocationProbl
 
 
 @pytest.mark.parametrize("name", SLOPES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(problem=problems())
 def test_no_valid_direction_goes_up(name: str, problem: gp.AllocationProblem) -> None:
     """The condition of an optimum, by a linear program of its own: Σ slope_i v_i is largest at the answer."""
@@ -98,7 +99,7 @@ def test_no_valid_direction_goes_up(name: str, problem: gp.AllocationProblem) ->
     assert best_value(problem, np.maximum(gains, 0)) <= slopes @ found + 1e-6 * size
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(problem=problems(max_jobs=5))
 def test_a_logarithm_of_the_least_is_that_of_the_best_level(problem: gp.AllocationProblem) -> None:
     problem = problem.select(problem.runnable.any(axis=1))
@@ -264,7 +265,7 @@ def test_a_price_at_a_kink_is_that_of_more() -> None:
     assert allocation.shadow_prices.tolist() == [0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(problem=crowds(max_jobs=10, max_types=4), more=st.sampled_from([1e-3, 0.1, 1.0, 10.0]), data=st.data())
 def test_a_gain_lies_between_the_prices_before_and_after(problem: gp.AllocationProblem, more: float, data: st.DataObject) -> None:
     problem = problem.select(problem.runnable.any(axis=1))

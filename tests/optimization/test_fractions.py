@@ -18,6 +18,7 @@ from scipy.optimize import linprog
 import gavel_py as gp
 from gavel_py.optimization.formulation.cuts import fraction_rows, gang_rows
 from tests.support.commands import Gavel, runner
+from tests.support.examples import examples
 from tests.support.instances import best_level, best_value
 
 BERT = {"job_type": "bert", "accelerator": "v100", "placement": "consolidated"}
@@ -145,7 +146,7 @@ def mixes(draw: st.DrawFn) -> gp.AllocationProblem:
 
 
 class TestAllocations:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60))
     @given(mixes())
     def test_programs_find_what_an_independent_one_finds(self, problem: gp.AllocationProblem) -> None:
         if not problem.runnable.any():
@@ -163,7 +164,7 @@ class TestAllocations:
         gains = np.where(problem.runnable, problem.throughputs / share[:, None], 0.0)
         assert gp.solve(problem, "max_total_throughput").objective_value == pytest.approx(best_value(problem, gains), rel=1e-6)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100))
     @given(mixes(), st.sampled_from(gp.policy_names()))
     def test_no_type_gives_more_than_its_gpus(self, problem: gp.AllocationProblem, policy: str) -> None:
         if policy == "allox" and (problem.num_gpus != 1).any():
@@ -174,7 +175,7 @@ class TestAllocations:
         assert (allocation.time_fractions.sum(axis=1) <= 1 + 1e-9).all()
         allocation.verify().check()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60))
     @given(mixes())
     def test_equal_parts_of_all_sizes_change_nothing(self, problem: gp.AllocationProblem) -> None:
         """Twice the GPUs for twice the parts is the same problem, as far as no gang is concerned: its throughput stays."""
@@ -243,7 +244,7 @@ SCENES = st.builds(on_gpus, st.lists(SIZES, min_size=1, max_size=7), st.integers
 class TestRows:
     """What is promised of fractions, against all sets of jobs that fit GPUs at once."""
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100))
     @given(SCENES, st.integers(0, 2**32 - 1))
     def test_no_row_keeps_out_what_packings_deliver(self, problem: gp.AllocationProblem, seed: int) -> None:
         chance = np.random.default_rng(seed)
@@ -255,7 +256,7 @@ class TestRows:
                 assert (delivered @ row.loads[0] <= row.most + 1e-7).all()
                 assert row.loads[0] @ wanted[:, 0] > row.most
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60))
     @given(SCENES, st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))
     def test_an_allocation_breaks_no_row_and_loses_nothing(self, problem: gp.AllocationProblem, policy: str) -> None:
         """No mix of packings is better than it, as far as the policy has an objective."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.optimization.job_classes import merged
+from tests.support.examples import examples
 
 POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_time_fairness"]
 
@@ -25,7 +26,7 @@ def noisy(seed: int, jobs: int = 30, noise: float = 0.02) -> gp.AllocationProble
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32 - 1), tolerance=st.sampled_from([1e-4, 0.01, 0.05, 0.2]))
 def test_the_loss_is_bounded_and_told(name: str, seed: int, tolerance: float) -> None:
     problem = noisy(seed)
@@ -52,7 +53,7 @@ def test_rows_that_are_near_become_equal_and_others_stay() -> None:
     assert rows[2:].tolist() == [[1.0, 1e-9], [3.0, 0.0]]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(seed=st.integers(0, 2**32 - 1), tolerance=st.sampled_from([1e-3, 0.05, 0.5]))
 def test_no_throughput_changes_by_more_than_half_the_tolerance(seed: int, tolerance: float) -> None:
     problem = noisy(seed, noise=0.3)

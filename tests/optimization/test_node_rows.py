@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.scheduling.placement import Gang, largest_holes, place
 from gavel_py.scheduling.placement.topology import Needs
+from tests.support.examples import examples
 
 
 def problem(jobs: list[gp.Job], *nodes: gp.Node) -> gp.AllocationProblem:
@@ -57,7 +58,7 @@ class TestPromises:
         assert allocation.time_fractions[:, 0] == pytest.approx(expected)
         allocation.verify()
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25))
     @given(cores=st.lists(st.sampled_from([0.0, 3.0, 6.0]), min_size=2, max_size=12), data=st.data())
     def test_jobs_that_share_gpus_keep_to_them_under_gandiva(self, cores: list[float], data: st.DataObject) -> None:
         profile = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -118,7 +119,7 @@ class TestPlaces:
         assert len({name for name, _ in places["wide"]}) == 1
         assert len(places) == 3
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100))
     @given(
         nodes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 32), st.integers(0, 64)), min_size=1, max_size=5),
         asked=st.lists(

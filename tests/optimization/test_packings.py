@@ -17,6 +17,7 @@ import gavel_py as gp
 from gavel_py.optimization.formulation import packings as module
 from gavel_py.optimization.formulation.cuts import fraction_rows, gang_rows
 from gavel_py.optimization.formulation.packings import packing_rows
+from tests.support.examples import examples
 from tests.support.instances import Floats
 
 SIZES = (1 / 8, 0.2, 0.25, 0.3, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.7, 0.75, 1, 2)
@@ -146,7 +147,7 @@ SCENES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(SCENES, st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))
 def test_all_that_is_promised_can_be_packed(scene: Scene, policy: str) -> None:
     """As long as rows are looked for: what is left after 30 rounds is little."""
@@ -174,7 +175,7 @@ def test_of_many_small_instances_none_promises_too_much(memory: bool, cpus: bool
         pytest.param({"MOST_STATES": 1, "MOST_GPUS": 0}, id="each GPU by itself"),
     ],
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(scene=SCENES, seed=st.integers(0, 2**32 - 1))
 def test_no_row_keeps_out_what_can_be_packed(limits: dict[str, int], scene: Scene, seed: int) -> None:
     problem, chance = scene.problem, np.random.default_rng(seed)
@@ -193,7 +194,7 @@ def test_no_row_keeps_out_what_can_be_packed(limits: dict[str, int], scene: Scen
                 assert row.used(problem, wanted) > row.most
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(SCENES)
 def test_nothing_that_can_be_packed_is_better(scene: Scene) -> None:
     """The best mix for the least normalised throughput, written out, is no better than the answer."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 import gavel_py as gp
+from tests.support.examples import examples
 from tests.support.instances import TIGHT, Floats
 
 PROGRAMS = ["max_min_fairness", "max_total_throughput", "min_makespan"]
@@ -92,7 +93,7 @@ def best_of(problem: gp.AllocationProblem, policy: str, forced: tuple[int, float
     return float(-found.fun) if policy == "max_min_fairness" else float(-1 / found.fun)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(case=cases(), policy=st.sampled_from(PROGRAMS))
 def test_the_optimum_is_that_of_all_pairs_of_jobs(case: dict[str, Any], policy: str) -> None:
     problem = problem_of(case)
@@ -103,7 +104,7 @@ def test_the_optimum_is_that_of_all_pairs_of_jobs(case: dict[str, Any], policy: 
     assert_valid(problem, allocation)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(case=cases(), policy=st.sampled_from(["finish_time_fairness", "water_filling", "nash_welfare", "max_progress_rate"]))
 def test_every_policy_with_an_objective_shares(case: dict[str, Any], policy: str) -> None:
     problem = problem_of(case)
@@ -152,7 +153,7 @@ def one_by_one(policy: gp.Policy) -> gp.Policy:
     return each
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(case=crowds(), policy=st.sampled_from([*PROGRAMS, "nash_welfare", "finish_time_fairness"]))
 def test_classes_do_as_well_as_single_jobs_and_are_dealt_out_to_pairs(case: dict[str, Any], policy: str) -> None:
     problem, asked = problem_of(case), gp.resolve_policy(policy)

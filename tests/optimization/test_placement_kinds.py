@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.formulation.cuts import gang_rows, kind_rows
+from tests.support.examples import examples
 from tests.support.instances import Floats
 
 
@@ -177,7 +178,7 @@ def ways_of(scene: Scene, i: int, nodes: Sequence[int]) -> Iterator[tuple[tuple[
             yield counts, float(table[i, 0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(scene=scenes())
 def test_no_schedule_is_better_than_what_is_promised(scene: Scene) -> None:
     """The best mix of all ways in which the gangs can stand on the nodes, found by enumeration, is within the promise."""
@@ -192,7 +193,7 @@ def test_no_schedule_is_better_than_what_is_promised(scene: Scene) -> None:
     assert promised.objective_value >= -best.fun * (1 - 1e-7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(scene=scenes(), policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan", "nash_welfare"]))
 def test_nothing_is_left_to_be_cut_off(scene: Scene, policy: str) -> None:
     """The answer is proven, and keeps all rows in the columns that it was found in."""

@@ -16,6 +16,7 @@ from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import find_best_level
 from gavel_py.optimization.solving.levels import Chambers, Levels
 from gavel_py.policies import DemandPolicy
+from tests.support.examples import examples
 from tests.support.instances import TIGHT, best_level, best_value, crowds, valid_rows
 
 
@@ -51,7 +52,7 @@ def unreduced(problem: gp.AllocationProblem, policy: gp.Policy) -> float:
 
 
 @every_policy
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(problem=crowds())
 def test_reduced_and_unreduced_objectives_are_equal(policy: gp.Policy, problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -73,7 +74,7 @@ def test_reduced_and_unreduced_objectives_are_equal(policy: gp.Policy, problem: 
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(max_jobs=12, max_types=4))
 def test_levels_are_those_of_an_independent_program(name: str, problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -90,7 +91,7 @@ def test_levels_are_those_of_an_independent_program(name: str, problem: gp.Alloc
     assert best_level(problem, np.asarray(policy.need(jobs, theta * worse))) > 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(max_jobs=12, max_types=4))
 def test_the_efficiency_stage_finds_the_most_that_the_level_leaves(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -110,7 +111,7 @@ def test_the_efficiency_stage_finds_the_most_that_the_level_leaves(problem: gp.A
 
 
 @every_policy
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(problem=crowds(), data=st.data())
 def test_permuting_jobs_permutes_the_answer(policy: gp.Policy, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     order = np.array(data.draw(st.permutations(range(problem.num_jobs))))
@@ -118,7 +119,7 @@ def test_permuting_jobs_permutes_the_answer(policy: gp.Policy, problem: gp.Alloc
     assert np.array_equal(other.time_fractions, answer.time_fractions[order])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds())
 def test_equal_jobs_get_equal_time(problem: gp.AllocationProblem) -> None:
     x = gp.solve(problem, "max_min_fairness").time_fractions
@@ -127,7 +128,7 @@ def test_equal_jobs_get_equal_time(problem: gp.AllocationProblem) -> None:
         assert np.array_equal(x[(rows == rows[i]).all(axis=1)], np.tile(x[i], ((rows == rows[i]).all(axis=1).sum(), 1)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds())
 def test_types_and_arrays_give_the_same_answer(problem: gp.AllocationProblem) -> None:
     same = gp.AllocationProblem.from_arrays(
@@ -142,7 +143,7 @@ def test_types_and_arrays_give_the_same_answer(problem: gp.AllocationProblem) ->
         assert np.array_equal(gp.solve(same, name).time_fractions, gp.solve(problem, name).time_fractions)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     speeds=st.lists(st.one_of(st.just(0.0), st.sampled_from([1.0, 1.0 + 1e-10, 2.0]), st.floats(0.1, 10)), min_size=1, max_size=5),
     parts=st.lists(st.floats(0, 1), min_size=1, max_size=8),
@@ -201,7 +202,7 @@ def test_levels_of_unknown_form_are_searched_from_the_side_of_too_much() -> None
     assert levels.affordable(60.0, Prices(np.array([0.5, 0.5]), np.zeros(0))) < 80  # other prices prove less
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(max_jobs=10, max_types=4))
 def test_a_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     problem = able(problem)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.examples import examples
 from tests.support.instances import Floats
 
 POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_time_fairness"]
@@ -58,7 +59,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(
     events=st.lists(st.sampled_from(["arrive", "leave", "progress", "fail", "repair"]), min_size=1, max_size=8),
     seed=st.integers(0, 2**32 - 1),

@@ -16,6 +16,7 @@ from scipy.optimize import linprog
 import gavel_py as gp
 from gavel_py.optimization.formulation.cuts import gang_rows
 from gavel_py.problem.from_jobs import Profile
+from tests.support.examples import examples
 from tests.support.instances import TIGHT, Floats
 
 
@@ -119,7 +120,7 @@ def _fit(local: list[int], nodes: list[int], left: int) -> bool:
     return any(_fit(local[1:], [*nodes[:n], nodes[n] - local[0], *nodes[n + 1 :]], left) for n in places)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(problem=scenes(), seed=st.integers(0, 2**32 - 1), small=st.sampled_from([0, 16]))
 def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, seed: int, small: int) -> None:
     """Whether types are looked at pattern by pattern or, as large ones are, not."""
@@ -136,7 +137,7 @@ def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, see
             assert row.loads[0] @ wanted[:, 0] > row.most
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(problem=scenes(), policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))
 def test_what_is_promised_on_one_type_can_be_delivered(problem: gp.AllocationProblem, policy: str) -> None:
     """With gangs that may run anywhere: the time fractions are a mix of rounds."""

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.examples import examples
 from tests.support.instances import Floats, best_level, best_value, crowds, problems
 
 NONE = float("nan")
@@ -162,7 +163,7 @@ def test_throughput_per_dollar_divides_by_the_price_of_each_type() -> None:
     assert allocation.shadow_prices == pytest.approx(np.array([2 / 3, 2]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(max_jobs=10, max_types=4), seed=st.integers(0, 2**32 - 1))
 def test_throughput_per_dollar_is_optimal(problem: gp.AllocationProblem, seed: int) -> None:
     prices = np.random.default_rng(seed).choice([0.1, 1.0, 2.5], len(problem.capacities))
@@ -207,7 +208,7 @@ def test_max_progress_rate_works_on_what_ends_soon() -> None:
     assert gp.solve(three_jobs(weights=[4, 1, 1]), "max_progress_rate").objective_value == pytest.approx(5 / 60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=problems())
 def test_max_progress_rate_is_optimal(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -239,7 +240,7 @@ def test_jobs_without_a_deadline_get_what_is_left_and_nothing_without_efficiency
     assert plain.time_fractions[:2].tolist() == [[0, 0], [0, 0]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(max_jobs=10, max_types=4), seed=st.integers(0, 2**32 - 1))
 def test_no_lateness_is_less(problem: gp.AllocationProblem, seed: int) -> None:
     """What is needed at θ can be given, just so; at a smaller θ it cannot."""
@@ -291,7 +292,7 @@ def test_time_where_a_job_cannot_run_is_lost() -> None:
     assert shares(problem, "proportional") == [[0.5, 0], [0.5, 0.5]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds())
 def test_shares_are_what_their_formulas_say(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -325,7 +326,7 @@ def total_completion(queues: list[tuple[int, ...]], types: list[int], seconds: F
     return sum(float(np.cumsum([seconds[i, j] for i in queue]).sum()) for queue, j in zip(queues, types, strict=True) if queue)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(data=st.data(), jobs=st.integers(1, 4), gpus=st.lists(st.integers(0, 2), min_size=1, max_size=3))
 def test_allox_starts_an_optimal_schedule(data: st.DataObject, jobs: int, gpus: list[int]) -> None:
     """Of all schedules with the jobs at the front that the policy puts there, the best is as good as the best of all."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from tests.optimization.test_pairs import assert_valid, cases, problem_of
+from tests.support.examples import examples
 
 Named = list[tuple[str, str]]
 
@@ -61,7 +62,7 @@ def test_where_a_pair_does_not_gain_its_jobs_take_turns_or_one_has_it_all() -> N
     assert allocation.throughputs == pytest.approx([3 / 3 + 1 / 6, 3 / 3 + 1 / 6 + 1 / 3, 1 / 3, 1 / 3])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(case=cases(), seed=st.integers(0, 3))
 def test_the_answer_is_valid_and_no_two_jobs_are_left_that_would_gain(case: dict[str, Any], seed: int) -> None:
     problem = problem_of(case)
@@ -102,7 +103,7 @@ def test_the_answer_is_valid_and_no_two_jobs_are_left_that_would_gain(case: dict
         assert whole == pytest.approx(np.where(runs if other else problem.runnable[a], expected[a], 0.0))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(case=cases(), data=st.data())
 def test_the_order_of_jobs_is_no_matter(case: dict[str, Any], data: st.DataObject) -> None:
     problem = problem_of(case)

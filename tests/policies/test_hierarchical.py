@@ -19,6 +19,7 @@ from gavel_py.policies.hierarchical import Hierarchical
 from gavel_py.testing import check_policy
 from tests.support.constrained_programs import wishes
 from tests.support.constraint_strategies import constraints, tenanted
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 from tests.support.instances import Floats, crowds
 from tests.support.leximin import leximin
@@ -212,7 +213,7 @@ def test_a_quota_that_asks_for_more_than_the_level_lets_its_jobs_rise_on() -> No
 # --- the definition
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(case=hierarchies())
 def test_every_job_has_what_the_definition_says(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
     problem, tree = case
@@ -227,7 +228,7 @@ def test_every_job_has_what_the_definition_says(case: tuple[gp.AllocationProblem
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 @every_tree
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_constraints_are_kept_beside_the_tree(tree: gp.TenantTree, data: st.DataObject) -> None:
     problem = data.draw(tenanted(max_jobs=6))
@@ -250,7 +251,7 @@ def test_constraints_are_kept_beside_the_tree(tree: gp.TenantTree, data: st.Data
 
 
 @pytest.mark.parametrize("options", [{}, {"agnostic": True}], ids=["aware", "agnostic"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(max_jobs=12, max_types=4))
 def test_the_jobs_of_a_single_tenant_are_filled_like_water(problem: gp.AllocationProblem, options: dict[str, Any]) -> None:
     tree = tree_of(all={"tenants": {"red": {}}}, nobody={"weight": 3})
@@ -262,7 +263,7 @@ def test_the_jobs_of_a_single_tenant_are_filled_like_water(problem: gp.Allocatio
     assert (seen * time).sum(axis=1) == pytest.approx(expected, rel=1e-6, abs=1e-9 * problem.throughputs.max())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(case=hierarchies())
 def test_the_agnostic_twin_sees_equal_speeds(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
     problem, tree = case
@@ -286,7 +287,7 @@ def rebuilt(problem: gp.AllocationProblem, rows: list[int] | None = None, **chan
     return gp.AllocationProblem.from_arrays(**(values | {"capacities": problem.capacities} | changes))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(case=hierarchies(), data=st.data())
 def test_permuting_jobs_and_tenants_permutes_the_answer(
     case: tuple[gp.AllocationProblem, gp.TenantTree], data: st.DataObject
@@ -298,7 +299,7 @@ def test_permuting_jobs_and_tenants_permutes_the_answer(
     assert np.array_equal(gp.solve(rebuilt(problem, order), "hierarchical", tenants=other).time_fractions, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(case=hierarchies())
 def test_equal_jobs_are_equally_well_off_and_without_fifo_have_equal_time(
     case: tuple[gp.AllocationProblem, gp.TenantTree],
@@ -316,7 +317,7 @@ def test_equal_jobs_are_equally_well_off_and_without_fifo_have_equal_time(
     assert v[0::2][equal] == pytest.approx(v[1::2][equal], rel=1e-8, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(case=hierarchies())
 def test_a_tenant_above_all_and_tenants_without_jobs_change_nothing(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
     problem, tree = case

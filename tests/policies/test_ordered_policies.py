@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.examples import examples
 from tests.support.instances import crowds
 
 
@@ -127,7 +128,7 @@ class TestConstraints:
         assert kept.throughputs.tolist() == pytest.approx([1, 2])
 
     @pytest.mark.parametrize("name", ["fifo", "least_attained_service"])
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60))
     @given(problem=crowds(max_jobs=16, max_types=4), fractional=st.booleans(), part=st.floats(0.05, 1.0))
     def test_limits_are_kept_and_no_job_could_have_more(
         self, name: str, problem: gp.AllocationProblem, fractional: bool, part: float

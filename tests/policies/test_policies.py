@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.testing import check_policy
+from tests.support.examples import examples
 from tests.support.instances import best_level, best_value, problems
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -94,11 +95,11 @@ def assert_valid(problem: gp.AllocationProblem, allocation: gp.Allocation) -> No
 @every_policy
 def test_the_contract_is_kept(name: str, options: dict[str, Any]) -> None:
     skip = ("units",) if options.get("normalized") is False else NOT_BY_NATURE.get(name, ())
-    check_policy(gp.resolve_policy(name, **options), skip=skip)
+    check_policy(gp.resolve_policy(name, **options), problems=examples(12), skip=skip)
 
 
 @every_policy
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(problem=detailed_problems())
 def test_allocation_is_valid_and_proven(name: str, options: dict[str, Any], problem: gp.AllocationProblem) -> None:
     problem = solvable(problem, name, options)
@@ -117,7 +118,7 @@ def test_allocation_is_valid_and_proven(name: str, options: dict[str, Any], prob
 
 
 @every_policy
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(problem=detailed_problems(), data=st.data())
 def test_permuting_jobs_permutes_the_answer(
     name: str, options: dict[str, Any], problem: gp.AllocationProblem, data: st.DataObject
@@ -139,7 +140,7 @@ def test_a_finished_job_gets_nothing_and_the_others_everything(name: str, option
     assert list(allocation.excluded) == ["0"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(problem=problems(), normalized=st.booleans())
 def test_max_total_throughput_is_optimal(problem: gp.AllocationProblem, normalized: bool) -> None:
     assume(problem.runnable.any())
@@ -149,7 +150,7 @@ def test_max_total_throughput_is_optimal(problem: gp.AllocationProblem, normaliz
     assert gp.solve(problem, "max_total_throughput", normalized=normalized).objective_value == pytest.approx(expected, rel=1e-7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(problem=problems())
 def test_max_min_fairness_is_optimal(problem: gp.AllocationProblem) -> None:
     assume(problem.runnable.any())
@@ -157,7 +158,7 @@ def test_max_min_fairness_is_optimal(problem: gp.AllocationProblem) -> None:
     assert gp.solve(problem, "max_min_fairness").objective_value == pytest.approx(best_level(problem, need), rel=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(problem=problems())
 def test_min_makespan_is_optimal(problem: gp.AllocationProblem) -> None:
     assume(problem.runnable.any())
@@ -168,7 +169,7 @@ def test_min_makespan_is_optimal(problem: gp.AllocationProblem) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(problem=problems())
 def test_efficiency_keeps_the_level_and_does_not_lower_the_total(name: str, problem: gp.AllocationProblem) -> None:
     plain = gp.solve(problem, name, efficiency=False)
@@ -179,7 +180,7 @@ def test_efficiency_keeps_the_level_and_does_not_lower_the_total(name: str, prob
 
 
 @pytest.mark.parametrize("name", ["max_total_throughput", "max_min_fairness", "min_makespan"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(problem=problems(), data=st.data())
 def test_scaling_the_units_of_a_row_changes_no_normalised_answer(
     name: str, problem: gp.AllocationProblem, data: st.DataObject

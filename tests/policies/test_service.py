@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -263,7 +263,6 @@ def test_a_job_of_next_to_no_weight_is_served_in_the_end() -> None:
 # --- properties
 
 
-@settings(deadline=None)  # fractions of many digits
 @given(root=trees())
 @example(root=fair(fifo(job(1e6), job(10**1.25), job(10**1.25), job(0))))  # sums that do not ascend if added in spans
 def test_services_are_those_of_serving_step_by_step(root: dict[str, Any]) -> None:
@@ -274,7 +273,6 @@ def test_services_are_those_of_serving_step_by_step(root: dict[str, Any]) -> Non
             assert_as_at(found, lambda at, i=i: history.at(at)[i], level)
 
 
-@settings(deadline=None)  # fractions of many digits
 @given(root=trees(), part=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(1e-9, 1)))
 def test_levels_are_those_at_which_jobs_have_been_served_so_much(root: dict[str, Any], part: float) -> None:
     history, rise = step_by_step(root), rise_of(root)
@@ -309,7 +307,6 @@ def test_everybody_rises_and_is_done_in_the_end(root: dict[str, Any]) -> None:
     assert np.array_equal(rise.services(rise.most), rooms)
 
 
-@settings(deadline=None)  # fractions of many digits
 @given(root=trees())
 def test_what_jobs_are_served_is_all_that_the_root_serves(root: dict[str, Any]) -> None:
     """The root serves by the weights of its members that are not done, or at speed 1 if it is fifo."""

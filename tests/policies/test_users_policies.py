@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
+from tests.support.examples import examples
 from tests.support.instances import Floats, best_value, crowds, problems, valid_rows
 
 
@@ -60,7 +61,7 @@ def active(problem: gp.AllocationProblem) -> gp.AllocationProblem:
     return problem.select(rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=problems())
 def test_a_weighted_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     problem = active(problem)
@@ -70,7 +71,7 @@ def test_a_weighted_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     assert allocation.policy == "max_progress_rate"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=problems(max_jobs=6))
 def test_a_minimum_in_the_objective_is_optimal_and_bounded(problem: gp.AllocationProblem) -> None:
     problem = active(problem)
@@ -88,7 +89,7 @@ def test_a_minimum_in_the_objective_is_optimal_and_bounded(problem: gp.Allocatio
     assert gp.solve(problem, WorstAndAverage()).objective_value == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=problems())
 def test_several_minimums_and_a_constant_are_proven(problem: gp.AllocationProblem) -> None:
     allocation = gp.solve(active(problem), TwoWorst())
@@ -224,7 +225,7 @@ class Capped(gp.SumPolicy):
         return program.total(cp.minimum(program.normalized_throughput, 0.5) + 0.01 * cp.abs(program.time - 1) * -1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=problems())
 def test_kinks_of_any_kind_are_proven(problem: gp.AllocationProblem) -> None:
     allocation = gp.solve(problem, Capped())
@@ -370,7 +371,7 @@ def test_what_belongs_to_a_job_is_no_place() -> None:
     assert gp.solve(problem, by_id).objective_value == pytest.approx(gp.solve(problem, by_row).objective_value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(problem=crowds(), data=st.data())
 def test_no_right_objective_is_refused(problem: gp.AllocationProblem, data: st.DataObject) -> None:
     """Whatever the scale of throughputs, weights and steps."""
@@ -427,7 +428,7 @@ def test_variables_that_are_bounded_by_the_objective_do_no_harm(objective: Any, 
     assert allocation.verify().gap <= 1e-7
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(problem=crowds(max_jobs=10))
 def test_a_variable_of_ones_own_is_solved_and_proven(problem: gp.AllocationProblem) -> None:
     problem = active(problem)

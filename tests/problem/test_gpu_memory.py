@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.problem.eligibility import GpuMemory
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 NAN = float("nan")
@@ -179,7 +180,7 @@ class TestTogether:
 SIZES = st.sampled_from([NAN, 1.0, 3.0, 5.3, 8.0, 10.7, 16.0, 30.0])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data(), jobs=st.integers(1, 7), types=st.integers(1, 3))
 def test_equal_company_is_company_of_the_same_jobs(data: st.DataObject, jobs: int, types: int) -> None:
     needed = np.array(data.draw(st.lists(st.lists(SIZES, min_size=types, max_size=types), min_size=jobs, max_size=jobs)))
@@ -196,7 +197,7 @@ def test_equal_company_is_company_of_the_same_jobs(data: st.DataObject, jobs: in
                     assert (together[i, :, j] == together[k, :, j]).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     sizes=st.lists(st.sampled_from([None, 4.0, 8.0, 12.0, 20.0]), min_size=2, max_size=6),
     kinds=st.lists(st.sampled_from("abc"), min_size=6, max_size=6),
@@ -247,7 +248,7 @@ def traces(draw: st.DrawFn) -> list[gp.Job]:
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     jobs=traces(),
     policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "gandiva", "fifo", "isolated"]),

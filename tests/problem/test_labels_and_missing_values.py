@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
@@ -332,7 +332,6 @@ class TestMasked:
         assert "job 'b', field weights: must be a finite number" in refusal(from_arrays, SPEEDS, GPUS, **NAMED, weights=numbers)
 
 
-@settings(deadline=None)
 @given(st.permutations(range(3)), st.permutations(range(2)), st.data())
 def test_the_order_of_labelled_arrays_makes_no_difference(rows: list[int], columns: list[int], data: st.DataObject) -> None:
     weights = np.array(data.draw(st.lists(st.integers(1, 9), min_size=3, max_size=3)), dtype=float)

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import gavel_py as gp
 from tests.scheduling.schedulers import PROFILE
 from tests.scheduling.test_delivery import accounts_add_up
+from tests.support.examples import examples
 
 SECONDS = 10.0
 POLICIES = ["max_min_fairness", "max_total_throughput", "fifo", "least_attained_service", "shortest_job_first"]
@@ -276,4 +277,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestLife.settings = settings(max_examples=examples(20), stateful_step_count=30)

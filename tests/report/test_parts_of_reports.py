@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
@@ -26,7 +26,6 @@ from tests.report.test_rounds_plot import EYES
 NUMBERS = st.floats(-1e6, 1e6)
 
 
-@settings(deadline=None)
 @given(st.lists(NUMBERS, min_size=2, max_size=12))
 def test_intervals_are_those_of_students_t(values: list[float]) -> None:
     made = estimate([*values, None, math.nan])
@@ -59,7 +58,6 @@ def test_who_is_beaten_is_beaten_by_someone_who_is_not(pairs: list[tuple[float, 
         assert bool(as_good) != best
 
 
-@settings(deadline=None)
 @given(arrays(float, st.integers(1, 30), elements=st.floats(0, 1) | st.just(math.nan)), st.integers(1, 40))
 def test_thinning_keeps_what_there_was_in_all(values: np.ndarray, most: int) -> None:
     seconds = np.concatenate([[0.0], np.cumsum(1.0 + np.arange(len(values)) % 3)])

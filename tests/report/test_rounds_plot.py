@@ -21,6 +21,7 @@ from gavel_py.io.writing import write_whole
 from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, grid_of, lanes_of
 from gavel_py.report.timeline_layout import duration, round_marks, time_marks
 from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
+from tests.support.examples import examples
 
 CLUSTER = gp.Cluster.from_inline("v100:4/2,k80:1")
 UNEVEN = gp.Cluster.from_inline("v100:4/3,k80:1")
@@ -99,7 +100,7 @@ def plans(draw: st.DrawFn) -> list[dict[str, Gpus]]:
     return plan  # type: ignore[return-value]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(plans())
 def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
     lanes, rounds = lanes_of(UNEVEN), rounds_of(plan)
@@ -123,7 +124,7 @@ def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
         assert bar.preempted == (bar.end < len(rounds) and job in rounds[bar.end].preempted)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.permutations(range(30)))
 def test_neighbours_have_other_colours(order: list[int]) -> None:
     jobs = np.where(np.array(order) < 25, order, IDLE).reshape(5, 6)  # each job has four neighbours at most

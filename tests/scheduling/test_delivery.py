@@ -16,6 +16,7 @@ from gavel_py.scheduling import JobDelivery
 from gavel_py.scheduling.delivery import WAITS, DeliveryReport, Wait
 from gavel_py.scheduling.ledger import DeliveryLedger
 from tests.scheduling.support import Fixed
+from tests.support.examples import examples
 
 GANGS = np.array([2, 1])
 ANYWHERE = np.ones((2, 2), dtype=bool)
@@ -157,7 +158,7 @@ ROUND = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(ROUND, max_size=15))
 def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str, list[int]]]) -> None:
     """Fractions and gangs change, jobs run where they are owed nothing, lose their GPUs, and are forgotten."""
@@ -247,7 +248,7 @@ def courses(draw: st.DrawFn) -> Course:
     return sizes, fractions * there[:, None], there, offered, types
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(courses())
 def test_no_choice_of_whole_rounds_leaves_less_than_the_least(course: Course) -> None:
     """Against all choices: any number of whole rounds of each job on each type, as far as rounds and GPUs go."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
@@ -80,7 +80,6 @@ gangs_drawn = st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.sampled_fr
 nodes_drawn = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["r1", "r2", None])), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(nodes_drawn, gangs_drawn, st.data())
 def test_whatever_the_gangs_even_ones_are_split_evenly_and_the_first_is_placed(
     sizes: list[tuple[int, str | None]], asked: list[tuple[int, bool, Locality]], data: st.DataObject

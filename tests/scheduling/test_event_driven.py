@@ -19,6 +19,7 @@ from gavel_py.policies.fifo import Fifo
 from gavel_py.scheduling.event_driven import InTurn
 from gavel_py.scheduling.event_driven.queue import can_keep_order
 from gavel_py.scheduling.planner import Chooser
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -93,7 +94,7 @@ def policy_of(text: str) -> gp.Policy:
     return gp.resolve_policy(name, **dict(each.split("=") for each in rest))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     trace=traces(),
     policy=st.sampled_from(POLICIES),

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 import gavel_py as gp
 from gavel_py.scheduling import choose_jobs
 from tests.scheduling.support import demand
+from tests.support.examples import examples
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -159,7 +160,7 @@ def test_of_two_that_are_owed_as_much_the_one_that_was_promised_less_goes_first(
     assert choose_jobs(demand(fractions, [1], deficits=deficits, promised=[2.0, 40.0])).tolist() == [0, -1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_among_single_gpu_jobs_that_never_ran_the_largest_claims_are_served(seed: int) -> None:
     rng = np.random.default_rng(seed)

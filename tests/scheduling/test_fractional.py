@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = {"v100": 16.0, "p100": 12.0, "k80": 12.0}
@@ -54,7 +55,7 @@ def job_list(drawn: list[tuple[str, float, float | None, float]]) -> list[gp.Job
 
 
 @given(jobs_drawn, st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3), st.booleans(), st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 def test_no_gpu_gives_more_than_it_has(
     drawn: list[tuple[str, float, float | None, float]], nodes: list[str], sharing: bool, data: st.DataObject
 ) -> None:

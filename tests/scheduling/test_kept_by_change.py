@@ -19,6 +19,7 @@ from gavel_py.scheduling.event_driven import KeptGpus
 from gavel_py.scheduling.event_driven.queue import InLine, Line, Seating, Traits
 from gavel_py.scheduling.jobs import JobBook
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
+from tests.support.examples import examples
 
 
 @contextmanager
@@ -75,7 +76,7 @@ def seats_anew(
     return seats, left
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     trace=traces(),
     policy=st.sampled_from(POLICIES),
@@ -106,7 +107,7 @@ TOLD: dict[str, Callable[[gp.RoundScheduler, str, int], object]] = {
 CALLS = (*("submit",) * 4, *("next",) * 4, "plan", "down", "up", *TOLD)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     policy=st.sampled_from(POLICIES),
     calls=st.lists(st.tuples(st.sampled_from(CALLS), st.integers(0, 10**6)), max_size=80),
@@ -135,7 +136,7 @@ def tell(made: gp.RoundScheduler, call: str, number: int, pick: int) -> None:
         made.node_down("v100-0") if call == "down" else made.node_up("v100-0")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     policy=st.sampled_from(POLICIES),
     sizes=st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=25),

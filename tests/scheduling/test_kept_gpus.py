@@ -18,6 +18,7 @@ from gavel_py.scheduling.placement.gangs import Kind
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, Layout
 from gavel_py.scheduling.round import Assignment
 from tests.scheduling.support import nodes
+from tests.support.examples import examples
 
 ON_EACH = 4
 
@@ -67,7 +68,7 @@ def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("exchanged")
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_is_kept_is_what_placing_all_anew_gives(seed: int) -> None:
     chance = Random(seed)  # noqa: S311

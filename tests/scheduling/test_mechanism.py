@@ -18,6 +18,7 @@ from gavel_py.scheduling.mechanism.deficit import serve
 from gavel_py.scheduling.mechanism.demand import Seats
 from gavel_py.scheduling.mechanism.local_search import displace, exchange, improve, replace_one
 from tests.scheduling.support import assert_feasible, demand, play
+from tests.support.examples import examples
 
 at_once = partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0)
 Floats = NDArray[np.float64]
@@ -167,7 +168,7 @@ def demands(draw: st.DrawFn) -> RoundDemand:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(asked=demands(), hysteresis=st.sampled_from([0.0, 2.4]))
 def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand, hysteresis: float) -> None:
     columns = choose_jobs(asked, hysteresis_rounds=hysteresis)
@@ -183,7 +184,7 @@ def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand, 
         assert (asked.claims[running, columns[running]] > 0).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(asked=demands(), seed=st.integers(0, 2**32 - 1))
 def test_locked_jobs_stay_whatever_others_are_owed(asked: RoundDemand, seed: int) -> None:
     """Those that ran together may all be locked; a job that may not run any more on its type cannot be."""
@@ -237,7 +238,7 @@ def part_of_the_best(rng: np.random.Generator) -> float:
     return max(1e-9, served(seats, scores)) / best
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -248,7 +249,7 @@ def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
     assert served(seats, scores) == pytest.approx(best_assignment(scores, capacities))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_seating_all_at_once_is_the_same_as_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -263,7 +264,7 @@ def test_seating_all_at_once_is_the_same_as_one_by_one(seed: int) -> None:
     assert (seats.columns.tolist(), seats.free) == (columns.tolist(), free)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_replacing_a_gang_by_smaller_ones_always_gains_and_always_fits(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -279,7 +280,7 @@ def test_replacing_a_gang_by_smaller_ones_always_gains_and_always_fits(seed: int
         assert min(seats.free) >= 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_displacement_always_gains_and_always_fits(seed: int) -> None:
     rng = np.random.default_rng(seed)

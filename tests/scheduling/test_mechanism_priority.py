@@ -12,6 +12,7 @@ from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.priority import published_order
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.scheduling.test_mechanism import demands
+from tests.support.examples import examples
 
 
 def test_two_jobs_on_one_gpu_by_hand() -> None:
@@ -44,7 +45,7 @@ def test_jobs_without_a_fraction_fill_what_is_left() -> None:
     assert choose_by_priority(demand(fractions, [1, 1], backfill=False)).tolist() == [-1, 0, -1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(asked=demands())
 def test_any_choice_fits_and_wastes_nothing(asked: RoundDemand) -> None:
     columns = choose_by_priority(asked)

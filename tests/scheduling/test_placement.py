@@ -16,6 +16,7 @@ from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement import largest_holes
 from gavel_py.scheduling.placement.topology import Gpu
 from tests.scheduling.support import nodes
+from tests.support.examples import examples
 
 LOCALITIES: tuple[Locality, ...] = ("any", "rack", "node")
 
@@ -163,7 +164,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
     return cluster, [crowd[i] for i in rng.permutation(len(crowd))]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(crowd=crowds())
 def test_any_placement_keeps_the_rules(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
@@ -181,7 +182,7 @@ def test_any_placement_keeps_the_rules(crowd: tuple[list[Node], list[Gang]]) -> 
     assert list(place(cluster, gangs).items()) == list(places.items())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(crowd=crowds())
 def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
@@ -190,7 +191,7 @@ def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(crowd: tuple[list
         assert (g.job_id in place(cluster, gangs)) == fits
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(crowd=crowds())
 def test_who_runs_alone_or_fits_beside_the_others_stays(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
@@ -203,7 +204,7 @@ def test_who_runs_alone_or_fits_beside_the_others_stays(crowd: tuple[list[Node],
         assert all(together[g.job_id] == g.previous for g in running)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(crowd=crowds())
 def test_no_hole_is_left_that_would_hold_a_gang_left_out(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd

@@ -21,6 +21,7 @@ from gavel_py.scheduling.round_planning import plan_round
 from tests.scheduling.support import demand, nodes
 from tests.scheduling.test_placement import LOCALITIES, assert_local, gang, where
 from tests.scheduling.test_planning import Scene, assert_nothing_wasted, assert_rules, scenes
+from tests.support.examples import examples
 
 
 def apart(*arguments: object, **options: object) -> Gang:
@@ -194,7 +195,7 @@ def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tup
     return any(len(free) > fewest and sum(free) >= g.num_gpus > fewest for free in regions.values())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(crowd=crowds())
 def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
@@ -215,7 +216,7 @@ def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(crowd: tuple[li
     assert all(node.cpus is None or cores[node.name] <= node.cpus for node in cluster)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(crowd=crowds())
 def test_only_gangs_of_the_wrong_kind_move_for_it(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
@@ -227,7 +228,7 @@ def test_only_gangs_of_the_wrong_kind_move_for_it(crowd: tuple[list[Node], list[
     assert place(cluster, settled) == places, "who has moved once would move again"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(crowd=crowds())
 def test_the_first_gang_is_placed_whatever_the_kinds(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
@@ -258,7 +259,7 @@ class TestExchange:
         assert places["c"] == "n0:2 n1:2"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(scene=scenes(), seed=st.integers(0, 2**32 - 1))
 def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
     """Whatever the kinds, which change between rounds; what is kept for all rounds changes nothing."""

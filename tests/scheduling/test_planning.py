@@ -17,6 +17,7 @@ from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.placement import largest_holes
 from gavel_py.scheduling.round import Assignment
 from tests.scheduling.support import nodes, play_on
+from tests.support.examples import examples
 
 
 def names(rounds: list[dict[str, Assignment]]) -> list[str]:
@@ -77,7 +78,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     return Scene(cluster, jobs, raw, draw(st.booleans()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(scene=scenes())
 def test_any_round_keeps_the_rules(scene: Scene) -> None:
     rounds, ledger = play_on(8, scene.cluster, scene.jobs, scene.fractions, backfill=scene.backfill)

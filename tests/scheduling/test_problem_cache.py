@@ -13,6 +13,7 @@ import gavel_py as gp
 from gavel_py.scheduling.current_allocation import Question
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import JobRows
+from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster(
@@ -50,7 +51,7 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
 def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
     nodes, rows = NodeStates(CLUSTER), JobRows()

@@ -21,6 +21,7 @@ from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import RoundDemand
 from tests.scheduling.schedulers import PROFILE, job, line, refused, scheduler, shares
+from tests.support.examples import examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +288,7 @@ def test_a_round_given_away_is_not_the_schedulers_own() -> None:
     assert made.next_round().kept == ("a",)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_any_history_keeps_the_books(seed: int) -> None:
     """Jobs come, report and go at random; each round's account adds up, and the same history gives the same rounds."""

@@ -14,6 +14,7 @@ import gavel_py as gp
 from gavel_py.scheduling import planner as choosing
 from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.planner import place_of
+from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)")
@@ -58,7 +59,7 @@ def rounds(trace: list[gp.Submission], cluster: gp.Cluster, policy: str, **optio
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     trace=traces(),
     policy=st.sampled_from(POLICIES),

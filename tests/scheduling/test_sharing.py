@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.scheduling.colocation.groups import CompanyKey, CompanyLedger
+from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("v100", "p100", "k80")
@@ -62,7 +63,7 @@ def check_round(begun: gp.Round, jobs: list[gp.Job]) -> None:
     st.sampled_from(["deficit", "priority"]),
     st.data(),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 def test_gpus_are_shared_by_pairs_as_whole_gangs_whatever_happens(
     kinds: list[int], nodes: list[int], policy: str, mechanism: str, data: st.DataObject
 ) -> None:

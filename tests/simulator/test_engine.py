@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
 from gavel_py.workloads import Submission
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 Jobs = list[gp.Job]
@@ -249,7 +250,7 @@ def traces(draw: st.DrawFn) -> list[Submission]:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     trace=traces(),
     policy=st.sampled_from(["fifo", "shortest_job_first", "max_min_fairness", "finish_time_fairness"]),

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 PARTS = {0.2: 0.3, 0.5: 0.3, 0.7: 0.1, 1: 0.2, 2: 0.1}
@@ -25,7 +26,7 @@ def used_at_most_once(begun: gp.Round) -> None:
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["max_min_fairness", "fifo"]), st.sampled_from([0.0, 0.1]), st.booleans())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow])
 def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, by_events: bool) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 600, 3600),))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from tests.support.commands import Gavel, runner
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 CLUSTER = gp.Cluster.from_inline("v100:4/2,k80:2/2")
@@ -63,7 +64,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
     return found
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     trace=traces(),
     window=st.tuples(NUMBER, NUMBER).map(lambda ends: (min(ends), max(ends) + 1)),

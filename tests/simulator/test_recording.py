@@ -16,6 +16,7 @@ import gavel_py as gp
 from gavel_py.report.runs.run import MOST_STRETCHES, Curves
 from gavel_py.simulator.recorder import RunRecorder, played
 from tests.support.commands import Gavel, runner
+from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster.from_inline("v100:6/4,p100:4/2,k80:4/4")
@@ -122,7 +123,7 @@ def test_jobs_that_are_still_there_at_the_end_count() -> None:
     assert len(run.jct_seconds) == run.metrics["finished"]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.sampled_from([0, 1, 200, 201, 401, 1999]) | st.integers(0, 2000), st.integers(0, 5))
 def test_curves_keep_their_sums_however_many_spans_there_are(spans: int, seed: int) -> None:
     chance = np.random.default_rng(seed)

@@ -22,6 +22,7 @@ from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies.fifo import Fifo
 from gavel_py.simulator.simulation import SIMULATION
 from tests.support.deaths import DEATHS
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +88,7 @@ IN_ROUNDS = ("fifo", "shortest_job_first", "max_min_fairness", "finish_time_fair
 BY_EVENTS = ("fifo", "shortest_job_first", "priority")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces(), data=st.data())
 def test_it_goes_on_with_the_same_bytes(trace: list[gp.Submission], data: st.DataObject, path: Path) -> None:
     events = data.draw(st.booleans())

@@ -78,6 +78,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
+@pytest.mark.deep
 def test_a_sweep_that_is_killed_goes_on(whole: list[dict[str, str]], tmp_path: Path) -> None:
     workers: list[int] = []
     for cells in (2, 6):
@@ -94,6 +95,7 @@ def test_a_sweep_that_is_killed_goes_on(whole: list[dict[str, str]], tmp_path: P
     assert rows(tmp_path) == whole
 
 
+@pytest.mark.deep
 def test_a_worker_that_is_killed_from_outside_is_replaced(whole: list[dict[str, str]], tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         until(lambda: stored(tmp_path) >= 2, process)
@@ -107,7 +109,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(whole: list[dict[str, 
     assert found == [{k: v for k, v in row.items() if k not in ("status", "attempts")} for row in whole]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.deep)])
 def test_ctrl_c_ends_it_cleanly(times: int, whole: list[dict[str, str]], tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         until(lambda: stored(tmp_path) >= 2, process)

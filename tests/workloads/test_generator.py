@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import Empirical, LogUniform, ThroughputProfile, Trace, generate_trace, trace_text
+from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 PROFILE = ThroughputProfile.builtin("gavel-osdi20")
@@ -83,7 +84,7 @@ def test_job_types_are_alike_likely_among_those_of_the_gang(many: Trace) -> None
     assert len({submission.job.job_type for submission in many if submission.job.num_gpus == 8}) == 19
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**32))
 def test_the_same_seed_gives_the_same_bytes(seed: int) -> None:
     assert trace_text(generated(5, seed=seed)) == trace_text(generated(5, seed=seed))

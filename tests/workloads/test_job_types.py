@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import (
@@ -97,7 +97,6 @@ def test_what_is_known_already_stays() -> None:
     assert [said.rsplit(": ", 1)[1] for said in trace.report.assumptions] == ["2 jobs.", "2 jobs.", "1 job.", "1 job."]
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 50))
 def test_the_same_seed_draws_the_same(seed: int) -> None:
     given = trace_of(*[1, 2, 4] * 10)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, JobSet, Submission, Trace, read_trace, trace_text
@@ -49,7 +49,6 @@ traces = st.integers(1, 4).flatmap(lambda n: st.tuples(*(submissions(number) for
 
 
 @pytest.mark.parametrize("format_name", ["csv", "json", "jsonl"])
-@settings(deadline=None)
 @given(trace=traces)
 def test_what_is_written_is_read_again(format_name: str, trace: Trace) -> None:
     path = Path(f"again.{format_name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, Submission, Trace, read_trace, trace_formats, trace_text
@@ -39,7 +39,6 @@ def test_a_file_in_which_all_is_broken() -> None:
     assert said.startswith("a.trace: holds no job that can be read as 'gavel'\na.trace, line 1: has 2 tab-separated fields")
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(sorted(trace_formats())), content=st.text(max_size=60) | st.binary(max_size=60))
 def test_rubbish_is_refused_or_told_in_words(name: str, content: str | bytes) -> None:
     Path("rubbish").write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import Job, Submission, Trace, describe_trace
@@ -20,7 +20,6 @@ def trace_of(rows: list[tuple[int, int, int | None]]) -> Trace:
     )
 
 
-@settings(deadline=None)
 @given(rows=jobs, periods=st.integers(1, 5))
 def test_figures_are_those_of_a_count_second_by_second(rows: list[tuple[int, int, int | None]], periods: int) -> None:
     summary = describe_trace(trace_of(rows), periods)

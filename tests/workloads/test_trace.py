@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import Job, Submission, Trace, describe_trace
@@ -21,7 +21,6 @@ def ids(trace: Trace) -> list[str]:
 
 
 class TestSample:
-    @settings(deadline=None)
     @given(arrivals=times, seed=st.integers(0, 9), data=st.data())
     def test_a_larger_sample_holds_a_smaller_one(self, arrivals: list[float], seed: int, data: st.DataObject) -> None:
         trace = trace_of(arrivals)
@@ -43,7 +42,6 @@ class TestSample:
 
 
 class TestScale:
-    @settings(deadline=None)
     @given(arrivals=times, load=st.floats(0.01, 100))
     def test_jobs_stay_and_the_load_changes(self, arrivals: list[float], load: float) -> None:
         trace = trace_of(arrivals, run_seconds=60.0)
@@ -62,7 +60,6 @@ class TestScale:
 
 
 class TestWindow:
-    @settings(deadline=None)
     @given(arrivals=times, cut=st.floats(0, 1e6))
     def test_two_windows_that_meet_hold_each_job_once(self, arrivals: list[float], cut: float) -> None:
         trace = trace_of(arrivals)

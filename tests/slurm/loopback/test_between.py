@@ -45,7 +45,7 @@ def kinds_of(decision: Decision) -> tuple[list[int], list[int], list[int]]:
     return sorted(stop - start), sorted(stop & start), sorted(start - stop)
 
 
-@pytest.mark.parametrize("happen", [jobs_leave_and_change, nodes_drain_and_fail])
+@pytest.mark.parametrize("happen", [jobs_leave_and_change, pytest.param(nodes_drain_and_fail, marks=pytest.mark.deep)])
 def test_only_what_it_concerns_is_not_as_decided(
     cluster: LoopbackCluster, happen: Callable[[LoopbackCluster, Decision], set[int]]
 ) -> None:

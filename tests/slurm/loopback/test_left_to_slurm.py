@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Settings
 from tests.slurm.loopback.driving import driving, gavel, log_of
@@ -84,6 +86,7 @@ def test_whatever_users_ask_for_runs(cluster: LoopbackCluster) -> None:
         assert given.get(job, why) == why, request
 
 
+@pytest.mark.deep
 def test_what_runs_under_slurm_and_cannot_be_planned_goes_on(settings: Settings) -> None:
     """No plugin holds jobs here: Slurm has started them where it liked, and more come than there is room for."""
     with booted(replace(settings, submit_plugin="")) as cluster:
@@ -114,6 +117,7 @@ def test_what_runs_under_slurm_and_cannot_be_planned_goes_on(settings: Settings)
         assert not [why for line in applied for why in line["waiting"].values() if why.startswith("Slurm")]
 
 
+@pytest.mark.deep
 def test_one_that_waits_for_the_whole_cluster_keeps_nobody_from_starting(cluster: LoopbackCluster) -> None:
     """Slurm would keep all nodes free for it from the moment when it expects the last of them, which is soon."""
     where = ("--partition=plain", "--nodelist=k80-0", "--gres=gpu:4", "--time=5")
@@ -132,6 +136,7 @@ def test_one_that_waits_for_the_whole_cluster_keeps_nobody_from_starting(cluster
     assert (cluster.jobs()[wide].state, cluster.jobs()[wide].restarts) == ("RUNNING", 0)
 
 
+@pytest.mark.deep
 def test_jobs_in_several_partitions_are_slurms_also_when_one_of_them_is_ours(cluster: LoopbackCluster) -> None:
     job = gang(cluster, "--partition=plain,gavel", "--gpus=2", "--begin=now+1hour")
     others = crowd(cluster, 30)

@@ -38,6 +38,7 @@ def impatient(settings: Settings) -> Settings:
     return replace(settings, options={"SlurmdTimeout": "10"})
 
 
+@pytest.mark.deep
 def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None:
     with booted(impatient) as cluster:
         crowd(cluster)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.driving import driving, log_of
 from tests.slurm.loopback.logbook import events
@@ -11,7 +13,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd
 from tests.slurm.loopback.submitting import SPEEDS, Stay, stays, steps_done
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 
 def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:

@@ -50,6 +50,7 @@ def test_an_operator_may_all_that_the_driver_does(cluster: LoopbackCluster) -> N
     assert set(seen) == set(jobs)
 
 
+@pytest.mark.deep
 def test_what_is_missing_is_told_at_the_start_with_its_cure(cluster: LoopbackCluster) -> None:
     job = sleeper(cluster, SOMEBODY, gpus=4)
     before = cluster.jobs()[job]
@@ -81,6 +82,7 @@ def test_what_is_missing_is_told_at_the_start_with_its_cure(cluster: LoopbackClu
     assert cluster.jobs()[late].held
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("moment", ["before-change-2", "after-change-3"])
 def test_an_operator_that_loses_its_state_knows_the_jobs_that_it_holds_by_the_plugin(cluster: LoopbackCluster, moment: str) -> None:
     cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")
