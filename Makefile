@@ -27,7 +27,7 @@ unit: $(VENV)/ready
 
 # While code is written: few examples of each property, and no processes.
 quick: lint types
-	$(BIN)/pytest -q -n $(WORKERS) -m "not deep and not process" --hypothesis-profile=quick
+	$(BIN)/pytest -q -n $(WORKERS) -m "not deep and not slow" --hypothesis-profile=quick
 
 # Long plays of faults and figures, and many more examples of each property.
 deep: $(VENV)/ready

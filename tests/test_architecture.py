@@ -80,6 +80,7 @@ def measured() -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_the_house_gets_no_worse() -> None:
     kept = json.loads(RATCHET.read_text())
     now = measured()

@@ -66,6 +66,7 @@ def test_a_job_that_is_left_out_is_explained_by_its_reason(gavel: Gavel) -> None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "fifo", "isolated"])
 def test_nothing_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     for columns in (50, 60, 80):

@@ -19,6 +19,8 @@ import gavel_py as gp
 from tests.support.commands import Gavel, runner
 from tests.support.shared_data import SHARED, needs_shared_data
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
 

@@ -26,6 +26,8 @@ from gavel_py.cli import main
 from gavel_py.policies.constraints import KINDS
 from tests.support.commands import enter_folder
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NOT_RUN = {"eval", "git", "make", "pip", "python", "python3", "."}

@@ -67,7 +67,7 @@ def test_a_field_named_self_is_as_unknown_as_any_other(read: Any, name: Any, con
 
 def test_deep_yaml_nesting_is_a_fault_and_no_crash() -> None:
     code = (
-        "from gavel_py import reading\nfrom gavel_py.errors import InputError\n"
+        "from gavel_py.io import reading\nfrom gavel_py.errors import InputError\n"
         "try: reading.yaml_document('t.yaml')\nexcept InputError as e: print(e)\n"
     )
     file("t.yaml", "[" * 50_000 + "]" * 50_000)

@@ -28,6 +28,8 @@ from gavel_py.scheduling import RoundDemand, choose_jobs
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler
 from tests.scheduling.support import Fixed
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 """Seconds after which a test fails that would otherwise wait for ever."""

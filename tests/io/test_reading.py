@@ -362,6 +362,7 @@ class TestYaml:
     def test_a_repeated_key_is_refused(self, content: str, line: int) -> None:
         assert refusal(yaml, content).endswith(f"t.yaml, line {line}: key 'a' stands twice in one mapping")
 
+    @pytest.mark.slow
     def test_an_alias_bomb_is_refused_before_it_is_built(self) -> None:
         layers = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         layers += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 20)]

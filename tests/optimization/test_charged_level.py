@@ -178,6 +178,7 @@ def test_a_time_and_its_penalties_are_the_least_over_all_times(
     assert allocation.verify().gap == allocation.gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "min_lateness", "finish_time_fairness"])
 @settings(max_examples=examples(50))
 @given(problem=crowds(max_jobs=12, max_types=4), data=st.data())

@@ -447,11 +447,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_the_contract_is_kept_with_a_tree() -> None:
     check_policy(gp.resolve_policy("hierarchical", tenants="tenants.yaml"), problems=6)
 
 
+@pytest.mark.slow
 def test_the_contract_is_kept_with_a_tree_of_python() -> None:
     """Its label cannot be read back, so what is asked of labels is asked of the other options only."""
     report = check_policy(Hierarchical(tenants=gp.TenantTree(policy="fifo"), agnostic=True), problems=2)

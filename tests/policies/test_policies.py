@@ -92,7 +92,18 @@ def assert_valid(problem: gp.AllocationProblem, allocation: gp.Allocation) -> No
     assert allocation.throughputs == pytest.approx((problem.throughputs * x).sum(axis=1), rel=1e-12)
 
 
-@every_policy
+def costly(name: str, options: dict[str, Any]) -> list[pytest.MarkDecorator]:
+    """The marks of a policy whose contract takes long: one program per job for some, and twins beside their originals."""
+    if options.get("strategy_proof"):
+        return [pytest.mark.deep]
+    return [pytest.mark.slow] if options or name in {"min_cost", "nash_welfare"} else []
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(name, options, marks=costly(name, options)) for name, options in VARIANTS],
+    ids=lambda value: str(value),
+)
 def test_the_contract_is_kept(name: str, options: dict[str, Any]) -> None:
     skip = ("units",) if options.get("normalized") is False else NOT_BY_NATURE.get(name, ())
     check_policy(gp.resolve_policy(name, **options), problems=examples(12), skip=skip)

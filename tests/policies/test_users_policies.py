@@ -321,6 +321,7 @@ def test_equal_jobs_that_get_nothing_are_counted_too(name: str) -> None:
     gp.solve(problem, policy_of(MISCOUNTED[name][1]))
 
 
+@pytest.mark.slow
 def test_no_wrong_sum_slips_through() -> None:
     """On 200 random problems, a sum over rows is refused, or as good as the sum over jobs, each job a row of its own."""
     chance = np.random.default_rng(7)

@@ -14,6 +14,8 @@ import pytest
 import gavel_py as gp
 from tests.report.some_runs import some_run, some_runs, some_stays
 
+pytestmark = pytest.mark.slow
+
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 WIDTHS = (320, 360, 768, 1400)
 

@@ -219,6 +219,7 @@ def test_names_of_any_kind_are_drawn(tmp_path: Path) -> None:
     draw(tmp_path / "r.png", plan)
 
 
+@pytest.mark.slow
 def test_a_large_picture_stays_bounded(tmp_path: Path) -> None:
     cluster = gp.Cluster.from_inline("v100:720/8,k80:360/4")
     gpus = lanes_of(cluster).gpus

@@ -112,6 +112,7 @@ def test_runs_are_compared_at_each_load_and_in_each_setting(tmp_path: Path) -> N
     assert [text for text in page.words["h2"] if text.startswith("cluster")] == ["cluster big", "cluster small"]
 
 
+@pytest.mark.slow
 def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", some_runs())
     assert [*filter(None, page.words["h3"])] == [
@@ -133,6 +134,7 @@ def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp
     assert all(len(cells) == len(table[0]) for table in page.tables[1:] for cells in table)
 
 
+@pytest.mark.slow
 def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> None:
     run = some_run("fifo", 4.0, 0, jobs=500)
     page = report(tmp_path / "r.html", [run])
@@ -144,6 +146,7 @@ def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> No
     assert [float(cells[1]) for cells in shares[1:]] == pytest.approx([each["v100"] for each in run.shares.values()], abs=0.005)
 
 
+@pytest.mark.slow
 def test_of_one_run_it_shows_where_gangs_were_and_compares_nothing(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays())])
     assert page.tables[0][0] == ["metric", "value"]
@@ -154,6 +157,7 @@ def test_of_one_run_it_shows_where_gangs_were_and_compares_nothing(tmp_path: Pat
     assert "A run of fifo" in page.words["h1"]
 
 
+@pytest.mark.slow
 def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
     first, *others = some_runs([HOSTILE, "fifo"], seeds=2, jobs=20, **{f"trace{HOSTILE}": HOSTILE})
     stays = [replace(stay, job_id=HOSTILE, node=HOSTILE, job_type=HOSTILE, accelerator=HOSTILE) for stay in some_stays()[:3]]
@@ -172,6 +176,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
     assert row(page, HOSTILE.replace("\x00", "�").replace("\u202e", "�").replace(" ", ""))
 
 
+@pytest.mark.slow
 def test_a_report_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays(80, 8, 100))])
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
@@ -181,6 +186,7 @@ def test_a_report_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert not re.search(r"@import|url\((?!#)", text)
 
 
+@pytest.mark.slow
 def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     runs = [replace(run, stays=some_stays()) for run in some_runs(["fifo", "las"], [3.0], seeds=2)]
     for name in ("a", "b"):
@@ -192,6 +198,7 @@ def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
 
 
+@pytest.mark.slow
 def test_charts_are_written_as_files_too(tmp_path: Path) -> None:
     written = gp.write_report(bare(some_runs(["fifo", "las"], [3.0], seeds=1)), tmp_path / "r.html", charts=tmp_path / "charts")
     assert written[0] == tmp_path / "r.html"
@@ -291,6 +298,7 @@ def test_what_is_no_run_and_no_place_for_charts_is_told(tmp_path: Path) -> None:
         gp.write_report([plain("fifo")], tmp_path / "r.html", charts=tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_many_runs_of_many_jobs_make_a_small_file(tmp_path: Path) -> None:
     runs = some_runs([f"p{n}" for n in range(10)], [1.0, 2.0, 4.0, 8.0], seeds=5, jobs=1000)
     runs[0] = replace(runs[0], stays=some_stays(150, 8, 300))

@@ -184,6 +184,7 @@ class TestScheduler:
         copies[1].mechanism = "deficit"
         assert [copies[1].next_round() for _ in range(2)] == rounds[1:]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", ["spawn", "fork"])
     def test_to_another_process_and_back(self, method: str) -> None:
         made = busy()

@@ -120,6 +120,7 @@ def come_and_gone(seed: int, mechanism: str, rounds: int = 72) -> Stays:
     return found
 
 
+@pytest.mark.slow
 def test_jobs_that_arrive_start_soon_and_short_ones_lack_no_more_than_under_the_published_rule() -> None:
     ours, published = ([come_and_gone(seed, mechanism) for seed in range(3)] for mechanism in ("deficit", "priority"))
     assert np.mean([wait for stays in ours for wait in stays.waits]) <= 1.0

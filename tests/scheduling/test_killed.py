@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = f"""{DEATHS}
 from tests.scheduling.test_killed import begin, go_on
 
+pytestmark = pytest.mark.slow
+
 def between_rounds():
     die()
 

@@ -90,6 +90,7 @@ def test_json_is_one_document(gavel: Gavel, four: list[str]) -> None:
     assert played["summary"]["jct"] == same.jct.to_dict()
 
 
+@pytest.mark.slow
 def test_solve_seconds_are_those_of_the_simulation(gavel: Gavel, mixed: list[str]) -> None:
     found = {}
     for seconds in (0.0, 1920.0):
@@ -136,6 +137,7 @@ def test_jobs_still_in_the_system_are_told_too(gavel: Gavel, four: list[str]) ->
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fairness_is_measured_against_isolated(gavel: Gavel, mixed: list[str]) -> None:
     outcome = gavel(*mixed, *several(["max_min_fairness", "isolated"]), "--json")
     fair, isolated = json.loads(outcome.out)["policies"]
@@ -160,6 +162,7 @@ def test_gangs_have_their_own_table(gavel: Gavel, mixed: list[str]) -> None:
     assert re.search(r"Queueing delay by gang, mean \(\w+\)\n\n +GPUs +fifo +shortest_job_first\n", both.out)
 
 
+@pytest.mark.slow
 def test_the_same_options_give_the_same_bytes(gavel: Gavel, mixed: list[str]) -> None:
     random = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
     texts = []

@@ -52,6 +52,7 @@ def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, 
     assert len(jobs) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not OPENB.exists(), reason="needs the openb trace beside the project")
 def test_pods_of_openb_are_replayed_on_a_part_of_its_cluster() -> None:
     """The first pods of the trace, closer together, on 96 GPUs: no GPU and no node gives more than it has at any moment."""

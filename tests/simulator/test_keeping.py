@@ -17,6 +17,8 @@ from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.simulator.simulation import SIMULATION
 from tests.support.commands import Gavel, runner
 
+pytestmark = pytest.mark.slow
+
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
 FILES = ["--jobs-out", "jobs.csv", "--timeline-out", "rounds.csv"]
 

@@ -27,6 +27,7 @@ def trace(jobs: int = 24, seed: int = 0) -> gp.Trace:
     return gp.generate_trace(jobs, PROFILE, jobs_per_hour=12, gang_mix={1: 0.6, 2: 0.3, 4: 0.1}, durations=durations, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["max_min_fairness", "fifo", "isolated"])
 @pytest.mark.parametrize("events", [False, True])
 def test_it_agrees_with_the_records_and_the_usage(policy: str, events: bool) -> None:
@@ -57,6 +58,7 @@ def test_it_agrees_with_the_records_and_the_usage(policy: str, events: bool) -> 
     )
 
 
+@pytest.mark.slow
 def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
     stays = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness", stays=True).stays
     sizes = {node.name: node.num_gpus for node in CLUSTER.nodes}
@@ -68,6 +70,7 @@ def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
         assert 0 <= held[node] <= sizes[node]
 
 
+@pytest.mark.slow
 def test_jobs_in_the_system_and_promises_over_time() -> None:
     run = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness")
     over_time = run.over_time

@@ -235,6 +235,8 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
 PROGRAM = f"""{DEATHS}
 from tests.simulator.test_saving import begin, few
 
+pytestmark = pytest.mark.slow
+
 path, way = sys.argv[1:]
 simulation = begin(few(40), policy="max_min_fairness", job_failures="recorded")
 number = 0

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import gavel_py as gp
 
 # Says when it has begun, and answers after a second, unless it is interrupted.
@@ -21,6 +23,7 @@ print(gp.SlurmCommands().run(["squeue", "--json"]).code)
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_cut_off_a_command(tmp_path: Path) -> None:
     """A terminal sends it to all that the driver has started."""
     begun, program = tmp_path / "begun", tmp_path / "squeue"

@@ -12,6 +12,8 @@ import gavel_py as gp
 from gavel_py.cli.sweep.output import told
 from tests.support.commands import Gavel, runner
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SOLVE = ["--mode", "solve", "-p", "fifo", "-p", "isolated", "--jobs", "4", "-c", "v100:8", "--workers", "1"]
 

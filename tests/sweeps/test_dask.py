@@ -10,6 +10,8 @@ import pytest
 import gavel_py as gp
 from tests.sweeps.support import Dying, Failing, simulations, solves, timeless
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 
 

@@ -171,6 +171,8 @@ def test_a_store_that_was_being_written_when_its_process_died_is_as_before(tmp_p
     program = """
 import os, signal, sys
 from gavel_py.report.runs.files import INSERT, CellStore, StoredCell
+
+pytestmark = pytest.mark.slow
 store = CellStore(sys.argv[1])
 store.begin({}, {}, "", [])
 store.add([StoredCell("a", "{}", "done", run=b"x")])

@@ -18,6 +18,8 @@ from gavel_py.sweeps.dispatcher import PAUSE_SECONDS, ExecutorError
 from gavel_py.sweeps.planning import Estimate
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
 
+pytestmark = pytest.mark.slow
+
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 
 

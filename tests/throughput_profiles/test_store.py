@@ -408,6 +408,7 @@ def test_all_reads_of_one_look_see_the_same_state(store: ThroughputStore, monkey
 ROWS = 400
 
 
+@pytest.mark.slow
 def test_several_processes_write_while_others_read(store: ThroughputStore) -> None:
     names = [f"profile-{n}" for n in range(20)]
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -421,6 +422,7 @@ def test_several_processes_write_while_others_read(store: ThroughputStore) -> No
     assert all(store.load(name) == profile(name, ROWS) for name in names)
 
 
+@pytest.mark.slow
 def test_several_processes_replace_one_profile_while_others_read(store: ThroughputStore) -> None:
     store.save(profile("mine", ROWS))
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -434,6 +436,7 @@ def test_several_processes_replace_one_profile_while_others_read(store: Throughp
     assert len(store.load("mine")) in range(ROWS, ROWS + 20)
 
 
+@pytest.mark.slow
 def test_several_processes_add_to_one_profile(store: ThroughputStore) -> None:
     batches = [("mine", [measurement(f"type-{n}-{i}") for i in range(20)]) for n in range(20)]
     with multiprocessing.get_context("spawn").Pool(4) as pool:

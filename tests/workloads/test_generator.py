@@ -62,6 +62,7 @@ def test_a_part_of_the_jobs_weighs_more(many: Trace) -> None:
     assert within(weights[5] / MANY, 0.2, 0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("burstiness", [1.0, 2.0, 4.0])
 def test_gaps_between_arrivals_have_their_mean_and_spread(burstiness: float) -> None:
     gaps = np.diff([s.job.arrival_seconds for s in generated(MANY, burstiness=burstiness, seed=1)])

@@ -28,6 +28,7 @@ def test_load_and_durations() -> None:
     assert shown >= {"200 jobs: GPUs held if no job had to wait", "Jobs that arrive", "Durations", "1 GPU", "8 GPUs"}
 
 
+@pytest.mark.slow
 def test_the_same_trace_makes_the_same_bytes() -> None:
     plot_trace(TRACE, "a.svg")
     plot_trace(TRACE, "b.svg")

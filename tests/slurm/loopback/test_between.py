@@ -14,7 +14,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd, faster_are_ahead, finish
 from tests.slurm.loopback.waiting import until
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 SHORT_FIRST = ("--policy", "shortest_job_first")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.driving import log_of, round_once
 from tests.slurm.loopback.logbook import decisions
@@ -9,7 +11,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import gang
 from tests.slurm.loopback.waiting import until
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 # {how users ask: the GPUs that their gang has on each of its nodes, where all nodes are free}
 REQUESTS = {

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.submitting import Work, stays, steps_done, submit
 from tests.slurm.loopback.waiting import until
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -16,7 +16,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd, gang
 from tests.slurm.loopback.waiting import until
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 PLANNED = (
     ("--gpus=4", "--cpus-per-gpu=8"),

@@ -13,7 +13,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd
 from tests.slurm.loopback.submitting import stays
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 
 def test_a_node_that_drains_is_left_and_used_again_when_it_is_back(cluster: LoopbackCluster) -> None:

@@ -13,7 +13,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd
 from tests.slurm.loopback.submitting import SPEEDS, Stay, stays, steps_done
 
-pytestmark = [needs_slurm, pytest.mark.deep]
+pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
 
 
 def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:

@@ -17,7 +17,7 @@ from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_sl
 from tests.slurm.loopback.scenes import sleeper
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, needs_accounting, needs_root]
+pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.slow]
 
 OPERATOR, STRANGER = "daemon", "games"
 """Accounts that every Linux has, without a home of their own to write to."""

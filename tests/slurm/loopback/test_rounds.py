@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.slurm.loopback.allocations import allocations
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.driving import driving, log_of
@@ -12,7 +14,7 @@ from tests.slurm.loopback.seen import JobSeen
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 ROUNDS = 10
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.driving import driving, gavel, log_of
 from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import gang
 
-pytestmark = needs_slurm
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 
 def test_the_second_is_refused_and_says_why(cluster: LoopbackCluster) -> None:
