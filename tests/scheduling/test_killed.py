@@ -13,13 +13,14 @@ import pytest
 import gavel_py as gp
 from tests.support.deaths import DEATHS
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # One round after the other, each saved; the process ends in the way that it is told, when it saves for the third time.
 PROGRAM = f"""{DEATHS}
 from tests.scheduling.test_killed import begin, go_on
-
-pytestmark = pytest.mark.slow
 
 def between_rounds():
     die()

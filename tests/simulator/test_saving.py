@@ -25,6 +25,9 @@ from tests.support.deaths import DEATHS
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("v100", "k80")
 CLUSTER = "v100:4/2,k80:4/4"
@@ -234,8 +237,6 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
 
 PROGRAM = f"""{DEATHS}
 from tests.simulator.test_saving import begin, few
-
-pytestmark = pytest.mark.slow
 
 path, way = sys.argv[1:]
 simulation = begin(few(40), policy="max_min_fairness", job_failures="recorded")

@@ -19,6 +19,9 @@ import gavel_py as gp
 from gavel_py.report.runs.files import CellStore, StoredCell
 from tests.sweeps.support import simulations, solves, timeless
 
+pytestmark = pytest.mark.slow
+
+
 SPEC = """\
 policies: [fifo, isolated, shortest_job_first]
 traces:
@@ -171,8 +174,6 @@ def test_a_store_that_was_being_written_when_its_process_died_is_as_before(tmp_p
     program = """
 import os, signal, sys
 from gavel_py.report.runs.files import INSERT, CellStore, StoredCell
-
-pytestmark = pytest.mark.slow
 store = CellStore(sys.argv[1])
 store.begin({}, {}, "", [])
 store.add([StoredCell("a", "{}", "done", run=b"x")])
