@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
     from gavel_py.problem.tenants import Tenant, TenantTree
     from gavel_py.report import check_plot, check_report, plot_rounds, write_report
-    from gavel_py.report.runs import OverTime, Run, Stay, read_failures, read_runs, write_runs
+    from gavel_py.report.runs import METRICS, OverTime, Run, Stay, read_failures, read_runs, write_runs
     from gavel_py.scheduling import Assignment, DeliveryReport, Lease, NodeState, Round, RoundScheduler, Wait
     from gavel_py.simulator import (
         Distribution,
@@ -226,6 +226,7 @@ _HOMES = {
         "write_report",
     ),
     "report.runs": (
+        "METRICS",
         "OverTime",
         "Run",
         "Stay",
@@ -291,6 +292,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "METRICS",
     "AcceleratorType",
     "Allocation",
     "AllocationProblem",
