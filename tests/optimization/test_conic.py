@@ -87,16 +87,39 @@ def test_every_curve_is_solved_and_proven(name: str, problem: gp.AllocationProbl
 @settings(max_examples=examples(25))
 @given(problem=problems())
 def test_no_valid_direction_goes_up(name: str, problem: gp.AllocationProblem) -> None:
-    """The condition of an optimum, by a linear program of its own: Σ slope_i v_i is largest at the answer."""
+    """No allocation Y is better than the answer X, by linear programs of their own.
+
+    For any T, a concave f has f(Y) - f(X) <= ∇f(X)(T - X) + ∇f(T)(Y - T). T is X, or a crumb of time more for all: where a curve is
+    steep near 0, slopes differ widely among answers whose values are equal to nine digits.
+    """
     problem = problem.select(problem.runnable.any(axis=1))
     if not problem.num_jobs:
         return
     allocation = gp.solve(problem, CURVES[name])
     found, value = allocation.normalized_throughputs, allocation.objective_value
+    per_time = problem.throughputs / problem.equal_share[:, None]
     slopes = SLOPES[name][1](problem.weights, found)
-    gains = slopes[:, None] * problem.throughputs / problem.equal_share[:, None]
     size = np.abs(slopes * found).sum() + abs(value)  # type: ignore[arg-type]
-    assert best_value(problem, np.maximum(gains, 0)) <= slopes @ found + 1e-6 * size
+    improvements = []
+    for crumb in (0.0, 1e-9, 1e-8):
+        touched = found + crumb * per_time.max(axis=1)
+        there = SLOPES[name][1](problem.weights, touched)
+        best = best_value(problem, np.maximum(there[:, None] * per_time, 0))
+        improvements.append(slopes @ (touched - found) + best - there @ touched)
+    assert min(improvements) <= 1e-6 * size
+
+
+def test_an_optimum_that_is_nearer_to_0_than_an_interior_point_comes_is_proven() -> None:
+    """A gang is worth a crumb of time to a power of it: about 1e-8, which moves the value by 1e-9, but the slope by half."""
+    speeds = [[0, 281.823667, 1 / 3], [0, 0, 1], [0, 1, 785.060871], [0, 0, 1], [0, 0, 1]]
+    weights = [5.43322307, 2.69369489, 3.84752312, 9.24666557, 0.3]
+    problem = gp.AllocationProblem.from_arrays(speeds, [2, 3, 4], num_gpus=[4, 1, 1, 1, 1], weights=weights)
+    allocation = gp.solve(problem, CURVES["power"])
+    assert allocation.route is not None
+    assert allocation.route.failed == ()
+    found = allocation.verify()
+    assert found.gap is not None
+    assert found.gap <= 1e-7
 
 
 @settings(max_examples=examples(25))

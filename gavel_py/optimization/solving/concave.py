@@ -1,6 +1,8 @@
-"""Tangents of concave objectives, which touch them at a point and are nowhere below, and proofs by tangents.
+"""The best allocation for a concave objective with curves: interior point for cones, Newton's method, and proofs by tangents.
 
-The best allocation for a concave objective with curves: interior point for cones, and Newton's method where it falls short.
+`maximize_concave` solves the conic program, and continues by Newton's method where that falls short. A tangent touches the
+objective at a point and is nowhere below it, so that whatever bounds the tangent bounds the objective too: the dual values of a
+linear program (`ConcaveCertificate`), or any prices of GPUs (`PricedCertificate`).
 """
 
 from __future__ import annotations
@@ -23,14 +25,13 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import COMPILE_SECONDS, CONES_SECONDS, ConicProgram, LinearSolver
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 
-__all__ = ["ALGORITHM", "ConcaveCertificate", "PricedCertificate", "best_priced", "maximize_concave", "tangent"]
+__all__ = ["ALGORITHM", "ConcaveCertificate", "best_priced", "maximize_concave", "tangent"]
 
 Floats = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
 NUDGE = 1e-4
-
 """By which part of itself an argument is changed to see how a slope changes."""
 
 TENTH = 0.1
@@ -226,19 +227,15 @@ def _matrix(slope: Any) -> sp.csc_array:
 ALGORITHM = "conic interior point"
 
 STEPS = (0.8, 0.5, 0.3, 0.95)
-
 """Lengths of steps to try. Each loses its way on some programs; hardly ever do two of them on the same."""
 
 ENOUGH = 1e-8
-
 """A gap with which no better answer is looked for, if nothing else is asked for."""
 
 DUST = 1e-9
-
 """A part of a job's time and of its throughput that is only how near an interior point comes to 0."""
 
 CRUMB, MORE = 1e-6, 1e-10
-
 """Parts of the most time that a job can have on a type. Of a crumb, some digits may be wrong, and so may be the slope of a steep
 curve there; at a little more it is not too large, which is what a bound needs."""
 
@@ -273,11 +270,15 @@ def maximize_concave(
 
 @dataclass(frozen=True)
 class _Answer:
-    """Time fractions, values of the objective's own variables, and the gap of their proof."""
+    """Time fractions, values of the objective's own variables, and the gap of their proof.
+
+    touching: the time fractions whose tangent proves it, None for its own.
+    """
 
     fractions: Floats
     own: list[Floats]
     gap: float = np.inf
+    touching: Floats | None = None
 
 
 class _Search:
@@ -338,30 +339,40 @@ class _Search:
         return _Answer(np.where(dust, 0.0, fractions), [variable.value for variable in self._own])
 
     def _consider(self, answer: _Answer) -> None:
-        """Prove an answer and keep it if it is the best. Jobs with crumbs get nothing or, if that is not good, a little more."""
+        """Prove an answer and keep it if it is the best.
+
+        Jobs with crumbs get nothing or, if that is not good, a little more. A steep curve has its optimum at a crumb, though,
+        nearer to 0 than an interior point comes, where slopes differ widely; then the tangent at a whole crumb bounds better.
+        """
         times, most = answer.fractions, self._program.matrix_of(self._program.most)
         poor = (times <= CRUMB * most).all(axis=1, keepdims=True)
-        crumbs: tuple[Floats | float, ...] = (0.0, times + MORE * most) if poor.any() else (0.0,)
-        for crumb in crumbs:
-            fractions = within_capacity(self._program.jobs, np.where(poor, crumb, times))
-            try:
-                certificate = self._certificate(replace(answer, fractions=fractions))
-            except SolverError as error:
-                self._failure = error
-                continue
-            found = gap(certificate.value(fractions), certificate.bound(), certificate.scale(fractions))
-            if found < self.gap:
-                self._best = replace(answer, fractions=fractions, gap=found)
-                self._proven = self._best, certificate
-            if found <= ENOUGH:
-                return
+        rest = within_capacity(self._program.jobs, np.where(poor, 0.0, times))
+        if self._prove(replace(answer, fractions=rest)) or not poor.any():
+            return
+        more = replace(answer, fractions=within_capacity(self._program.jobs, np.where(poor, times + MORE * most, times)))
+        if not self._prove(more):
+            self._prove(more, np.where(poor, CRUMB * most, times))
+
+    def _prove(self, answer: _Answer, touching: Floats | None = None) -> bool:
+        """Prove an answer by its own tangent or that at other time fractions, keep it if it is the best, and say if it is good."""
+        answer = replace(answer, touching=touching)
+        try:
+            certificate = self._certificate(answer)
+        except SolverError as error:
+            self._failure = error
+            return False
+        found = gap(certificate.value(answer.fractions), certificate.bound(), certificate.scale(answer.fractions))
+        if found < self.gap:
+            self._best = replace(answer, gap=found)
+            self._proven = self._best, certificate
+        return found <= ENOUGH
 
     def _certificate(self, answer: _Answer) -> ConcaveCertificate:
         """Solve the linear program of the tangent at an answer, whose dual values bound the objective."""
         if self._proven is not None and self._proven[0] is answer:
             return self._proven[1]
         self._proven = None
-        self._value(answer)
+        self._value(answer if answer.touching is None else replace(answer, fractions=answer.touching))
         above = tangent(self._objective)
         self._solver.limit.check(COMPILE_SECONDS * len(self._program.rows))
         self._program.compile(cp.Maximize(above), self._program.rules)
