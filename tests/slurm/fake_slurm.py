@@ -164,6 +164,8 @@ class FakeSlurm:
         if "ReqNodeList" in words:
             job.wanted = [name for name in words.pop("ReqNodeList").split(",") if name]
             job.nodes = int(words.pop("NumNodes").partition("-")[0])
+        if "MinCPUsNode" in words:
+            job.more["minimum_cpus_per_node"] = int(words.pop("MinCPUsNode"))
         if "Gres" in words:
             job.per_job, job.per_node = words.pop("TresPerJob"), words.pop("Gres")
         assert not words, words

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, cluster, cluster_with, driver
 
 
@@ -169,3 +170,19 @@ def test_one_that_slurm_has_started_before_it_was_held_keeps_nobody_waiting(tmp_
     assert not applied.lingering
     assert slurm.clock.now() - began < 5
     assert slurm.jobs[2].held == {"v100-0": 2}
+
+
+def test_cpus_of_a_gang_are_spread_over_its_nodes_as_its_gpus_are(tmp_path: Path) -> None:
+    """Slurm would give it 16 CPUs on one of two nodes, and 4 on the other."""
+    slurm = FakeSlurm(FakeClock(), dict.fromkeys(("v100-0", "v100-1"), ("v100", 4)))
+    slurm.submit(1, per_job="gpu:8", comment=BERT, more={"cpus": 20})
+    slurm.submit(2, per_job="gpu:4", comment=BERT, more={"cpus": 8, "minimum_cpus_per_node": 6})
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(6):
+            driven.round()
+            slurm.clock.seconds += 100
+    lines = {number: [line for line in slurm.told if f"JobId={number} NumNodes=" in line] for number in (1, 2)}
+    assert "NumNodes=2-2" in lines[1][0]
+    assert "MinCPUsNode=10 " in lines[1][0]
+    assert lines[2]
+    assert not any("MinCPUsNode" in line for line in lines[2]), "on one node it is what its user asks for"

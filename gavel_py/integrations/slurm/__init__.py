@@ -1,11 +1,9 @@
-"""The job_submit plugin for a site, and what slurm.conf must say.
+"""Driving a Slurm cluster in rounds, and the job_submit plugin for a site that wants it.
 
-Driving a Slurm cluster in rounds.
-
-records, node_reading, job_reading: what Slurm says, as plain records (pure); roles, kinds, marks, comments: what is made of a job
-(pure); cluster_picture, newcomers, node_sync, watching, following: the scheduler is kept at what Slurm says; deciding: the next
-round; moves: what that is in commands (pure); applying: carrying it out; commands: the only place that starts processes; rights:
-what the account may do; driver: one after the other, with state, lock and log; replay, run_of: what became of it, for reports.
+records, parsing: what Slurm says, as plain records (pure); settings: what the site decides; job_roles, job_mapping: what is made of
+jobs and nodes (pure); state: what the driver must not lose; sync: keeps the scheduler in step with Slurm; decision: the next round,
+and what it means in commands; apply: carries it out; commands: the only place that starts processes, and what the account may do;
+driver: one step after the other, with state, lock and log; event_log: the log, and the run that reports make of it.
 """
 
 from __future__ import annotations

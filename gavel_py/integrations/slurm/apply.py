@@ -15,15 +15,12 @@ from gavel_py.integrations.slurm.state import Tracked
 __all__ = ["Applied", "Applier"]
 
 FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
-
 """Seconds between two readings while something is waited for."""
 
 PATIENCE_SECONDS = 10.0
-
 """How long all jobs that are to start wait for all that are to stop; then only those whose nodes are not free do."""
 
 ENDING_SECONDS = 10.0
-
 """How long Slurm is still waited for when the driver is to end; what is left, the next one finds."""
 
 
@@ -121,7 +118,7 @@ class Applier:
         # As an administrator's hold, it can be told from a hold of the job's user.
         self._tell(orders_of("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))), done)
         ready = {job_id: target for job_id, target in targets.items() if is_as_planned(jobs.get(job_id), tracked[job_id])}
-        self._tell([retarget_of(jobs[job_id], target) for job_id, target in ready.items()], done)
+        self._tell([retarget_of(jobs[job_id], target, tracked[job_id].fewest_cpus) for job_id, target in ready.items()], done)
         if ready:
             jobs = read_jobs(self._commands)
         sent = [job_id for job_id, target in ready.items() if _is_sent(jobs.get(job_id), target)]

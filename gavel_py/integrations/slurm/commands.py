@@ -1,10 +1,8 @@
-"""The time, and waiting.
+"""Slurm's own commands: the only place where a process is started, never with a shell and always with a time limit.
 
-Slurm's own commands: the only place where a process is started. Never a shell, always a time limit.
-
-Reading a cluster: two commands, and nothing is changed.
-
-What the account of the driver may do in Slurm, found out before anything is changed, and the command that gives it more.
+`read_cluster` reads nodes and jobs with two commands and changes nothing. `rights_of` finds out what the account of the driver may
+do in Slurm before anything is changed, and names the command that gives it more. `Clock` is the time and waiting, so that tests
+need neither Slurm nor patience.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ __all__ = [
     "SlurmCommands",
     "WallClock",
     "check_sent",
-    "document_of",
     "read_cluster",
     "read_jobs",
     "rights_of",
@@ -73,7 +70,6 @@ class WallClock:
 
 
 ENVIRONMENT = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
-
 """Messages as they are known here, and lists of array tasks that are not cut."""
 
 
@@ -160,7 +156,6 @@ ACCOUNTING = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE)
 ACCOUNT = re.compile(r"UserName=(\S+?)\((\d+)\).*?AdminLevel=(\w+)", re.DOTALL)
 
 LEVELS = {"Operator": False, "Administrator": True}
-
 """Whether one may write AdminComment, of those who may hold, requeue, release and change the jobs of others.
 
 A coordinator of accounts may do so too, but only to the jobs of these accounts, and holds them as their users do, who may release
@@ -168,7 +163,6 @@ them again.
 """
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)
-
 """What Slurm says to whom it does not let change a job; the last two where a job_submit plugin does not."""
 
 JOB = re.compile(r"\bjob (\d+(?:_\d+)?)\b")

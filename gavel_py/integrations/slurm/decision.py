@@ -1,6 +1,7 @@
-"""What a round comes to in Slurm: which jobs keep their GPUs, which are stopped, held, started, and how each start is asked for.
+"""From a reading of Slurm to the next round, and what it means for its jobs: which keep running, stop, are held, start, and where.
 
-From a reading to a decision: the scheduler is brought up to date, and says what the next round is.
+`Decider` brings the scheduler up to date with a `Snapshot` and begins the round. `moves_of` compares the round with the jobs as
+Slurm has them, and `orders_of`, `mark_orders`, `retarget_of`, `first_of` and `returns_of` are the lines for scontrol.
 """
 
 from __future__ import annotations
@@ -28,28 +29,21 @@ __all__ = [
     "Decider",
     "Moves",
     "Picture",
-    "crowded_out",
     "first_of",
     "is_as_planned",
-    "is_job_id",
     "mark_orders",
-    "moves_of",
     "orders_of",
     "retarget_of",
     "returns_of",
-    "targets_of",
 ]
 
 Target = Mapping[str, int]
-
 """{node: GPUs}."""
 
 MOST_IDS = 100
-
 """Jobs named in one line of a command."""
 
 HIGHEST = 4_294_967_293
-
 """The highest priority that Slurm knows; the two numbers above it mean something else."""
 
 
@@ -205,12 +199,18 @@ def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
     return len(job.requested) == 1 and all(not kind or is_node_name(kind) for kind in job.requested)
 
 
-def retarget_of(job: SlurmJob, target: Target) -> str:
+def retarget_of(job: SlurmJob, target: Target, fewest_cpus: int = 0) -> str:
     """Return the line for scontrol that has a waiting job start on these nodes, and on no others.
 
     On several nodes, GPUs are asked for by node, whatever the request was: only so is the split as it was decided. Slurm 22.05
     never forgets such a request, so a job on one node keeps its own. A type that the job names stays; Slurm accepts another one,
-    and then never starts the job.
+    and then never starts the job. CPUs are spread evenly as well: Slurm would otherwise fill the first node with tasks and leave
+    one for the last, and so take CPUs that were meant for other jobs.
+
+    Args:
+        job: as Slurm has it now.
+        target: {node: GPUs}, the same number on each.
+        fewest_cpus: what the job's user asks for on each node (--mincpus), 0 for nothing.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
@@ -219,7 +219,12 @@ def retarget_of(job: SlurmJob, target: Target) -> str:
     line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
     if len(target) > 1 or job.per_node:
         line += _by_node(job, count)
-    return f"{line} StartTime=now"
+    return f"{line}{_with_cpus(job, max(fewest_cpus, job.cpus // len(target) if len(target) > 1 else 0))} StartTime=now"
+
+
+def _with_cpus(job: SlurmJob, fewest: int) -> str:
+    """The part of a line that asks for this many CPUs on each node, if the job does not already."""
+    return f" MinCPUsNode={max(1, fewest)}" if max(1, fewest) != max(1, job.cpus_per_node) else ""
 
 
 def _by_node(job: SlurmJob, count: int) -> str:
@@ -251,7 +256,7 @@ def returns_of(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], most_node
 
 def _own_request(job: SlurmJob, tracked: Tracked, most_nodes: int) -> str:
     """The line that undoes `retarget_of`, as far as Slurm can: where GPUs are asked for by node, they stay so."""
-    line = f"update JobId={job.job_id} StartTime=now"  # a requeue has put it off
+    line = f"update JobId={job.job_id}{_with_cpus(job, tracked.fewest_cpus)} StartTime=now"  # a requeue has put it off
     if not job.required_nodes:
         return line
     is_same = job.num_gpus == tracked.num_gpus and len(job.requested) == 1

@@ -1,6 +1,6 @@
-"""One driver at a time: a lock on a file that the system takes back when the process ends, however it ends.
+"""The driver: reads a Slurm cluster, lets the round scheduler decide, carries the round out, and checks that it has come about.
 
-The driver: reads a Slurm cluster, lets the round scheduler decide, carries it out, and sees whether it has come about.
+A lock on a file keeps a second driver away; the operating system takes it back when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gavel_py.integrations.slurm.sync import Progress
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
-__all__ = ["SlurmDriver", "only_one"]
+__all__ = ["SlurmDriver"]
 
 
 @contextmanager

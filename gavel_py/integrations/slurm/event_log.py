@@ -1,10 +1,7 @@
-"""The lines of the log that tell of rounds.
+"""The log of a driver, a line of JSON for each decision and each event with its time, and the run that is read from it.
 
-The log of a driver, read again: the jobs, their stays on GPUs, and the rounds, as they were.
-
-The log of a driver: a line of JSON for each decision and each thing that happened, with its time.
-
-What became of a real run, as the plain data that reports show: the same numbers as of a simulation.
+`RunLog` writes the lines, `round_line` and `applied_line` are those of rounds. `replayed` reads jobs, their stays on GPUs and the
+rounds again, and `slurm_run` makes a `Run` of them: the plain data that reports show, with the same numbers as of a simulation.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from gavel_py.integrations.slurm.decision import Decided
 from gavel_py.io import reading
 from gavel_py.report.runs import OverTime, Run, Stay
 
-__all__ = ["LoggedJob", "Replay", "RunLog", "applied_line", "replayed", "round_line", "slurm_run", "warn"]
+__all__ = ["RunLog", "applied_line", "round_line", "slurm_run", "warn"]
 
 Floats = NDArray[np.float64]
 
@@ -70,7 +67,6 @@ ROUND = (
     *("seconds", "gpus", "down", "active", "promised_gpu_seconds", "delivered_gpu_seconds"),
     *("owed_gpu_seconds", "solver_seconds", "prices"),
 )
-
 """What is read of the line of a round."""
 
 

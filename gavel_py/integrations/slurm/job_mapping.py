@@ -1,8 +1,8 @@
-"""The nodes of the managed partition as a cluster: which there are, which may be used, and what others use of them.
+"""From Slurm's nodes and jobs to the scheduler's: the managed partition as a cluster, and the job types and steps of jobs.
 
-What a Slurm job is to the policy: its job type and its steps, by what it says, by rules of the site, or by default.
-
-From a job of Slurm to a job of the scheduler.
+`cluster_of`: which nodes there are; `state_of`, `closed_nodes`, `used_by`: which may be used, and what other jobs use of them.
+`kind_of`: the job type and the steps of a job, by its comment, a rule of the site, its name, or the default. `job_for`: the job
+that the scheduler decides on.
 """
 
 from __future__ import annotations
@@ -47,11 +47,9 @@ DOWN = frozenset({"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID", "INVALID_REG", 
 EMPTYING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED", "REBOOT_REQUESTED"})
 
 SILENT = frozenset({"UNKNOWN", "NOT_RESPONDING", "NO_RESPOND", "REBOOT_ISSUED", "REBOOT"})
-
 """Nobody can start there for now, but who runs there may be well: they are left alone until Slurm says more."""
 
 UNNAMED = "gpu"
-
 """GPUs to which gres.conf gives no type."""
 
 
@@ -245,6 +243,7 @@ def tracked_from(job: SlurmJob, kind: JobKind, now_seconds: float) -> Tracked:
         fewest_nodes=job.fewest_nodes,
         most_nodes=job.most_nodes,
         exact_nodes=math.ceil(job.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
+        fewest_cpus=job.cpus_per_node,
     )
 
 

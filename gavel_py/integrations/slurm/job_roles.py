@@ -1,8 +1,7 @@
-"""What users say of their jobs in --comment: `gavel: type=bert steps=200000`.
+"""The role of a job: managed here, set aside for now, left to Slurm, or not managed at all; and the notes in Slurm that tell it.
 
-What is noted of a job in Slurm itself, in its AdminComment, where only administrators write: it survives this program.
-
-Whose a job is: managed here, set aside for now, left to Slurm, or none of this program's business.
+Users write in --comment what their jobs are, `gavel: type=bert steps=200000` (`said_in`). The driver notes which jobs it manages in
+their AdminComment, where only administrators write, so that it is known even if the driver's own state is lost (`mark_in`).
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from gavel_py.io.records import number_of
 
 __all__ = [
     "CERTAIN_NODES",
-    "HOLD",
     "REQUEUED_ON_HOLD",
     "SEVERAL_PARTITIONS",
-    "Mark",
     "Place",
     "Role",
     "Said",
@@ -39,7 +36,6 @@ __all__ = [
 ]
 
 HOLD = "gavel-hold"
-
 """A word in the comment of a job that its user holds; the plugin puts it there when somebody says `scontrol hold`."""
 
 OURS = re.compile(r"(?:^|[\s;,])gavel:(.*)", re.DOTALL)
@@ -82,13 +78,11 @@ def _steps(text: str) -> tuple[float | None, str]:
 
 
 Place = Literal["any", "node"]
-
 """Whether its gang may be spread over nodes, or must be on one."""
 
 MARK = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;place=(any|node))?")
 
 SAFE = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
-
 """What others wrote goes into a command only if it has nothing that could be taken for more than text."""
 
 
@@ -134,11 +128,9 @@ def with_mark(admin_comment: str, submit_seconds: float, place: Place) -> str | 
 CERTAIN_NODES = "it asks for certain nodes (--nodelist)"
 
 SEVERAL_PARTITIONS = "it may run in several partitions (--partition=a,b)"
-
 """Once such a job runs, Slurm names only the one in which it does."""
 
 REQUEUED_ON_HOLD = "requeued in held state"
-
 """Slurm's words for a job that was stopped by `scontrol requeuehold`."""
 
 

@@ -1,14 +1,9 @@
-"""What --constraint asks of nodes, as far as it is names joined by & or by |.
+"""Slurm's JSON as plain records, of all versions from 22.05 on: jobs, nodes, and the notations inside their fields.
 
-GPUs in Slurm's lists of generic resources: gpu:v100:4(S:0-1), gres:gpu:2, gres/gpu=4.
-
-Lists of nodes as Slurm shortens them: rack1-[0-3,07]-gpu,login.
-
-Values as Slurm writes them in JSON, of every version: numbers with or without a wrapping, one state or a list of them.
-
-Jobs from `squeue --json`, in the shapes of 22.05 and from 23.02 on; tasks of an array are jobs of their own.
-
-Nodes from `sinfo --json`, in the shapes of 22.05 (one entry a node) and from 23.02 on (one entry for nodes that are alike).
+Jobs come from `squeue --json` (`jobs_from`), tasks of an array as jobs of their own; nodes from `sinfo --json` (`nodes_from`), with
+one entry per node in 22.05, and from 23.02 on one entry for nodes that are alike. The notations: numbers with or without a wrapper,
+one state or a list of them; --constraint, as far as it is names joined by & or by |; lists of generic resources, gpu:v100:4(S:0-1),
+gres:gpu:2, gres/gpu=4; shortened lists of nodes, rack1-[0-3,07]-gpu,login.
 """
 
 from __future__ import annotations
@@ -25,7 +20,6 @@ from gavel_py.io.records import CONTROL
 
 __all__ = [
     "as_number",
-    "as_text",
     "as_words",
     "expand",
     "gpus_in",
@@ -61,7 +55,6 @@ def satisfies(features: Set[str], asked: str) -> bool:
 
 
 AFTER = re.compile(r"\([^()]*\)")
-
 """Which sockets and which numbers, as in (S:0-1) and (IDX:0,2)."""
 
 GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu(?:[:=]([^:=,()]*?))?(?:[:=](\d+))?\s*(?=,|$)")
@@ -86,7 +79,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 PART = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])+)(?:,|$)")
 
 MOST = 100_000
-
 """Nodes of one list; the largest clusters have less, and a broken list must not fill the memory."""
 
 
@@ -146,11 +138,9 @@ def _range(text: str) -> Iterator[str]:
 
 
 LONGEST = 200
-
 """Characters of a text that is shown; names and comments are whatever their users wrote."""
 
 INFINITE = 4_294_967_294
-
 """From here on up, 32-bit numbers of Slurm mean "none" or "no limit"."""
 
 
@@ -193,13 +183,11 @@ def printable(text: str) -> str:
 
 
 MOST_TASKS = 10_000
-
 """Tasks of one array that are told apart; Slurm's own limit (MaxArraySize) is 1,001 unless it is changed."""
 
 READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError)
 
 LISTS = frozenset({"required_nodes", "nodes", "array_task_string"})
-
 """Fields in which whole lists are written down; what else is wrong with an entry is that it is none of a job."""
 
 WELL = frozenset({"COMPLETED"})

@@ -1,10 +1,8 @@
-"""The throughputs in use: a profile, what was measured here, and estimates of gang sizes that nobody measured.
+"""The state of a driver that must not be lost: the scheduler, its throughputs and the jobs it follows, kept in a file.
 
-One managed job as it is followed from reading to reading: what it is, where it runs, how far it is.
-
-What a driver must not lose, and how it gets into its file and back.
-
-Throughputs from jobs that have left: what the store learns from a real cluster.
+`Tracked` is one managed job from reading to reading: what it is, where it runs, how far it is. `Speeds` are the throughputs in use:
+a profile, what was measured here, and estimates for gang sizes that were never measured. `learn_from` takes measurements from jobs
+that leave, which also go to the store.
 """
 
 from __future__ import annotations
@@ -25,11 +23,12 @@ from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.throughput_profiles.measurement import Row
 
-__all__ = ["SHORTEST", "DriverState", "Speeds", "Tracked", "learn_from", "load_state", "measurements_of", "save_state"]
+__all__ = ["DriverState", "Speeds", "Tracked", "learn_from", "load_state", "measurements_of", "save_state"]
 
 Measured = Mapping[tuple[str, float, str], float]
 
 Sums = dict[tuple[str, int, str], list[float]]
+"""{(job type, GPUs, accelerator): [steps, seconds]} of stays that were measured."""
 
 
 class Speeds:
@@ -75,7 +74,6 @@ class Speeds:
 
 
 FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
-
 """A job that did not start so often in a row is left to Slurm for a while, twice as long each time, in rounds."""
 
 PAST = (
@@ -99,7 +97,8 @@ class Tracked:
     not_before_round: until when it is not tried again; worked: {accelerator: [steps, seconds]} of stays that were measured; ran_on:
     the accelerators that it has had; asks: what its user asks for; is_known: whether its type is its own, not the default;
     per_node, fewest_nodes, most_nodes: whether its user says how many GPUs each node is to give, and on how many nodes (0: no
-    limit), which each start changes; exact_nodes: on how many it must be, as its user says how many tasks each is to have, else 0.
+    limit), which each start changes; exact_nodes: on how many it must be, as its user says how many tasks each is to have, else 0;
+    fewest_cpus: that its user asks for on each node.
     """
 
     job_id: str
@@ -130,6 +129,7 @@ class Tracked:
     fewest_nodes: int = 1
     most_nodes: int = 0
     exact_nodes: int = 0
+    fewest_cpus: int = 0
 
     @property
     def is_given_up(self) -> bool:
@@ -144,7 +144,7 @@ class Tracked:
     def take_past_of(self, before: Tracked) -> None:
         """Go on from what has become of the job so far, when its user has changed what it asks for."""
         # As long as it is about the same GPUs, the form of its request may be one that a start has given it.
-        form = ("per_node", "fewest_nodes", "most_nodes", "exact_nodes") if before.num_gpus == self.num_gpus else ()
+        form = ("per_node", "fewest_nodes", "most_nodes", "exact_nodes", "fewest_cpus") if before.num_gpus == self.num_gpus else ()
         for name in (*PAST, *form):
             setattr(self, name, getattr(before, name))
 
@@ -165,8 +165,6 @@ class Tracked:
 
 
 DRIVER = Kind("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
-
-"""{(job type, GPUs, accelerator): [steps, seconds]} of stays that were measured."""
 
 
 @dataclass
@@ -273,7 +271,6 @@ def _speeds(document: Mapping[str, Any]) -> Speeds:
 
 
 SHORTEST = 60.0
-
 """Seconds; of less work, what a start takes would be the most part."""
 
 

@@ -1,10 +1,8 @@
-"""Telling the scheduler of nodes: which are up, and how many of their GPUs others have.
+"""The scheduler kept in step with Slurm: jobs that arrive, progress, move, stop and leave, and the nodes that can be used.
 
-How far jobs are: what they wrote to a file of their own, or else the time that they ran at the speed of the profile.
-
-What becomes of managed jobs between two readings: how far they are, where they run, and whether they have left.
-
-From a reading to the scheduler: who has come, left, moved or stopped, and what nodes can be used.
+`sync_nodes`, `sync_lost`: which nodes are up, and how many of their GPUs other jobs have. `Progress`: how far jobs are, by a file
+that they write, or else by the time that they ran at the speed of the profile. `Watcher` follows managed jobs from one reading to
+the next, and `Follower` tells the scheduler all of it.
 """
 
 from __future__ import annotations
@@ -38,9 +36,10 @@ from gavel_py.integrations.slurm.state import DriverState, Tracked, learn_from
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState, RoundScheduler
 
-__all__ = ["MORE", "Follower", "Log", "Progress", "Watcher", "sync_lost", "sync_nodes"]
+__all__ = ["Follower", "Log", "Progress", "Watcher"]
 
 Log = Callable[..., None]
+"""Takes the name of an event and what is to be told of it."""
 
 
 def sync_nodes(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode]) -> dict[str, NodeState]:
@@ -134,9 +133,6 @@ def _number(word: bytes) -> float | None:
     return steps if math.isfinite(steps) and steps >= 0 else None
 
 
-"""Takes the name of an event and what is to be told of it."""
-
-
 class Watcher:
     """Follows jobs from reading to reading. types: {node: accelerator}; log: is told when a job starts, stops and leaves."""
 
@@ -226,7 +222,6 @@ class Watcher:
 
 
 MORE = 1.1
-
 """A job that has done all that was expected of it, and still runs, is expected to do so much in all."""
 
 
