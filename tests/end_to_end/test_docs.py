@@ -137,10 +137,14 @@ def anchor(heading: str) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a copy of the examples."""
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a copy of the examples; what commands import from it is forgotten afterwards."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    return tmp_path
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def write_files(found: list[Block], folder: Path) -> None:
@@ -249,3 +253,20 @@ def _default(field: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return {None: "none", "": "empty", (): "none"}.get(value, f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def test_the_page_on_architecture_names_existing_paths() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:gavel_py|tests)/[^`\s]*)`", text)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    modules = [path.as_posix() for folder in ("gavel_py", "tests") for path in (ROOT / folder).rglob("*.py")]
+    shortened = set(re.findall(r"[\w/]+\.py\b", text))
+    assert [name for name in sorted(shortened) if not any(module.endswith(f"/{name}") for module in modules)] == []
+
+
+def test_the_page_on_architecture_says_which_file_to_open() -> None:
+    text = sections(ROOT / "docs" / "architecture.md")["Where to look"]
+    rows = re.findall(r"^\| (\w.*) \| (.*) \|$", text, flags=re.MULTILINE)[1:]
+    assert len(rows) == 8
+    assert [task for task, places in rows if "`gavel_py/" not in places] == []
