@@ -1,28 +1,25 @@
-"""The most even split of given total times over accelerator types that capacities and rules allow.
-
-It minimises the relative entropy Σ_q S_q Σ_j π_qj ln(π_qj / ρ_qj). S_q is the GPU-time of a kind of jobs, π_qj the share of it on
-type j, and ρ_qj = c_j / Σ_k c_k over the types on which these jobs may run. Equal jobs have equal shares at the minimum, and so
-have all jobs of a kind: jobs with the same types and the same coefficients in every rule.
-
-With a price μ_d >= 0 for each capacity and each rule, π_qj is proportional to ρ_qj exp(-Σ_d μ_d E_dqj), where E_dqj is what a GPU
-of kind q on type j uses of row d. The prices minimise the dual function, which is smooth, convex and has few variables however
-many jobs there are. Newton's method with an active set for the prices at 0 takes a handful of steps. Where some jobs need all of
-a type, the shares of the others there tend to 0 and prices to infinity. Each step then still reduces what is missing by a factor
-of about e, where fixed-point iterations would slow down without end.
-
-What an agnostic policy leaves to chance: which of equally good allocations it is.
+"""The answer of an agnostic policy: of all equally good allocations, that with fair total times split evenly over the types.
 
 To an agnostic policy all accelerator types are equally fast, so its program has many optima: the types on which a job runs make no
 difference, nor may the total times of some jobs. A simplex method returns a corner, in which each job runs on one or two types and
-some jobs have all the time that is left over. Another optimum may be far better or far worse in real throughputs, so a corner
-says little about the policy. The allocation here lies in the middle of the optima and does not depend on the solver. Total times
-are divided fairly where the optimum leaves them open (`free_times`), and then split as evenly as possible over the types
-(`type_shares`):
+some jobs have all the time that is left over. Another optimum may be far better or far worse in real throughputs, so a corner says
+little about the policy. The allocation here lies in the middle of the optima and does not depend on the solver. Total times are
+divided fairly where the optimum leaves them open (`optimization.solving.free_times`), and then split as evenly as possible over the
+types (`even_shares`):
 
     t_i = max(need_i, min(1, θ w_i / s_i)),  θ as large as possible
     min Σ_ij s_i x_ij ln(x_ij / (t_i c_j / Σ_{k in M_i} c_k))  such that  Σ_j x_ij = t_i,  x valid
 
 need_i is the time that the objective asks for, and M_i are the types on which job i may run.
+
+The second program is a relative entropy Σ_q S_q Σ_j π_qj ln(π_qj / ρ_qj) over kinds q of jobs, those with the same types and the
+same coefficients in every rule: S_q is the GPU-time of a kind, π_qj the share of it on type j, and ρ_qj = c_j / Σ_k c_k over the
+types on which these jobs may run. All jobs of a kind have equal shares at the minimum. With a price μ_d >= 0 for each capacity and
+each rule, π_qj is proportional to ρ_qj exp(-Σ_d μ_d E_dqj), where E_dqj is what a GPU of kind q on type j uses of row d. The prices
+minimise the dual function, which is smooth, convex and has few variables however many jobs there are. Newton's method with an
+active set for the prices at 0 takes a handful of steps. Where some jobs need all of a type, the shares of the others there tend to
+0 and prices to infinity; each step then still reduces the excess by a factor of about e, where fixed-point iterations would slow
+down without end.
 
 Source: the baselines of Gavel (OSDI 2020), whose code solves these programs with an interior-point method and so returns a point in
 the middle of the optima. The split is that of least relative entropy to an even one (Kullback, Information Theory and Statistics,
@@ -48,7 +45,7 @@ from gavel_py.policies import Decision, Policy
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
 
-__all__ = ["even_decision", "even_shares"]
+__all__ = ["even_decision"]
 
 Floats = NDArray[np.float64]
 
@@ -57,21 +54,17 @@ Mask = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
 CLOSE, ENOUGH = 1e-12, 5e-10
-
 """By which part rows should be exceeded at most, and by which part they may be if rounding allows no better."""
 
 DUST, MANY = 1e-6, 100
-
 """Shares below DUST are set to 0 if together they are less than a MANY-th of ENOUGH."""
 
 MOST_STEPS = 300
 
 LONGEST = 4.0
-
 """The largest logarithm of the factor by which a share may grow in one step; beyond that, the quadratic model is worth little."""
 
 SINGULAR, FLAT, NOISE = 1e-13, 1e-9, 1e-6
-
 """Curvatures that count as none and as hardly any, and slopes that may be rounding, relative to the largest."""
 
 SHARE_ROUNDING = 1e-13
@@ -196,7 +189,6 @@ class _Dual:
 ROUNDING = 1e-12
 
 SAME = 1e-10
-
 """The relative change of an objective that counts as rounding."""
 
 NOTE = "time is split over accelerator types as the solver found it: no even split keeps the objective and the rules"

@@ -1,8 +1,7 @@
-"""What the time of jobs comes to in the terms of their problem, and whether figures that are stated are those.
+"""The result of a solve: which job gets which accelerator type for how much of the time, with its value and its proof.
 
-The result of a solve: who gets which accelerator type for how much of the time, with its value and its proof.
-
-From an answer in the columns of its program to an allocation in the words of the problem.
+`stated` turns an answer in the columns of its program into an `Allocation` in the terms of the problem. `figures_of` computes all
+that follows from the time of jobs (throughputs, utilization), and `Allocation.verify` compares the stated figures with those.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import ConstraintOutcome, outcomes_of
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["Allocation", "Answer", "Figures", "Route", "check_same", "figures_of", "nothing", "stated"]
+__all__ = ["Allocation", "Answer", "Route", "nothing", "stated"]
 
 Floats = NDArray[np.float64]
 
 SAME = 1e-9
-
 """The part of its size by which a stated figure may differ from the one found."""
 
 ROUNDING = 1e-12

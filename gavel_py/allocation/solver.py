@@ -42,15 +42,12 @@ Floats = NDArray[np.float64]
 TIME_LIMIT = AllocationStatus.TIME_LIMIT
 
 CLOSING_SECONDS = 1.2e-6
-
 """About how long it takes per job and type to bound and check the best allocation that is known."""
 
 MOST_GANG_ROUNDS = 30
-
 """So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
 
 MOST_SEPARATE_JOBS = 20_000
-
 """More jobs than this are not solved one row per job, which takes seconds at this size and grows faster than their number."""
 
 

@@ -1,6 +1,7 @@
-"""A group of commands of which each is imported when it is needed.
+"""The command `gavel`: one file per command, each a thin layer over the public API and imported only when it is used.
 
-The command `gavel`: one file per command, each a thin skin over the public API; heavy imports happen inside them.
+`LazyGroup` is a group of such commands; heavy imports happen inside the commands, which keeps `gavel --help` quick. `main` tells
+errors in a line and by the exit code: 1 for a failure at run time, 2 for wrong usage or input.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Constraints on the command line: reading them from files, and telling what became of them.
+"""Options that several commands share, and how policies, jobs, cluster, profile and constraints are made from them.
 
-The way from a policy's name, as typed, to its class: the current directory counts too, as in other commands.
-
-Options that several commands share, and the way from them to jobs, cluster and profile.
-
-The options by which jobs share GPUs, and which of them do, as text.
+Options of a command arrive as one dataclass (`bundled`): `Common` for a cluster with policies, `Request` for a problem of jobs,
+which `load` turns into `Inputs`. Policies may be named package.module:Class, and the current directory counts too, as in other
+commands (`find_policy`). Constraints are read from files (`constrained`), and what became of them is a table (`constraints_text`),
+as are the jobs that share GPUs (`sharing_text`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ __all__ = [
     "check_known",
     "cluster_of",
     "common_options",
-    "constrained",
     "constraints_text",
     "find_policy",
     "import_solver",
@@ -59,7 +57,6 @@ __all__ = [
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 MOST_SHOWN = 5
-
 """Jobs listed of those that miss a constraint; the JSON has them all."""
 
 
@@ -101,7 +98,6 @@ def _jobs(outcome: gp.ConstraintOutcome) -> str:
 
 
 HERE = ""
-
 """The current directory in `sys.path`."""
 
 
@@ -124,7 +120,6 @@ DEFAULT_PROFILE = "gavel-osdi20"
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
 
 MOST_ROUNDS = 1_000_000
-
 """Of --rounds: all of them are kept until they are shown, and a larger number is a slip."""
 
 
@@ -256,7 +251,6 @@ def bundled(kind: type[Any], options: Iterable[Option]) -> Option:
 
 
 problem_options: Option = bundled(Request, OPTIONS)
-
 """Gives a command the options that name jobs, cluster, throughputs, policies and output, as one `Request`."""
 
 
@@ -364,7 +358,6 @@ min_gain_option = click.option(
 )
 
 MOST_PAIRS = 10
-
 """Pairs that are listed, those with the most GPUs; the JSON has them all."""
 
 

@@ -1,6 +1,6 @@
-"""gavel solve --what-if: the same jobs on another number of GPUs, beside the cluster as it is.
+"""gavel solve: which job gets which accelerator type for how much of the time; --what-if compares other numbers of GPUs.
 
-gavel solve: who gets which accelerator type for how much of the time.
+A `WhatIf` is the allocation of the same jobs on a changed number of GPUs, with the normalisers of the cluster as it is.
 """
 
 from __future__ import annotations
@@ -40,18 +40,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Change", "WhatIf", "changes_of", "command", "stages_text", "what_if_text"]
+__all__ = ["command", "stages_text"]
 
 FORM = "TYPE+N, TYPE-N or TYPE=N, several with ',' between them"
 
 MOST_JOBS = 3
-
 """Jobs shown of those that gain, and of those that lose; the JSON has them all."""
 
 NOTE = "v: a job's throughput over that of an equal share of the cluster as it is, in all rows"
 
 NOTHING = 1e-6
-
 """A change of v by less than this is none."""
 
 
@@ -174,11 +172,9 @@ def _left_out(now: gp.Allocation, then: gp.Allocation) -> str:
 
 
 SPREAD = "*"
-
 """Marks time for which a gang is to be spread."""
 
 MOST_STAGES = 10
-
 """Stages listed of an answer that was found in several; the JSON has them all."""
 
 

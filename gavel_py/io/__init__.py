@@ -1,6 +1,6 @@
-"""Files in and out: checked records, text with line numbers, atomic writes, SQLite, the natural order of names.
+"""Files in and out: checked records, reading, atomic writing, snapshots, SQLite's errors; names, locks and random numbers.
 
-Entry points: `validation.Record`, `reading`, `writing`. The package knows nothing of jobs, clusters or policies.
+Entry points: `records.Record`, `reading`, `writing`, `snapshots`. The package knows nothing of jobs, clusters or policies.
 """
 
 __all__: list[str] = []

@@ -1,6 +1,7 @@
-"""Names: the order in which a person reads them, job-2 before job-10, which are the same, and numbered ones made when asked for.
+"""Names in lists of jobs, nodes and types: their natural order, which of them are the same, and numbered ones made on demand.
 
-Names in their natural order, kept from one time to the next: few come and go, and sorting all anew takes long.
+The natural order puts job-2 before job-10. `NaturalOrder` keeps a sorted collection from one call to the next, since few names come
+and go and sorting all of them again takes long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Random numbers that go on where they were.
-
-Random numbers from a seed.
-"""
+"""Random number generators: started from a checked seed, saved as plain data and restored to continue their sequence."""
 
 from __future__ import annotations
 

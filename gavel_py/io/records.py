@@ -33,19 +33,15 @@ __all__ = [
 ]
 
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
-
 """Control characters and line breaks: an id with one of them would garble tables, messages and files."""
 
 MOST = 1_000_000
-
 """The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
 
 SMALLEST_FRACTION = 0.001
-
 """Of a GPU; schedulers that share GPUs count in thousandths at most, and a smaller part is a slip."""
 
 LONGEST_TEXT = 1000
-
 """Characters of a name; a longer one is a broken file, and every message and table would repeat it."""
 
 

@@ -1,6 +1,7 @@
-"""Arrays, tuples and what is made of them as plain data, from which they come back exactly as they were.
+"""Snapshots: a state as plain data, written to a versioned file with a checksum, from which exactly the same state is read back.
 
-A state as a file: checked, versioned, and either as it was or whole.
+`as_data` and `from_data` convert arrays, tuples and containers of them; `write_state` and `read_state` handle the file, which is
+either as it was before or complete.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_whole
 
-__all__ = ["SCHEDULER", "Kind", "as_data", "from_data", "read_state", "write_state"]
+__all__ = ["Kind", "as_data", "from_data", "read_state", "write_state"]
 
 PLAIN = bool | int | float | str | None
 

@@ -1,8 +1,7 @@
-"""Files that take long to make, such as pictures and reports: which there can be, and whether one can be written.
+"""Writing files: checks before the work that fills them, atomic replacement, and SQLite's errors in the user's words.
 
-Writing a file whole or not at all: beside its place, and put there in one step.
-
-What SQLite's errors mean in the user's words.
+Pictures and reports take long to compute, so the checks of suffix, folder and libraries come first (`check_plot`, `check_report`).
+`write_whole` writes to a temporary file in the same folder and renames it, so that a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -125,7 +124,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 BUSY_SECONDS = 30.0
-
 """How long to wait for another process that is writing."""
 
 WORDING = {

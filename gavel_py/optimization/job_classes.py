@@ -1,6 +1,7 @@
 """Classes of equal jobs: what a policy sees of a problem, one row for all jobs that it cannot tell apart.
 
-Merging jobs whose throughputs differ by little, such as by the noise of their measurement.
+The reduction is exact (`classes_of`; docs/exact-reduction.md). `merged` makes throughputs equal that differ by little, such as by
+the noise of their measurement, so that there are fewer classes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
-
 """Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
 
 

@@ -1,6 +1,7 @@
-"""The demand family: the best level at which every job can be given what it needs.
+"""The demand family: the best level at which every job can be given what it needs, once or level after level.
 
-The demand family, level by level: all jobs rise together, and those that cannot rise further leave the others to go on.
+A `DemandPolicy` writes what a job needs at a level and finds the best level. A `FillingPolicy` raises all jobs together until some
+can rise no further, lets the others rise on, and so on.
 """
 
 from __future__ import annotations
@@ -180,16 +181,13 @@ def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, frac
 
 
 SAME = 1e-9
-
 """The part by which levels may differ that are the same but for rounding."""
 
 DUST = 1e-9
-
 """A part of a job's fastest throughput, below which it may have it only since solvers compute with rounding."""
 
 ROOM = 5e-10
-
-"""A part of what a job has, which is less than what a job that has stopped may be short of (`filling.STOPPED`)."""
+"""A part of what a job has, which is less than what a job that has stopped may be short of (`progressive_filling.STOPPED`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

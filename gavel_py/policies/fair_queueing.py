@@ -1,10 +1,9 @@
-"""Segments of an array, one behind the other: running totals and sorted search in all of them at once.
+"""Fair queueing in a tree of tenants: what jobs have been served when the root has served for some virtual time, and the inverse.
 
-Virtual time of many nodes side by side: how much each of them has served by then, and the inverse.
-
-Service in a tree: virtual time goes down from the root to the jobs, and from what a job has been served up again.
-
-From jobs and the tree of their tenants to the tree in which they are served.
+`service_tree` builds the tree in which jobs are served from the tree of their tenants. In a `ServiceTree`, virtual time goes down
+from the root to the jobs, and up again from what a job has been served. `Queues` and `VirtualTimes` are many nodes side by side:
+how much each has served by a virtual time, and the inverse. `Segments` are consecutive parts of one array, with running totals and
+sorted search in all of them at once.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import natural_key
 from gavel_py.problem.tenants import Tenant, TenantTree
 
-__all__ = ["Queues", "Segments", "ServiceRise", "ServiceTree", "VirtualTimes", "service_tree"]
+__all__ = ["Queues", "Segments", "ServiceRise", "ServiceTree", "service_tree"]
 
 Floats = NDArray[np.float64]
 
@@ -92,7 +91,6 @@ def _doubled(ufunc: np.ufunc, values: Floats, before: Indices) -> Floats:
 
 
 LATEST = 1e300
-
 """Later virtual times count as this one, so that a job of almost no weight is done in finite time."""
 
 
@@ -344,7 +342,6 @@ def _ancestors(nodes: Indices, parents: Indices, depths: Indices, depth: int) ->
 
 
 MOST_SHOWN = 3
-
 """Names told of those that have the same fault."""
 
 

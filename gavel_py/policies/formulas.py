@@ -1,6 +1,6 @@
 """The formulas: allocations stated outright, without an objective, to compare other policies with.
 
-Formulas that say themselves who shares GPUs with whom.
+A `PackingPolicy` also states which jobs share GPUs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Users' own policies: classes that are named package.module:Class, and what is told of one that cannot be used.
+"""Policies by name, built in, from installed packages or the user's own, and policy objects made from a name and options.
 
-Policies that installed packages offer, as entry points of the group `gavel_py.policies`.
-
-Policies by name, built in, installed or the user's own, and policy objects made from a name and options.
+Installed packages offer policies as entry points of the group `gavel_py.policies` (`offers`). The user's own are classes named
+package.module:Class (`imported_policy`); errors say why one of them cannot be used.
 """
 
 from __future__ import annotations
@@ -29,19 +28,7 @@ from gavel_py.policies.constraints import given_constraints
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-__all__ = [
-    "GROUP",
-    "Offer",
-    "PolicyOption",
-    "imported_policy",
-    "offers",
-    "policy_class",
-    "policy_names",
-    "policy_options",
-    "policy_source",
-    "resolve_policy",
-    "told",
-]
+__all__ = ["PolicyOption", "policy_class", "policy_names", "policy_options", "policy_source", "resolve_policy"]
 
 
 def imported_policy(target: str, where: str) -> type[Policy]:
@@ -196,7 +183,6 @@ NAMES = (
 )
 
 CONSTRAINTS = "constraints"
-
 """What every policy takes and is no option: no line of text says it, and lists of options leave it out."""
 
 

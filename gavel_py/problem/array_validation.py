@@ -18,15 +18,12 @@ __all__ = ["ArrayChecker", "labels_of", "returned_numbers"]
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 Axis = tuple[str, Sequence[str]]
-
 """What stands along an axis, in a word, and the names of these."""
 
 PLAIN = {list, tuple, np.ndarray}
-
 """What rows of a table usually are, and have no labels."""
 
 MOST_LABELS = 5
-
 """Labels that a message shows."""
 
 RULES: dict[str, tuple[str, Test]] = {

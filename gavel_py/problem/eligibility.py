@@ -1,8 +1,8 @@
-"""Gangs that must have the same number of GPUs on each of their nodes, as launchers ask that start as many processes on each.
+"""Eligibility: on which accelerator types each job can run, and why a job is left out of the allocation.
 
-The memory of GPUs: what jobs take of it, what GPUs have, and who fits where, alone and two by two.
-
-Who can run where, and who is left out of an allocation and why.
+`screen` applies throughputs, allowed types, the sizes of gangs and GPU memory. `GpuMemory` is what jobs take of the memory of GPUs
+and what GPUs have: which jobs fit where, alone and two by two. `even_parts`, `even_nodes` and `largest_even_gang` are for gangs
+that must have the same number of GPUs on each of their nodes, as launchers ask that start as many processes on each.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ def largest_even_gang(
 
 
 ROUNDING = 1e-9
-
 """A part of a GPU's memory that is told from none: sums such as 5.3 + 10.7 GB are not exact."""
 
 

@@ -42,7 +42,6 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
 }
 
 JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
-
 """What is known of a job beside its throughputs and where it may run: one entry or row per job."""
 
 # Jobs may leave out how long they are; a caller of from_arrays who hands in NaN has made a mistake.

@@ -1,6 +1,7 @@
-"""What the nodes of a cluster mean for gangs beside the number of GPUs: how many stand together, with what CPUs and memory.
+"""From jobs, a cluster and a profile to arrays: throughputs, work left, deadlines, and where each gang fits.
 
-From jobs, a cluster and a profile to arrays: throughputs, work left, deadlines, and where each gang fits.
+`Hosts` is what the nodes of a cluster mean for gangs beyond the number of GPUs: how many GPUs share a node or a rack, with what
+CPUs and memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
 from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds, placement_speeds
 
-__all__ = ["Hosts", "JobArrays", "Profile", "gpu_memory", "hosts_of", "job_arrays", "largest_gangs"]
+__all__ = ["Hosts", "Profile", "gpu_memory", "hosts_of", "job_arrays", "largest_gangs"]
 
 Floats = NDArray[np.float64]
 

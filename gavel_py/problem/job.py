@@ -1,6 +1,6 @@
 """Jobs and job sets, readable from CSV, JSON, JSON Lines and Gavel's trace format.
 
-A job with other progress: what is told of every running job in every round, so it has to be quick.
+`with_steps` is a job with other progress. It is called for every running job in every round, so it has to be quick.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ __all__ = ["PROGRESS", "RECORDED", "Job", "JobSet", "Locality", "json_rows", "wi
 Locality = Literal["any", "rack", "node"]
 
 DEFAULT_RETRIES = 3
-
 """A fault of a machine or the network is over by then, and a job with a fault of its own has cost four starts, not more."""
 
 RECORDED = "recorded_"
-
 """Columns of this prefix say what became of a job in the past. A trace reads them; a job set is about the future and does not."""
 
 

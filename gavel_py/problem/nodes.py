@@ -1,6 +1,6 @@
-"""What a cluster is made of: nodes with GPUs of one accelerator type each, and what is known of the types.
+"""What a cluster is made of: nodes with GPUs of one accelerator type each, and what is known of the types; read from files.
 
-Reading clusters from YAML, JSON and the node lists of Alibaba's traces (docs/file-formats.md).
+`read_cluster` reads YAML, JSON and the node lists of Alibaba's traces (docs/file-formats.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gavel_py.errors import Fault, InputError, nearest, together
 from gavel_py.io import reading
 from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record, Whole, check_records, repeated
 
-__all__ = ["AcceleratorType", "GpusPerNode", "Node", "read_cluster"]
+__all__ = ["AcceleratorType", "Node", "read_cluster"]
 
 GpusPerNode = Annotated[Integer, Field(ge=0, le=4096)]
 

@@ -1,6 +1,7 @@
-"""How fast jobs are that share their GPUs with another one.
+"""Throughputs where a type has several: of jobs that share their GPUs with another job, and of gangs on few nodes or on more.
 
-How fast gangs are on as few nodes as possible, and on more: both kinds of placement use the GPUs of the same type.
+`PairSpeeds` has the throughputs of two kinds of jobs on the same GPUs. `PlacementSpeeds` has those of gangs on as few nodes as
+possible and spread over more; both kinds of placement use the GPUs of the same type.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
-
-"""From Q jobs of different kinds and K types to (Q, Q, K) steps/s of the first with the second, NaN where that was not measured."""
+"""From jobs and K types to steps/s, NaN where that was not measured. Pairs: (Q, Q, K), of the first with the second of Q jobs of
+different kinds. Placements: (N, K), of spread gangs, or None if nothing was measured."""
 
 ROUNDING = 1e-12
 

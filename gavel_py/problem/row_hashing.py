@@ -17,7 +17,6 @@ Indices = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
 MIXERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
-
 """Odd multipliers that spread bits; one is enough unless two different rows happen to get the same key."""
 
 

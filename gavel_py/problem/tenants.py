@@ -1,8 +1,6 @@
-"""Tenants: who the jobs belong to, and what share each is owed; they form a tree.
+"""Tenants, to whom jobs belong and of whom each is owed a share: a tree, from files, dictionaries or a list.
 
-Reading trees of tenants from YAML and JSON files, and from dictionaries of the same form (docs/file-formats.md).
-
-The tree of tenants.
+Files are YAML or JSON; dictionaries have the same form (docs/file-formats.md).
 """
 
 from __future__ import annotations
@@ -21,9 +19,10 @@ from gavel_py.io import reading
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import Finite, Name, Record, check_records, repeated
 
-__all__ = ["Tenant", "TenantPolicy", "TenantTree", "mapped_tenants", "read_tenants", "tenants_of", "tree_faults"]
+__all__ = ["Tenant", "TenantTree"]
 
 Where = Callable[[tuple[str, ...]], str]
+"""From the keys that lead to an entry to its place in the user's words."""
 
 TenantPolicy = Literal["fairness", "fifo"]
 
@@ -93,10 +92,7 @@ def _circles(parents: dict[str, str | None]) -> Iterable[list[str]]:
 
 
 MOST_LEVELS = 100
-
 """Tenants below tenants; deeper than that, a dictionary holds itself."""
-
-"""From the keys that lead to an entry to its place in the user's words."""
 
 
 def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:

@@ -1,12 +1,11 @@
 """Pictures of what was decided, and reports of what came of it.
 
-Rounds: lanes: where each GPU is drawn; round_grid: who has it when; bars: stays of gangs on GPUs; colours: one for each job;
-time_marks: round numbers and times along the picture; layout: where things stand; drawing: draws them; rounds_plot: the whole.
+Rounds: timeline: lanes of GPUs, the jobs on them and their colours; timeline_layout: where things stand; timeline_drawing: draws
+them.
 
-Runs: settings: which are compared; estimates: means over seeds; measures: how metrics are shown; summary: the table; cast: who is
-drawn; load_charts, distribution_charts, time_charts, tradeoffs, place_charts: charts as data (charts), thinned; stay_lanes: where
-gangs were; tones: colours; figures: draws charts; embedding: makes them parts of a page; sections, page: the page; run_report:
-all.
+Runs: runs: runs as plain data, and their files; settings: which are compared, and their summary; measures: means over seeds, and
+how metrics are shown; charts: charts as data, and their styles; run_charts: the charts of a setting; figures: draws charts;
+run_report: the page and all its files.
 """
 
 from gavel_py.io.writing import check_plot, check_report

@@ -1,11 +1,9 @@
-"""The colours, dashes and markers of a report, in the light and in the dark.
+"""Charts as plain data, the policies that are drawn, and the colours, dashes and markers of a report; nothing here draws.
 
-Eight hues, those of Okabe and Ito, as light or dark as it takes for each to stand out from the page (a contrast of 3 at least) and
-from each of the others with any kind of colour vision. Dashes and markers tell curves apart without any colour.
-
-Which policies are drawn, and in which style: the same in all charts of a setting.
-
-Charts as plain data: what is drawn and what stands in the table beside it; nothing here knows how to draw.
+A `Chart` is what is drawn and the table beside it. `cast_of` chooses the policies and their styles, the same in all charts of a
+setting. The eight hues are those of Okabe and Ito, for a light and a dark page, as light or dark as it takes for each to stand out
+from the page (a contrast of 3 at least) and from each of the others with any kind of colour vision. Dashes and markers tell curves
+apart without any colour.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ __all__ = [
     "Cast",
     "Chart",
     "Curve",
-    "Drawing",
     "Heat",
     "Lines",
     "Panel",
@@ -65,7 +62,6 @@ LIGHT: Mapping[str, str] = {
     "tone-6": "#1a98ff",
     "tone-7": "#8a1e67",
 }
-
 """By name, for the light page and for files of charts; no two are the same, so that each can be found again in a drawing."""
 
 DARK: Mapping[str, str] = {
@@ -85,7 +81,6 @@ DARK: Mapping[str, str] = {
     "tone-6": "#2c79f3",
     "tone-7": "#e038ad",
 }
-
 """The same names for the dark page."""
 
 MOST_STYLES = 8
@@ -100,7 +95,6 @@ DASHES = (
     (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)),
     (0, (2.5, 2.5)),
 )
-
 """In the way of matplotlib."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -112,7 +106,6 @@ def tone_names() -> dict[str, str]:
 
 
 JUDGED_BY = ("mean_jct_seconds", "makespan_seconds", "cost")
-
 """Metrics by which policies are chosen where there are too many to draw: the first that any of them has."""
 
 

@@ -1,20 +1,13 @@
-"""What all charts have in common: a size that a telephone can show, letters, axes, legends.
+"""Charts drawn with matplotlib, which comes with `gavel-py[plot]`, as the bytes of an SVG or PNG file (`figure_bytes`).
 
-Bars that lie, each with its name above and its value at the end.
+What all have in common: a size that a telephone can show, fonts, axes, legends, and the same bytes for the same chart under one
+version of matplotlib. The kinds:
 
-How much time each job type has on each accelerator type, as colours with the numbers in them.
-
-Curves: over time, over load, and how many are no longer than x.
-
-Policies by two numbers: those that no other one beats in both are filled and joined.
-
-GPUs and time: which job was on which GPU, and when; as shapes where these are few, as an image where they are many.
-
-The bytes of a chart as a file, the same for the same chart under one version of matplotlib.
-
-Charts drawn with matplotlib, which comes with `gavel-py[plot]`; nothing outside imports it for them.
-
-frame: size, letters, axes and legends; lines, bars, points, heat, stays: one kind of chart each; files: bytes of an SVG or PNG.
+    bars    horizontal, each with its name above and its value at the end
+    heat    how much time each job type has on each accelerator type, as colours with the numbers in them
+    lines   curves: over time, over load, and how many are no longer than x
+    points  policies by two numbers: those that no other one beats in both are filled and joined
+    stays   GPUs and time: which job was on which GPU, and when; as shapes where these are few, as an image where they are many
 """
 
 from __future__ import annotations
@@ -56,30 +49,9 @@ from gavel_py.report.charts import (
 from gavel_py.report.measures import Estimate, Measure, clean, of_count, short, shortened
 from gavel_py.report.timeline import IDLE, Block, Group, is_dark
 
-__all__ = [
-    "LINE_OF_TEXT",
-    "SMALL",
-    "STYLE",
-    "TEXT",
-    "WIDTH",
-    "bars_figure",
-    "figure_bytes",
-    "heat_figure",
-    "legend_rows",
-    "limits_of",
-    "lines_figure",
-    "new_figure",
-    "points_figure",
-    "put_legend",
-    "put_title",
-    "set_axis",
-    "stays_figure",
-    "stroke",
-    "tone",
-]
+__all__ = ["figure_bytes", "limits_of"]
 
 WIDTH = 300.0
-
 """Points, of which a telephone shows as many pixels: letters stay readable there."""
 
 TEXT, SMALL = 11.0, 10.0
@@ -89,7 +61,6 @@ LINE_OF_TEXT = 15.0
 LONGEST_LABEL = 36
 
 NARROW_LABEL = 16
-
 """Labels no longer than this stand in two columns."""
 
 STYLE: dict[Any, Any] = {
@@ -203,7 +174,6 @@ def _columns(labels: Sequence[str]) -> int:
 
 
 LANE = 34.0
-
 """Points for a bar and its name."""
 
 LONGEST_NAME = 40
@@ -242,7 +212,6 @@ ROW = 19.0
 LONGEST_ROW, LONGEST_COLUMN = 26, 12
 
 BLACK, WHITE = "#000000", "#fefefe"
-
 """Letters on colours that are the same on a light page and on a dark one."""
 
 
@@ -272,11 +241,9 @@ def heat_figure(heat: Heat) -> Figure:
 
 
 ALONE, STACKED = 205.0, 118.0
-
 """Points that a frame takes by itself, and among others."""
 
 MARKERS_APART = 0.17
-
 """Of the length of the frame's diagonal."""
 
 
@@ -356,7 +323,6 @@ STAY_LANE, HIGHEST = 18.0, 620.0
 LONGEST_NODE_NAME = 20
 
 LETTER = 5.6
-
 """Points that a letter takes in a bar, about."""
 
 

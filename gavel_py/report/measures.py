@@ -1,12 +1,8 @@
-"""Means over seeds and how far they can be trusted.
+"""Numbers and texts as a report shows them: means over seeds with their confidence intervals, units, headings, labels.
 
-Text from outside that goes into a report: names of policies, traces and jobs, which may hold anything.
-
-What is shown of each metric: its heading, its unit, and whether less or more of it is better.
-
-Long rows of numbers made short, so that a report stays small however long its runs are.
-
-Small pieces of text that charts and tables share.
+`estimate`: a mean and how far it can be trusted; `measure_of`: heading, unit, and whether less or more of a metric is better;
+`clean`: text from outside (names of policies, traces and jobs), which may hold anything; `quantiles`, `thinned`, `every`: long rows
+of numbers made short, so that a report stays small however long its runs are.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from scipy.special import stdtrit
 
 __all__ = [
     "CONFIDENCE",
-    "MEASURES",
     "UNKNOWN",
     "Estimate",
     "Measure",
@@ -90,7 +85,6 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 UNKNOWN = "–"
-
 """What stands for a label that a run does not have."""
 
 
@@ -131,7 +125,6 @@ Kind = Literal["time", "share", "number"]
 Better = Literal["less", "more"]
 
 TIMES = (("s", 1.0, 300.0), ("min", 60.0, 7200.0), ("h", 3600.0, 72 * 3600.0), ("days", 86400.0, math.inf))
-
 """Name, length in seconds, and the times that are told in it, up to this many seconds."""
 
 

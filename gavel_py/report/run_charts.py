@@ -1,12 +1,9 @@
-"""How completion times and fairness are spread over jobs: the part of all jobs that stays below each value.
+"""The charts of a setting: loads, distributions, trade-offs, what happened over time, and where jobs ran.
 
-Charts of numbers that a run comes to: mean completion time against load, bars of one number.
-
-Which policies no other one beats in two numbers at once.
-
-Where jobs ran: the part of their time that each job type had on each accelerator type, and one run GPU by GPU.
-
-What happened over time in one run of each policy: GPUs in use, prices, what was promised and delivered.
+`load_charts`: mean completion time against load, and bars of one number; `distribution_charts`: completion times and fairness, as
+the part of all jobs that stays below each value; `tradeoff_charts`: the policies that no other one beats in two numbers at once;
+`time_charts`: GPUs in use, prices, and what was promised and delivered, in one run of each policy; `heat_chart`, `stays_chart`: the
+part of their time that each job type had on each accelerator type, and one run GPU by GPU.
 """
 
 from __future__ import annotations
@@ -45,11 +42,9 @@ FloatArray = NDArray[np.float64]
 POINTS = 150
 
 PARTS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-
 """Of all jobs, in the table."""
 
 WIDE = 20.0
-
 """Values that differ by more than this factor are drawn on an axis of powers of ten."""
 
 
@@ -176,7 +171,6 @@ def _bars(cast: Cast, metric: str) -> Iterator[Chart]:
 
 
 AGAINST = ("makespan_seconds", "cost", "finish_time_fairness")
-
 """What is drawn against the mean completion time; less of each is better."""
 
 
@@ -223,17 +217,14 @@ def _tradeoff_chart(cast: Cast, across: str, up: str) -> Iterator[Chart]:
 
 
 MOST_JOB_TYPES = 30
-
 """Rows of a heat map."""
 
 STAY_STRETCHES = 800
 
 MOST_SHAPES, MOST_ROWS = 1500, 620
-
 """Stays drawn as shapes, of more an image is made; and GPUs that it shows, of more each so many-th."""
 
 MOST_STAYS = 200
-
 """Stays listed one by one; of more there are sums."""
 
 
@@ -305,13 +296,11 @@ def _stay_table(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
 STRETCHES = 90
 
 ROWS = 31
-
 """Rows of a table, at even steps."""
 
 MOST_TYPES = 6
 
 AT_FIRST = 0.01
-
 """Of all that is promised; before, the part of it that was delivered says nothing."""
 
 

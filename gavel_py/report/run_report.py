@@ -1,10 +1,8 @@
-"""The parts of a report as plain data: a section for each setting, with its summary and its charts.
+"""A report of runs: one HTML page that needs nothing from elsewhere, and its charts as files.
 
-A chart's SVG file made a part of a page: in the colours of its theme, and told to those who do not see it.
-
-The page: sections and failures as one HTML file that needs nothing from elsewhere. jinja2 comes with `gavel-py[plot]`.
-
-A report of runs: one HTML file, and its charts as files.
+`sections_of` is a section for each setting, with its summary and its charts. `embedded` makes a chart's SVG file a part of the
+page: in the colours of its theme, and with a title and a description for readers who do not see it. `page` puts sections and
+failures together with jinja2, which comes with `gavel-py[plot]`.
 """
 
 from __future__ import annotations
@@ -26,12 +24,11 @@ from gavel_py.report.run_charts import distribution_charts, heat_chart, load_cha
 from gavel_py.report.runs import METRICS, Labels, Run
 from gavel_py.report.settings import Group, Setting, Summary, common_labels, settings_of, summary_of
 
-__all__ = ["Section", "breakable", "embedded", "failure_table", "page", "sections_of", "write_report"]
+__all__ = ["write_report"]
 
 Failure = tuple[Labels, str]
 
 MOST_SETTINGS = 4
-
 """Settings with charts; of more, the others have their summary only."""
 
 MOST_STAY_PICTURES = 4

@@ -1,6 +1,6 @@
-"""Which runs are compared with which: those that differ in policy, load and seed only.
+"""Which runs are compared with which, those that differ in policy, load and seed only, and the summary of each such setting.
 
-The summary of a setting: every policy at every load with its numbers, the best of each marked.
+A summary has every policy at every load with its numbers, the best of each marked.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from itertools import groupby
 from gavel_py.report.measures import UNKNOWN, Estimate, Measure, Unit, clean, estimate, label_text, measure_of, short
 from gavel_py.report.runs import METRICS, Run
 
-__all__ = ["Cell", "Column", "Group", "Row", "Setting", "Summary", "common_labels", "settings_of", "summary_of"]
+__all__ = ["Group", "Setting", "Summary", "common_labels", "settings_of", "summary_of"]
 
 COMPARED = ("policy", "load", "seed")
-
 """Labels by which runs differ within a setting; any other label that differs makes another setting."""
 
 
@@ -138,7 +137,6 @@ def _order(seed: str | float | None) -> tuple[bool, float, str]:
 
 
 NOTHING = 1e-12
-
 """Of a mean: less is rounding."""
 
 

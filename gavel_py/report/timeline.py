@@ -1,12 +1,9 @@
-"""Where each GPU of a cluster is drawn: lanes from the top down, by accelerator type and node.
+"""Rounds and stays as shapes on the GPUs of a cluster: lanes, the jobs on them over time, bars, and colours.
 
-Who has which GPU in which round, as one array.
-
-The stays of gangs on GPUs: one bar for each, and blocks of bars that are alike.
-
-One colour for each job, such that neighbours differ, also for those who see fewer colours.
-
-Where each stay of a gang is drawn: a lane for each GPU, as many for a node as were ever held there at once.
+Of rounds: `Lanes` from the top down, by accelerator type and node; `RoundGrid`, which job has which GPU in which round, as one
+array; `bars_of`, `blocks_of`: one bar for each stay of a gang on GPUs, and blocks of bars that are alike; `colours_of`: one colour
+for each job, such that neighbours differ, also for people who see fewer colours. Of stays in a run: `StayLanes`, a lane for each
+GPU, as many for a node as were ever held there at once.
 """
 
 from __future__ import annotations
@@ -217,7 +214,6 @@ COLOURS = (
     "#BBCC33",
     "#117733",
 )
-
 """Paul Tol's light colours, made to be filled and written on, and three dark ones of his (https://personal.sron.nl/~pault)."""
 
 
@@ -254,7 +250,6 @@ def _neighbours(grid: RoundGrid) -> dict[int, set[int]]:
 
 
 SAME_MOMENT = 1e-6
-
 """Seconds; a stay that ends no later than this after another begins makes room for it."""
 
 

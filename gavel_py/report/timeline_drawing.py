@@ -1,6 +1,6 @@
-"""Drawing a scene with matplotlib, which comes with `gavel-py[plot]`; `layout` says where things stand.
+"""A picture of rounds, which job has which GPU, and when, drawn with matplotlib, which comes with `gavel-py[plot]`.
 
-A picture of rounds: which job has which GPU, and when.
+`timeline_layout` says where things stand.
 """
 
 from __future__ import annotations
@@ -45,14 +45,12 @@ from gavel_py.report.timeline_layout import (
 from gavel_py.scheduling.delivery import DeliveryReport
 from gavel_py.scheduling.round import Round
 
-__all__ = ["drawn", "plot_rounds"]
+__all__ = ["plot_rounds"]
 
 LEAST_LABEL, READABLE, LARGEST_LABEL = 4.2, 5.0, 8.0
-
 """Sizes of the job ids in bars; they stand upright only where they would be smaller than the second."""
 
 MOST_SHAPES = 3000
-
 """Bars that an SVG holds as shapes; more become an image in it."""
 
 INK, MUTED = "#222222", "#666666"

@@ -1,8 +1,7 @@
 """Where things stand in a picture of rounds. Lengths are in points, 72 to the inch.
 
-The picture grows with rounds and GPUs up to a bound, from where on they are drawn thinner.
-
-The round numbers and times that stand along a picture: as many as there is room for, at even steps.
+The picture grows with rounds and GPUs up to a bound, beyond which they are drawn thinner. Round numbers and times along the picture
+are as many as there is room for, at even steps.
 """
 
 from __future__ import annotations
@@ -44,21 +43,17 @@ DPI = 150
 PIXEL = 72 / DPI
 
 HIGHEST, WIDEST = 1150.0, 1000.0
-
 """Most points that lanes and rounds take."""
 
 NARROWEST = 400.0
-
 """Least points that rounds take together, so that there is room for the title."""
 
 LANE, ROUND = 22.0, 64.0
-
 """Points that a lane and a round take where there is room."""
 
 TEXT, SMALL = 8.0, 7.0
 
 LEAST_MARKED = 4.0
-
 """Lanes and rounds thinner than this get no marks of starts and preemptions; a strip below counts them instead."""
 
 STRIP = 54.0
@@ -176,7 +171,6 @@ def type_label(kind: Group) -> list[str]:
 
 
 UNITS = (("seconds", 1, 120), ("minutes", 60, 2 * 3600), ("hours", 3600, 72 * 3600), ("days", 86400, math.inf))
-
 """Name, length in seconds, and the longest time that is told in it, in seconds."""
 
 EVEN = {

@@ -1,9 +1,11 @@
 """Rounds: from the time fractions of an allocation to jobs on GPUs, one round after the other.
 
-mechanism: who runs (pure), by what is owed (demand), what a place is worth (scores) and who fits (serving, local_search);
-priority: the published rule instead; placement: on which GPUs (pure); planning: the two together; delivery: what was promised and
-what was delivered; scheduler: from round to round; scheduler_state: what it must not lose, and saved_scheduler: how that gets into
-a file.
+mechanism: which jobs run (pure): by what they are owed (deficit) or the published rule (priority); placement: on which GPUs (pure);
+colocation: jobs that share GPUs; round_planning: mechanism and placement together; planner: chooses the next round; event_driven:
+decisions without rounds, from few changes; current_allocation: the allocation in force; problem_cache: rows of jobs kept from one
+problem to the next; jobs, nodes, ledger, delivery: the past of jobs, the states of nodes, what was promised and what was delivered;
+scheduler_base, scheduler, commit: from round to round; state, snapshot: what the scheduler must not lose, and how that gets into a
+file.
 """
 
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait

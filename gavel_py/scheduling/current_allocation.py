@@ -1,10 +1,8 @@
-"""What an allocation gives jobs that are not all those that it was solved for.
+"""The allocation in force: what the policy was asked, the problem that was solved, its answer, and what it gives the jobs of now.
 
-The allocation in force: what the policy was asked about, the problem that this came to, and its answer.
-
-Carrying an allocation over to the jobs that are there now, where the policy is not to be asked again yet.
-
-An allocation in force that has not been written down: it is made when somebody asks for it.
+`Question` is what the policy is asked, and `InForce` has the answer. `carried_over` keeps an allocation where the policy is not to
+be asked again yet: `Carried` says what it gives jobs that are not all those that it was solved for. `Later` is an allocation in
+force that has not been written down: it is made when it is needed.
 """
 
 from __future__ import annotations
@@ -298,7 +296,6 @@ def _fractions_of(before: InForce, jobs: tuple[Job, ...]) -> Floats:
 
 
 NOTHING = 1e-9
-
 """A part of the time that is told from none."""
 
 

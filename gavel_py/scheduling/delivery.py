@@ -1,6 +1,7 @@
-"""Why a job does not receive the time that it is owed.
+"""What the allocations promised and what the rounds delivered, and why a job does not receive the time that it is owed.
 
-What the allocations promised and what the rounds delivered, for all to read.
+`JobDelivery` is one job's account and `DeliveryReport` those of all jobs; `Wait` and `waits_of` are the reasons, and
+`least_shortfall` bounds the shortfall that any choice of whole rounds leaves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 OWED = 1e-6
-
 """Rounds; less is the noise of solvers and sums."""
 
 
@@ -57,7 +57,6 @@ def waits_of(
 
 
 SOME = 1e-6
-
 """Seconds; what is short by less is not short."""
 
 

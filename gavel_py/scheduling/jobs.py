@@ -1,6 +1,6 @@
-"""What the past of one job comes to: how long it waited, what it attained, and how it fared.
+"""The jobs in the system and the past of all jobs: which arrive, change, fail and leave.
 
-The jobs in the system and the past of all jobs: who comes, changes, fails and leaves.
+`Standing` is the past of one job: how long it waited, what it attained, and how it left.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from gavel_py.scheduling.round import Assignment
 __all__ = ["NodeState", "NodeStates"]
 
 MOST_NAMED = 5
-
 """Nodes that a reason names; of more it tells the number."""
 
 

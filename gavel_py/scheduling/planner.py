@@ -1,8 +1,8 @@
-"""The place of the only gang that starts in a round, where it fits on one node and nobody has to move.
+"""Choosing a round from the state of a scheduler: solve if need be, compute what is owed, and place the jobs that run.
 
-Rounds that need no choice: who runs has all that it is given, and at most one gang starts where there is room.
-
-Choosing a round from the state of a scheduler: solve if need be, lay out what is owed, and place who runs.
+Many rounds need no choice: the running jobs have all that they are given, and at most one gang starts where there is room.
+`settled` recognises them, and `place_of` is the place of the only gang that starts, where it fits on one node and no other gang has
+to move.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.round_planning import plan_round
 from gavel_py.scheduling.state import Coming, SchedulerState
 
-__all__ = ["Chooser", "place_of", "settled"]
+__all__ = ["Chooser", "place_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,6 @@ def place_of(job: Job, accelerator: str, cluster: Cluster, held: Iterable[Assign
 
 
 NONE = 5e-7
-
 """Rounds; a mechanism rounds what is owed, and sees nothing of less."""
 
 
@@ -151,7 +150,6 @@ def _stand_well(state: SchedulerState, in_force: InForce, lasting: Mapping[str, 
 
 
 ROUNDING = 1e-9
-
 """The starts of rounds are sums of their lengths, and a time that is as long as so many rounds must not come a round late."""
 
 

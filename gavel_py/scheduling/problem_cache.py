@@ -35,23 +35,19 @@ GANG_FIELDS = (
     "memory_gb_per_gpu",
     "gpu_memory_gb",
 )
-
 """What a job asks of its GPUs, as far as it decides where its gang can be."""
 
 LIKE = attrgetter(*GANG_FIELDS)
-
 """All of a job that decides where its gang may run, and how fast, where a profile knows job types."""
 
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 
 BY_TYPE = 5
-
 """What there is to know of a job on each type, see `JobRows._looked_up`."""
 
 NUMBERS = ("num_gpus", "weight", "priority", "arrival_seconds")
 
 MOST_UNUSED, SOME_UNUSED = 4, 20_000
-
 """Rows are dropped when there are so many times more of them than jobs, and so many besides."""
 
 

@@ -1,6 +1,6 @@
-"""What one round decided: the GPUs of each job that runs, and what changed since the round before.
+"""What one round decided: the GPUs of each job that runs, what changed since the round before, and the leases of the jobs.
 
-A job's right to its GPUs: until when it has them, and whether it keeps them.
+A `Lease` is a job's right to its GPUs: until when it has them, and whether it keeps them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The jobs that were chosen for a round as gangs to be placed, and their places as assignments.
+"""Planning one round: choose the jobs that run, place them, and offer what could not be used to the next jobs.
 
-Plan one round: choose who runs, place them, and offer what could not be used to the next in line.
+`Chosen` turns the jobs that were chosen into gangs to be placed, and their places into assignments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gavel_py.scheduling.placement.gangs import Asks, Crowd, Ground, Kind
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, Gpu
 from gavel_py.scheduling.round import Assignment
 
-__all__ = ["Chosen", "plan_round"]
+__all__ = ["plan_round"]
 
 Indices = NDArray[np.int64]
 

@@ -1,10 +1,8 @@
-"""Which policies can decide whenever something happens, where there are no rounds of one length.
+"""The parts of a round scheduler below its rounds: settings and state, and the events of jobs, nodes and GPUs.
 
-What a round scheduler is made of, and what can be asked of it at any time.
-
-What a round scheduler is told of jobs: they come, make progress, change, fail and leave.
-
-What a round scheduler is told of nodes and GPUs: they fail, are drained, and come back.
+`SchedulerCore` is what it is made of, and what can be asked of it at any time. `JobEvents`: jobs arrive, make progress, change,
+fail and leave. `NodeEvents`: nodes and GPUs fail, are drained, and come back. `why_rounds` says which policies can decide whenever
+something happens, where there are no rounds of one length.
 """
 
 from __future__ import annotations
@@ -37,12 +35,11 @@ from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.snapshot import OPTIONS
 from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["JobEvents", "NodeEvents", "SchedulerCore", "fault", "is_finite", "why_rounds"]
+__all__ = ["JobEvents", "NodeEvents", "fault", "is_finite", "why_rounds"]
 
 logger = logging.getLogger(__name__)
 
 CLOCK = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
-
 """What a scheduler counts in rounds of one length."""
 
 

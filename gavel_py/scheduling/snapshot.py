@@ -1,6 +1,7 @@
-"""The state of a scheduler as plain data, and back: a scheduler made of it goes on as the one that wrote it would.
+"""A scheduler as plain data and as a file, from which it continues exactly as the one that wrote it would.
 
-Saving and loading a scheduler: what its file holds, and what must be handed in again.
+`state_document` and `state_from` convert the state; `save` and `load` are the file, with what must be handed in again on loading:
+the profile, and a policy or mechanism that no file can hold.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.round import Assignment, Round
 from gavel_py.scheduling.state import Coming, Running, SchedulerState
 
-__all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from", "state_document", "state_from"]
+__all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from"]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -204,11 +205,9 @@ OPTIONS = (
     "solve_seconds",
     "time_limit_seconds",
 )
-
 """The numbers that a scheduler is made with."""
 
 UNSAID = {"solve_seconds": 0.0, "time_limit_seconds": None}
-
 """Those that a file tells only where they are others: earlier versions did not know them."""
 
 HAD = "that the scheduler had"

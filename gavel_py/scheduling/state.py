@@ -1,8 +1,7 @@
-"""The ground of rounds, kept from one round to the next as far as jobs and nodes are the same.
+"""What a round scheduler knows from one round to the next: all that it must not lose, and what it keeps to save time.
 
-Who holds GPUs now, and who may have got or lost some since the latest round began.
-
-What a round scheduler knows from one round to the next: all that it must not lose.
+`Running` is which jobs hold GPUs now, and which may have got or lost some since the latest round began. `Grounds` keeps the arrays
+of jobs and nodes from one round to the next as long as these are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gavel_py.scheduling.round import Assignment, Round
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import InTurn
 
-__all__ = ["Coming", "Grounds", "Running", "SchedulerState"]
+__all__ = ["Coming", "Running", "SchedulerState"]
 
 
 class Grounds:

@@ -1,8 +1,8 @@
 """The simulator: a trace played on a cluster by the same round scheduler that runs it for real.
 
-work: one job on its way; holds: all those that run; events: what happens to nodes; course: what happens in a round; usage: where
-GPU time goes; records: what became of each job; measuring: which of them count; summary: what became of all; saved: all of it as
-plain data; engine: the clock; recorder, recording: all of it as a `Run`, for reports.
+arrivals: jobs to come, and how they enter; job_progress: one job on its way; round_execution: all gangs that run, and what happens
+in a round; node_events: failures and maintenance; measurements: where GPU time goes, and which jobs are measured; results: what
+became of the jobs; simulation: the clock, and its state as plain data; recorder: all of it as a `Run`, for reports.
 """
 
 from gavel_py.simulator.node_events import NodeFailures, NodeWindow, read_maintenance

@@ -1,8 +1,7 @@
-"""The jobs to come, in the order in which they arrive; no more of them are held than the next one.
+"""The jobs to come, in the order of their arrival, and how they enter a simulation; the checks of its settings.
 
-What may be set of a simulation, and what goes with which policy.
-
-From a job of the trace to one at work: how long it really is, what policies see of that, and where it will fail.
+`Arrivals` holds no more of the trace than the next job. `Admission` turns a job of the trace into one at work: how long it really
+is, what policies see of that, and where it will fail. `check_settings` says what may be set, and what goes with which policy.
 """
 
 from __future__ import annotations
@@ -89,11 +88,9 @@ Estimates = Literal["exact", "recorded"]
 JobFailures = float | Literal["recorded"]
 
 PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
-
 """What a policy may read that changes as jobs get on; for any other, the scheduler need not be told."""
 
 EVENT_CHECKPOINT_SECONDS = 360.0
-
 """From one checkpoint to the next where there are no rounds, unless it is said: as often as rounds of the usual length begin."""
 
 

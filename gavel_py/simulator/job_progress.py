@@ -1,6 +1,6 @@
-"""How fast jobs really are on GPUs that they share.
+"""One job on its way through a simulation: what it still has to do, what it has cost, and how it will fail.
 
-One job on its way through a simulation: what it still has to do, what it has cost, and how it will fail.
+`CompanySpeeds` says how fast jobs really are on GPUs that they share.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ NUMBERS = (
     *("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds"),
     *("saved_gpu_seconds", "saved_lost_gpu_seconds"),
 )
-
 """What time changes of a job that holds GPUs."""
 
 THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there", "gpus_there", "since_seconds")
@@ -70,7 +69,6 @@ KEPT = (
     *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds"),
     *(*NUMBERS, *THERE, *OPEN, *COUNTS),
 )
-
 """What a file must hold of a job on its way."""
 
 

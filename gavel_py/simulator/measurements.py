@@ -1,6 +1,7 @@
-"""Where the time of all GPUs goes: used, idle or down; nothing is counted twice, and nothing is left out.
+"""What a simulation measures: which jobs of a trace, from when to when, and where the time of all GPUs goes.
 
-Which jobs of a trace are measured, and over which time GPUs are.
+`Usage`: used, idle or down; nothing is counted twice, and nothing is left out. `Measuring`: the window of jobs that are measured,
+and the time over which GPUs are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gavel_py.simulator.node_events import NodeEvent
 __all__ = ["JobWindow", "Measuring", "Usage", "check_enough", "job_window", "window_text"]
 
 JobWindow = tuple[int, int]
+"""The jobs from the first number to before the second, by order of arrival, from 0."""
 
 
 class Usage:
@@ -86,9 +88,6 @@ def _usage(totals: Mapping[str, float], before: Mapping[str, float]) -> dict[str
         "down": down,
         "utilization": used / there if there > 0 else 0.0,
     }
-
-
-"""The jobs from the first number to before the second, by order of arrival, from 0."""
 
 
 def job_window(value: object) -> JobWindow | None:

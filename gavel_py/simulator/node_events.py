@@ -1,7 +1,4 @@
-"""What happens to nodes: failures at random, and windows of maintenance.
-
-Windows of maintenance from a file.
-"""
+"""What happens to nodes: failures at random, and windows of maintenance, which may come from a file (`read_maintenance`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The numbers of a simulation under the names that runs have for them.
+"""A simulation as a `Run`: what reports need of it, written down while it goes on, or of a whole trace in one call.
 
-A simulation as a `Run`: what reports need of it, written down while it goes on.
-
-A trace from its beginning to its end as a `Run`, in one call.
+`summary_metrics` gives the numbers of a simulation the names that runs have for them.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from gavel_py.simulator.results import JobRecord, Outcome, Summary
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.workloads import Submission
 
-__all__ = ["RunRecorder", "played", "record_run", "summary_metrics"]
+__all__ = ["RunRecorder", "played", "record_run"]
 
 Floats = NDArray[np.float64]
 

@@ -1,8 +1,6 @@
-"""What became of one job of a simulation.
+"""What became of the jobs of a simulation: a record of each, and means, percentiles and sums of all.
 
-What became of all jobs of a simulation: means, percentiles, sums.
-
-What a simulation comes to.
+`JobRecord`: one job; `Tally` and `Summary`: all jobs; `SimulationResult`: both.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.problem.fields import plain_size
 from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
 
-__all__ = ["FIELDS", "Distribution", "JobRecord", "Outcome", "SimulationResult", "Summary", "Tally"]
+__all__ = ["Distribution", "JobRecord", "Outcome", "SimulationResult", "Summary", "Tally"]
 
 
 class Outcome(StrEnum):
@@ -87,7 +85,6 @@ class JobRecord:
 
 
 FIELDS = tuple(field.name for field in fields(JobRecord))
-
 """The names of a record's fields, in order: the columns of a table of jobs."""
 
 

@@ -1,8 +1,7 @@
-"""The gangs that hold GPUs, all at once: when each would stop, and what time does to them.
+"""The course of one round: which gangs stop when, what time does to those that run, and what happens to their nodes meanwhile.
 
-What a simulation knows from one round to the next.
-
-The course of one round: who stops when, what time does to the gangs that run, and what nodes do to them meanwhile.
+`Course` plays rounds on a `SimulationState`, which is what a simulation knows from one round to the next. `Holds` has all gangs
+that hold GPUs as columns of one table, so that time passes for all of them at once.
 """
 
 from __future__ import annotations
@@ -200,11 +199,9 @@ class SimulationState:
 
 
 DIGITS = 1e-12
-
 """A part of the time: what ends this little after a round ends with it."""
 
 MORE = 1.1
-
 """A job that has done all that was expected of it is expected to do so much in all."""
 
 

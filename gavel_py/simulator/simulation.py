@@ -1,12 +1,8 @@
-"""The state of a simulation as plain data, and back: what is made of it goes on as the one that wrote it would.
+"""The clock of a simulation: jobs arrive, rounds begin, jobs end, nodes fail; and a whole trace in one call (`simulate`).
 
-Of the trace it holds no more than how many jobs have been taken, and a mark of them; the trace itself is handed in again.
-
-What a simulation is made of, and what can be asked of it at any time.
-
-The clock of a simulation: jobs arrive, rounds begin, jobs end, nodes fail.
-
-A trace from its beginning to its end, in one call.
+`SimulationCore` is what a simulation is made of, and what can be asked of it at any time. `state_document` is its state as plain
+data, from which a simulation continues as the one that wrote it would. Of the trace it holds no more than how many jobs have been
+taken, and a digest of them; the trace itself is handed in again.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult, Tal
 from gavel_py.simulator.round_execution import Course, Holds, SimulationState
 from gavel_py.workloads import Submission
 
-__all__ = ["SIMULATION", "Simulation", "SimulationCore", "damaged_as_fault", "simulate", "state_document", "state_from"]
+__all__ = ["SIMULATION", "Simulation", "simulate"]
 
 SIMULATION = Kind("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
 

@@ -1,8 +1,8 @@
 """Sweeps: a grid of simulations or static solves, played by many processes, each cell stored as it ends.
 
-spec, settings: what is asked for; policy_axis, trace_axis, cluster_axis: its axes, of choices (parts); grid: the cells; checking:
-before any is played; scenario, playing, solving: what happens in one; local, on_dask: who plays them; dispatching: handing them
-out; planning: all of it; estimating, progress, tables, versions: what is told of it.
+spec: what is asked for; axes: traces, clusters and policies; grid: the cells, checked before any is played; cell: one of them, and
+how it is played; local: the processes that play cells, or a Dask cluster; dispatcher: hands cells out, and stores them; planning:
+the whole sweep, its estimate and its tables.
 """
 
 from gavel_py.sweeps.dispatcher import Progress

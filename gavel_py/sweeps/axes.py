@@ -1,10 +1,8 @@
-"""Values that many cells share, which are packed once, and unpacked once in each process that plays cells.
+"""The axes of a sweep: its traces, clusters, policies and throughputs, from entries of the spec to what is played.
 
-The clusters of a sweep, and how fast jobs run: from files, counts and objects to what is played.
-
-The policies of a sweep: from names, entries and objects to what is played.
-
-The traces of a sweep: read from files, or drawn for each load and seed.
+Traces are read from files, or drawn for each load and seed. Clusters and throughputs come from files, counts and objects; policies
+from names, entries and objects. A `Part` is a value that many cells share: it is packed once, and unpacked once in each process
+that plays cells.
 """
 
 from __future__ import annotations

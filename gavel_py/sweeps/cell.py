@@ -1,10 +1,8 @@
-"""What is played in a cell, whatever the policy: jobs with types and ends, the cluster, and how fast jobs run.
+"""One cell of a sweep: what is played, how it is told from others, and playing it, in whatever process.
 
-One point of a sweep: what is played, how it is told from others, and what goes to the process that plays it.
-
-A static solve as a `Run`.
-
-Playing one cell, in whatever process: a simulation or a static solve, and what is kept of it.
+`Cell` is a point of the grid and `Task` what goes to the process that plays it. `Scenario` is what is played whatever the policy:
+jobs with types and ends, the cluster, and how fast jobs run. `play` plays a simulation (`simulation_of`) or a static solve
+(`solved`), and returns what is kept of it as a `Run`.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ from gavel_py.sweeps.axes import Generator, Part, digest, lacks_type, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads import Trace, assign_job_types, extend_profile
 
-__all__ = ["Cell", "Ended", "Scenario", "Source", "Task", "play", "problem_of", "scenario_of", "simulation_of", "solved"]
+__all__ = ["Cell", "Ended", "Source", "Task", "play", "problem_of", "scenario_of", "simulation_of"]
 
 MOST_KEPT = 4
-
 """Cells of one scenario follow one another, so that few of them are needed at a time."""
 
 

@@ -1,4 +1,4 @@
-"""What a Dask worker that we begin does first (a preload module of Dask, named in `on_dask`)."""
+"""What a Dask worker that we begin does first (a preload module of Dask, named in `local`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How far a sweep is.
+"""Cells on an executor: handed out as there is room, stored as they end, and tried again if their process died.
 
-Cells on an executor: handed out as there is room, stored as they end, those tried again whose process died.
+`Progress` is how far a sweep is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Progress:
 
 
 PAUSE_SECONDS = 0.1
-
 """Cells that end within so much of one another are written together: what is on the disk is never older than this."""
 
 MOST_ATTEMPTS = 2

@@ -1,6 +1,6 @@
-"""What does not go together in a grid, told before the first cell is played.
+"""The grid of a sweep: each policy on each trace, load, cluster, seed and length of rounds.
 
-The grid of a sweep: each policy on each trace, load, cluster, seed and length of rounds.
+`check_cells` finds what does not go together before the first cell is played.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gavel_py.sweeps.axes import (
 from gavel_py.sweeps.cell import Cell, Source, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import Asked
 
-__all__ = ["Grid", "check_cells", "grid_of"]
+__all__ = ["check_cells", "grid_of"]
 
 
 def check_cells(cells: Sequence[Cell]) -> None:

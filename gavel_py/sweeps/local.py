@@ -1,6 +1,7 @@
-"""Processes of this computer that play cells; one that dies costs what it was playing, and nothing else.
+"""Executors for the cells of a sweep: processes of this computer, or the workers of a Dask cluster.
 
-The same cells on a Dask cluster: one that is there, or one of processes of this computer.
+A process of `LocalProcesses` that dies costs what it was playing, and nothing else. `dask_executor` uses a Dask cluster that is
+there, or one of processes of this computer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ __all__ = ["LocalProcesses", "WorkerDiedError", "dask_executor", "usable_cores"]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 SHORT_SECONDS = 0.5
-
 """While cells are done sooner than this, the next one waits in the process already; else it is kept back, so that it can be taken
 back.
 """
@@ -203,7 +203,6 @@ def _end_with_parent() -> None:
 
 
 PATIENCE_SECONDS = 5.0
-
 """How long a scheduler is waited for."""
 
 SETTINGS = {
@@ -211,7 +210,6 @@ SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,  # one call at a time, so that a death blames no other
     "distributed.deploy.lost-worker-timeout": "1 hour",  # a worker that takes long to begin anew is not lost
 }
-
 """Of the cluster that is begun here."""
 
 

@@ -1,10 +1,8 @@
-"""The rows of a sweep as tables: CSV and Parquet.
+"""A sweep from plan to tables: checked and laid out, estimated, and played as often as it takes to be complete.
 
-How long a sweep will take: from cells that have been played, or from the beginning of some.
-
-What a result depends on beside what was asked for: the versions of what computed it.
-
-A sweep that has been checked and laid out, and is played as often as it takes to be complete.
+`SweepPlan` is the sweep. `estimated`: how long it will take, from cells that have been played or from the beginning of some.
+`versions`: what a result depends on besides what was asked for, the versions of what computed it. `write_table`: the rows as CSV or
+Parquet.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from gavel_py.sweeps.grid import check_cells, grid_of
 from gavel_py.sweeps.local import LocalProcesses, usable_cores
 from gavel_py.sweeps.spec import read_spec
 
-__all__ = ["Estimate", "Row", "SweepPlan", "aligned", "check_table", "estimated", "plan_sweep", "sweep", "versions", "write_table"]
+__all__ = ["Estimate", "SweepPlan", "check_table", "plan_sweep", "sweep", "write_table"]
 
 Row = Mapping[str, str | float | None]
 
@@ -102,11 +100,9 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 
 
 PROBE_SECONDS = 1.0
-
 """How long a cell is played to see how fast it goes."""
 
 LEAST_DONE = 1e-4
-
 """A probe in which less was done tells no more than that it will be long."""
 
 
@@ -195,7 +191,6 @@ def versions() -> dict[str, str]:
 WINDOW_PER_WORKER = 4
 
 FOREIGN_WINDOW = 256
-
 """Cells handed out at a time to an executor of which nothing is known."""
 
 

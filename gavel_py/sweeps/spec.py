@@ -1,6 +1,6 @@
-"""What all cells of a sweep have in common: settings of the simulations.
+"""The spec of a sweep: a YAML file or a mapping, each key checked, with file and line of what is wrong.
 
-What a sweep is asked for: a YAML file or a mapping, each key checked, with file and line of what is wrong.
+`Settings` are those of the simulations, which all cells have in common.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Re
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
 from gavel_py.simulator.measurements import JobWindow, job_window
 
-__all__ = ["Asked", "Settings", "Spec", "read_spec"]
+__all__ = ["Asked", "read_spec"]
 
 Where = Callable[..., str]
+"""The place of an entry, by its way from the top, in the user's words."""
 
 HOUR = 3600.0
 
 RANDOM = ("job_failures", "node_mtbf_hours")
-
 """What lets a seed matter, also to a trace in which nothing is drawn."""
 
 
@@ -83,10 +83,7 @@ class Settings(Record):
 PATHS = ("results", "throughputs")
 
 FILES = ("traces", "file", "durations", "clusters", "cluster", "constraints", "maintenance", "profile")
-
 """Keys of a spec, at any depth, whose values are paths, and those whose values are if there is such a file."""
-
-"""The place of an entry, by its way from the top, in the user's words."""
 
 
 def _listed(value: object) -> object:

@@ -1,7 +1,4 @@
-"""All checks of a policy on all problems.
-
-Checks that a policy keeps the contract of all policies: for your own tests of your own policies.
-"""
+"""Checks that a policy keeps the contract of all policies, on many problems: for your own tests of your own policies."""
 
 from __future__ import annotations
 

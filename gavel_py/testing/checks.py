@@ -1,8 +1,7 @@
-"""Rules that look at the answer to one problem, and at the policy that gave it.
+"""The rules of the contract: what each is called, what it says, on which problems it is tried, and its test.
 
-Rules that compare the answer to a problem with the answers to its relatives: what may change, and what may not.
-
-The rules of the contract: what each is called, what it says, and where it is tried.
+Some rules look at the answer to one problem and at the policy that gave it. The others compare the answer with the answers to
+related problems: what may change, and what may not.
 """
 
 from __future__ import annotations
@@ -20,27 +19,9 @@ import gavel_py as gp
 from gavel_py.testing.problems import BY_JOB, Case, job_count
 from gavel_py.testing.trial import SOLVED, BrokenError, InapplicableError, Trial, problem_code, state_of
 
-__all__ = [
-    "CHECKS",
-    "Check",
-    "empty",
-    "equal_jobs",
-    "excluded",
-    "more_gpus",
-    "names",
-    "options",
-    "order",
-    "proven",
-    "reads",
-    "repeatable",
-    "solved",
-    "unchanged",
-    "units",
-    "valid",
-]
+__all__ = ["CHECKS", "Check", "solved"]
 
 PLAIN = (str, int, float, tuple, list, dict, set, frozenset, type(None))
-
 """Values of options that a label must say so that it can be read back; a type of its own cannot be typed on a command line."""
 
 
@@ -348,5 +329,4 @@ CHECKS: tuple[Check, ...] = (
     Check("empty", "without a job that can run, the answer is empty", empty, "empty"),
     Check("options", "the options can be read back from the policy's label", options, "once", needs_answer=False),
 )
-
 """In the order in which they are made."""

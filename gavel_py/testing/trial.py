@@ -1,8 +1,7 @@
-"""What a battery of checks found, in words.
+"""One policy on one problem: its answer, its answers to related problems, what a check found, and code that shows it.
 
-One policy on one problem: its answer, its answers to the problem's relatives, and the code that a user can paste.
-
-From a problem that shows a fault to a small one that shows it too, by leaving out what does not matter.
+`smallest` turns a problem that shows a fault into a small one that shows it too, by leaving out what does not matter.
+`ContractReport` says in words what all checks found.
 """
 
 from __future__ import annotations
@@ -217,7 +216,6 @@ def _literal(value: Any) -> str:
 
 
 ROUNDS = 2
-
 """What does not matter once some jobs are gone may have mattered before."""
 
 

@@ -1,6 +1,6 @@
-"""Files of measurements: our tidy CSV, and the throughputs JSON of the published Gavel.
+"""Files of measurements: our tidy CSV, the throughputs JSON of the published Gavel, and the profiles that come with gavel_py.
 
-The profiles that come with gavel_py: published measurements, four significant digits.
+The built-in profiles are published measurements, of four significant digits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from gavel_py.io import reading
 from gavel_py.io.records import check_records
 from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
 
-__all__ = ["READERS", "About", "builtin_names", "read_builtin", "read_csv", "read_gavel_json", "write_csv"]
+__all__ = ["READERS", "builtin_names", "read_builtin", "read_csv", "read_gavel_json", "write_csv"]
 
 REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
 
 SPREAD = "_unconsolidated"
-
 """Gavel's suffix to an accelerator's name for gangs that are spread over servers."""
 
 ALONE = "null"
-
 """Gavel's key for a job type that runs alone."""
 
 

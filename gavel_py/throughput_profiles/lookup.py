@@ -1,6 +1,6 @@
-"""What to say when a throughput is missing: what exactly is not known, and what comes nearest to it.
+"""From a profile by job type to the rows of many jobs, and what to say when a throughput is missing.
 
-From a profile by job type to the rows of many jobs: each kind of job is looked up once.
+`gather` and its siblings look up each kind of job once. `Catalogue` says what exactly is not known, and what comes nearest to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from gavel_py.throughput_profiles.measurement import PLACEMENTS, Entry
 
 __all__ = [
     "Catalogue",
-    "Subject",
     "counted",
     "gather",
     "gather_memory",

@@ -1,6 +1,6 @@
-"""The SQLite file behind the store: its tables and its transactions.
+"""The store: named throughput profiles of one's own in one SQLite file, next to the built-in ones.
 
-The store: named throughput profiles of one's own in one SQLite file, next to the built-in ones.
+`reading` and `writing` are its transactions, and `SCHEMA` its tables.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from gavel_py.throughput_profiles.files import builtin_names
 from gavel_py.throughput_profiles.measurement import Measurement, Row
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
-__all__ = ["ProfileSummary", "ThroughputStore", "reading", "writing"]
+__all__ = ["ProfileSummary", "ThroughputStore"]
 
 APPLICATION_ID = 0x6776_7470
-
 """Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
 
 SCHEMA_VERSION = 2
@@ -59,11 +58,9 @@ SCHEMA = (
 )
 
 FROM_1 = ("ALTER TABLE measurements ADD COLUMN gpu_memory_gb REAL", f"PRAGMA user_version = {SCHEMA_VERSION}")
-
 """What makes a store of schema 1 one of today, when it is written to."""
 
 AS_IF_FROM_1 = ("CREATE TEMP VIEW measurements AS SELECT *, NULL AS gpu_memory_gb FROM main.measurements",)
-
 """What makes it look so to a reader, who changes no file."""
 
 

@@ -1,10 +1,8 @@
-"""When generated jobs arrive: as a Poisson process, or in bursts with pauses between them.
+"""Traces drawn at random: the published mix unless said otherwise.
 
-How long generated jobs run: log-uniform in pieces, or drawn from what was seen.
-
-Which job types of a profile a job may have, by the size of its gang.
-
-Traces drawn at random: the published mix unless said otherwise.
+`arrivals`: when jobs arrive, as a Poisson process, or in bursts with pauses between them; `LogUniform`, `Empirical`: how long they
+run, log-uniform in pieces, or drawn from what was seen; `Models`: which job types of a profile a job may have, by the size of its
+gang.
 """
 
 from __future__ import annotations
@@ -25,17 +23,7 @@ from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.submission import Submission, TraceReport
 from gavel_py.workloads.trace import Trace
 
-__all__ = [
-    "PUBLISHED_DURATIONS",
-    "PUBLISHED_GANGS",
-    "Empirical",
-    "LogUniform",
-    "Models",
-    "arrivals",
-    "generate_trace",
-    "known_accelerators",
-    "reference_of",
-]
+__all__ = ["Empirical", "LogUniform", "Models", "generate_trace", "known_accelerators", "reference_of"]
 
 Floats = NDArray[np.float64]
 
@@ -118,7 +106,6 @@ class Empirical:
 
 
 PUBLISHED_DURATIONS = LogUniform(((0.8, 60 * 10**1.5, 60 * 10**3), (0.2, 60 * 10**3, 60 * 10**4)))
-
 """Those of Gavel's experiments: 60 * 10^U(1.5, 3) s with probability 0.8, otherwise 60 * 10^U(3, 4) s."""
 
 
@@ -169,11 +156,9 @@ def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] |
 
 
 PUBLISHED_GANGS: Mapping[float, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
-
 """Parts of the jobs by gang size in Gavel's experiments with several GPUs."""
 
 ASPECTS = ("phase", "gap", "gang", "type", "piece", "duration", "weight")
-
 """Each has random numbers of its own, so that another gang mix leaves arrivals and durations as they are."""
 
 

@@ -1,14 +1,10 @@
-"""What stands in the cells of traces: numbers, times, and the many ways to say that nothing is known.
+"""What importers of traces share: recognising a file, reading its cells, and taking in its entries one by one.
 
-Building many records at once without searching them for garbage.
-
-The beginning of a file, by which its format is recognised.
-
-Takes in what an importer reads, entry by entry: jobs, what is skipped, what is broken, and what is assumed.
-
-What an importer is: a name, a way to recognise its files, and a way to read them.
-
-Tables of text, line by line: a broken line is told and passed over, which a file of one's own would not be.
+`Importer` is a name, a way to recognise files by their beginning (`Head`), and a way to read them. `Intake` takes in what an
+importer reads: jobs, what is skipped, what is broken, and what is assumed. `table_rows` reads tables of text line by line: a broken
+line is reported and passed over, which one in a file of the user's own would not be. `amount`, `count`, `moment` and others read
+cells: numbers, times, and the many ways to say that nothing is known. `without_collection` builds many records at once without
+searching them for garbage.
 """
 
 from __future__ import annotations
@@ -43,7 +39,6 @@ __all__ = [
     "moment",
     "required_moment",
     "run_between",
-    "split",
     "table_rows",
     "whole_or_part",
     "without_collection",
@@ -52,11 +47,9 @@ __all__ = [
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
 
 ROUNDING_SECONDS = 1.0
-
 """Start and end are whole seconds, each off by up to half of one."""
 
 EPOCH = datetime(1970, 1, 1)
-
 """Without a time zone, as the times in traces are; only differences count."""
 
 
@@ -139,7 +132,6 @@ def without_collection() -> Iterator[None]:
 
 
 LENGTH = 1 << 16
-
 """Characters read; the first record of every known format is far shorter."""
 
 

@@ -1,7 +1,4 @@
-"""Job types and steps for traces that tell how long jobs ran, and not what they ran.
-
-Durations for traces that tell how many steps jobs have, and not how long these take.
-"""
+"""What traces leave out of jobs: job types and steps where they tell only how long jobs ran, and durations where only steps."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from gavel_py.workloads.trace import Trace
 __all__ = ["assign_job_types", "assume_durations"]
 
 SHORTEST = 1.0
-
 """Seconds of work that a job has at least; some records say 0, and a job without work is none."""
 
 

@@ -1,6 +1,6 @@
-"""Reading a trace of any format that is known.
+"""Reading a trace of any known format, and writing one so that it can be read again.
 
-Writing a trace so that `read_trace` gives the same again, and `JobSet.from_file` its jobs.
+Of what `trace_text` writes, `read_trace` makes the same trace and `JobSet.from_file` its jobs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What came of reading a trace: how much was read, what was left out and why, and what was assumed.
+"""One job as a trace tells of it, what became of it when it ran, and the report on reading a trace.
 
-One job as a trace tells of it: the job, and what became of it when it ran.
+`TraceReport`: how much was read, what was left out and why, and what was assumed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from gavel_py.errors import SHOWN_FAULTS, Fault, InputError
 from gavel_py.problem.job import RECORDED, Job
 
-__all__ = ["RECORDED_FIELDS", "Skipped", "Status", "Submission", "TraceReport", "counted"]
+__all__ = ["RECORDED_FIELDS", "Skipped", "Submission", "TraceReport", "counted"]
 
 
 def counted(count: int, word: str = "job") -> str:
@@ -149,5 +149,4 @@ class Submission:
 
 
 RECORDED_FIELDS = tuple(field.name for field in fields(Submission) if field.name != "job")
-
 """What a submission holds besides the job; in files each has the prefix `recorded_`."""

@@ -1,8 +1,7 @@
-"""The load of a trace over time: what arrives, and how many GPUs would be held if no job had to wait.
+"""What is in a trace: counts, gangs, durations and the load over time, as figures and as a picture.
 
-What is in a trace: counts, gangs, durations, and the load over time.
-
-A trace as a picture: the load over time, and how long jobs run. matplotlib comes with `gavel-py[plot]`.
+`load_over_time`: what arrives, and how many GPUs would be held if no job had to wait. `plot_trace` draws the load and how long jobs
+run with matplotlib, which comes with `gavel-py[plot]`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gavel_py.problem.fields import plain_size
 from gavel_py.workloads.submission import counted
 from gavel_py.workloads.trace import Trace
 
-__all__ = ["Durations", "Gang", "Period", "TraceSummary", "describe_trace", "load_over_time", "plot_trace"]
+__all__ = ["TraceSummary", "describe_trace", "plot_trace"]
 
 Floats = NDArray[np.float64]
 
@@ -195,13 +194,11 @@ PERIODS = 240
 SECONDS_PER_DAY = 86400.0
 
 MOST_LINES = 6
-
 """Gang sizes with a line of their own; more would hide each other."""
 
 BLUE, INK = "#0072B2", "#222222"
 
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-
 """They can be told apart with any kind of colour vision."""
 
 STYLE: dict[Any, Any] = {

@@ -1,6 +1,6 @@
-"""Parts of traces, and traces with another load.
+"""The trace: submitted jobs in the order of their arrival, what was recorded of them, and how they were read.
 
-The trace: submitted jobs in the order of their arrival, what was recorded of them, and how they were read.
+Parts of traces (`sampled`, `cut_window`), and traces with another load (`scaled`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gavel_py.io.random import sequence_of
 from gavel_py.problem.job import JobSet
 from gavel_py.workloads.submission import Submission, TraceReport
 
-__all__ = ["Trace", "cut_window", "sampled", "scaled"]
+__all__ = ["Trace"]
 
 Submissions = Sequence[Submission]
 

@@ -1,10 +1,8 @@
-"""Explain one job of an allocation.
+"""Explain one job of an allocation: what it gets, which rows bind it, what more GPUs would change, and which jobs it competes with.
 
-Explanations: what a job gets, which rows hold it there, what more GPUs would change, who has what it could use or shares GPUs.
-
-records: what is told; duals, binding: what the proof of an allocation says of one job; order: what was gone at its turn; own_time,
-places, reasons: either of them; types: what columns and rows are about; holders: who has what is scarce; more_gpus: one more of
-each type; partners: who shares, and why two jobs do not; net_gains: what that would cost; explaining: all of it together.
+records: the explanation as plain data; duals: what the proof of an allocation says of one job class; bindings: what keeps a job
+where it is, by the proof, by the order in which jobs are served or by a formula; neighbours: jobs that hold the GPUs that it could
+use, one more GPU of each type, and jobs that share GPUs with it. `explain` puts them together.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from gavel_py.problem.problem import AllocationProblem
 __all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together", "explain"]
 
 MOST_COMPARED = 10_000
-
 """Jobs among which a name that comes near an unknown one is looked for."""
 
 

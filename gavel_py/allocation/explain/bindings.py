@@ -1,12 +1,9 @@
-"""Why a job has no more under a policy that serves jobs in an order: what was gone when it was its turn.
+"""Bindings: why a job has what it has, and no more, by the proof, by the order in which jobs are served, or by a formula.
 
-Types that constraints close to a job.
-
-What the columns and rows of a proof are about, where some types have several columns: types, in the words of the user.
-
-The rows that bind one job: those with a price in the proof, and those of its own that just hold.
-
-Why a job has what it has: from the proof, from the order in which jobs are served, or from a formula.
+With a proof, a job is bound by the rows that have a price (`bindings_of`) and by those of its own that just hold. Under an ordered
+policy it is bound by what earlier jobs had left when it was served (`turn_bindings`), and in both cases by constraints that close
+types to it (`place_bindings`). `Types` maps the columns and rows of a proof to accelerator types, in the user's words, where
+some types have several columns. `reasons_of` is all of it together.
 """
 
 from __future__ import annotations
@@ -28,22 +25,7 @@ from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = [
-    "Reasons",
-    "Turn",
-    "Types",
-    "bindings_of",
-    "closed_by",
-    "duals_of_job",
-    "is_certain",
-    "place_bindings",
-    "reasons_of",
-    "scarce_limits",
-    "scarce_types",
-    "turn_bindings",
-    "turn_of",
-    "types_of",
-]
+__all__ = ["closed_by", "duals_of_job", "is_certain", "reasons_of", "turn_of"]
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +34,6 @@ Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 SOME = 1e-9
-
 """A part of a job's time below this is not taken."""
 
 

@@ -1,8 +1,8 @@
-"""What the proof of an allocation says of the jobs of one class: what is scarce to them, and whether they are tied down.
+"""What the proof of an allocation says of the jobs of one class: what is scarce to them, and whether their throughput is certain.
 
-What time would be worth to the objective, less what all that it takes is worth elsewhere: the reduced costs of a proof.
-
-A job's own time: does it run all of it, and could any type make it faster?
+`duals_of` picks the stage of the proof that decides on their share, with its dual prices. `net_gains` are the reduced costs: what
+time would be worth to the objective, less what all that it takes is worth elsewhere. `time_binding` says whether a job's own time
+binds: whether it runs all of it, and whether any type could make it faster.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from gavel_py.optimization.solving.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
 from gavel_py.policies.sums import SumCertificate
 
-__all__ = ["SMALL", "Duals", "could_use", "duals_of", "is_all", "net_gains", "time_binding"]
+__all__ = ["Duals", "could_use", "duals_of", "is_all", "net_gains", "time_binding"]
 
 Floats = NDArray[np.float64]
 
 Mask = NDArray[np.bool_]
 
 SMALL = 1e-9
-
 """A price below this part of what the dearest type or limit is worth in all is none."""
 
 JUST = 1e-6
-
 """A throughput above what is needed by no more than this part is just that."""
 
 
@@ -182,7 +180,6 @@ def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Flo
 
 
 SOME = 1e-5
-
 """Time that is as good as none: an interior point is as near to 0 as this."""
 
 

@@ -1,8 +1,7 @@
-"""Who holds what a job could use and has not: the jobs it competes with.
+"""A job beside others and beside another cluster: jobs that hold GPUs it could use, jobs it shares GPUs with, and one GPU more.
 
-What one more GPU of each type would change: the problem solved once more for each of them.
-
-Who shares GPUs with a job, and why two given jobs do or do not.
+`holders_of`: the jobs that it competes with; `one_more_of_each`: the problem solved again with one more GPU of each type, with the
+normalisers as they are; `partners_of` and `together`: with which jobs it shares GPUs, and why two given jobs do or do not.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 MOST_NAMED = 5
-
 """Holders that are told by name."""
 
 SOME = 1e-5
-
 """A holding below this, in GPUs, does not make a job one of the holders."""
 
 
@@ -102,7 +99,6 @@ def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
 
 
 SMALL = 1e-7
-
 """Of what the dearest columns of both lose: less is nothing."""
 
 

@@ -1,8 +1,7 @@
-"""The file of --run-out: each policy's run, as reports and pictures show it.
+"""Files of gavel simulate: a row for each job that leaves and for each round while it runs, and the runs of --run-out.
 
-Tables that grow row by row, as CSV or, if the name ends in .parquet, as Parquet.
-
-Files that grow while a simulation runs: a line for each job that leaves, and for each round.
+Tables grow row by row, as CSV or, if the name ends in .parquet, as Parquet (`table_file`). The file of --run-out holds each
+policy's run as reports and pictures show it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.simulate.results import YARDSTICK, Played
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["Column", "Outputs", "TableFile", "check_files", "check_run_file", "is_parquet", "table_file", "write_run_file"]
+__all__ = ["Outputs", "check_files", "check_run_file", "is_parquet", "write_run_file"]
 
 
 def check_run_file(request: Request) -> None:
@@ -61,7 +60,6 @@ def _jcts(played: Played) -> dict[str, float]:
 Column = Literal["text", "whole", "number", "flag"]
 
 ROWS_AT_ONCE = 20_000
-
 """Rows that a Parquet file gets in one piece; they are in memory until then."""
 
 

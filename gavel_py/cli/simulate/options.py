@@ -1,10 +1,8 @@
-"""Times on the command line: 90, 90s, 15min, 12h or 7d; and the unit in which times are best read.
+"""The options of gavel simulate, and the scenario that they describe: trace, cluster, throughputs and events of nodes.
 
-What happens to nodes, from the options: failures at random, and windows of maintenance from text or files.
-
-The options of gavel simulate, as one record.
-
-What is to be simulated: the trace with job types and steps, the cluster, and the throughputs; all checked before it starts.
+Times are typed as 90, 90s, 15min, 12h or 7d, and shown in the unit in which they are best read (`unit_of`). Nodes fail at random,
+or are down in windows of maintenance, given as text or in files. `load` gives jobs their types and steps, and checks all inputs
+before the simulation starts.
 """
 
 from __future__ import annotations
@@ -38,26 +36,13 @@ from gavel_py.cli.inputs import (
 from gavel_py.cli.trace.files import format_option, read, strict_option
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
-__all__ = [
-    "Request",
-    "Scenario",
-    "failures_of",
-    "load",
-    "maintenance_of",
-    "measure_option",
-    "seconds_of",
-    "simulation_options",
-    "time_option",
-    "time_text",
-    "unit_of",
-]
+__all__ = ["Request", "Scenario", "load", "measure_option", "seconds_of", "simulation_options", "time_text", "unit_of"]
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
 
 LEAST = 2
-
 """A unit is used from so many of it on: 90 minutes are easier to read than 1.5 hours."""
 
 
@@ -288,7 +273,6 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 simulation_options = bundled(Request, OPTIONS)
-
 """Gives a command all of these, as one `Request`."""
 
 

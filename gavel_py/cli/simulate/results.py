@@ -1,8 +1,7 @@
-"""What came of one policy, and how it compares with the policy `isolated`.
+"""Results of gavel simulate: the metrics of each policy, and its comparison with `isolated`, as tables, JSON or CSV.
 
-What is told of a simulation: one metric after the other, with its name in files, its words in tables, and its unit.
-
-What gavel simulate prints: tables, one JSON document, or CSV.
+A `Metric` has its name in CSV files, its label in tables and its unit. Finish-time fairness compares each job with its time under
+`isolated`, where that is one of the policies.
 """
 
 from __future__ import annotations
@@ -20,22 +19,9 @@ from gavel_py.cli.simulate.options import Request, Scenario, time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
-__all__ = [
-    "YARDSTICK",
-    "Fairness",
-    "Metric",
-    "Played",
-    "compared",
-    "csv_of",
-    "json_of",
-    "metrics_of",
-    "needs_jobs",
-    "settings_of",
-    "text_of",
-]
+__all__ = ["YARDSTICK", "Played", "compared", "csv_of", "json_of", "needs_jobs", "settings_of", "text_of"]
 
 YARDSTICK = "isolated"
-
 """The policy that finish-time fairness compares with."""
 
 
@@ -250,7 +236,6 @@ def _rounds() -> Iterator[Metric]:
 
 
 MOST_SHOWN = 5
-
 """Jobs listed of those that got no GPUs; the JSON has them all."""
 
 

@@ -1,10 +1,8 @@
-"""Ctrl-C: the first one ends the simulation after the round at hand, or a sweep after its cells; a second one at once.
+"""Playing a trace under one policy, round by round, with a progress bar, saved states and a Ctrl-C that ends it after a round.
 
-A bar on the terminal: how far a simulation is, how fast it goes, and when it will end.
-
-Playing a trace under one policy: round after round, with files that grow and a bar that tells how far it is.
-
-The state of a simulation in a file, written now and then, from which it goes on in another process.
+`Run` plays the trace and lets its output files grow. `interruptible`: the first Ctrl-C ends a simulation after the current round,
+or a sweep after its cells, and a second one ends it at once. `progress` shows how far a simulation is, how fast it goes, and when
+it will end. `Keeper` writes the state to a file now and then, from which another process continues (`kept_of`).
 """
 
 from __future__ import annotations
@@ -35,24 +33,12 @@ from gavel_py.cli.simulate.options import Request, Scenario, seconds_of, time_te
 from gavel_py.cli.simulate.results import Played, settings_of
 from gavel_py.errors import Fault, InputError
 
-__all__ = [
-    "INTERRUPTED",
-    "Interrupt",
-    "Keeper",
-    "Kept",
-    "Run",
-    "Show",
-    "check_keeping",
-    "interruptible",
-    "kept_of",
-    "progress",
-    "told",
-]
+__all__ = ["INTERRUPTED", "Interrupt", "Keeper", "Run", "check_keeping", "interruptible", "kept_of", "progress"]
 
 Show = Callable[["gp.Simulation", int, int], None]
+"""Called after each step with the simulation, the jobs that have left, and the rounds played."""
 
 INTERRUPTED = 130
-
 """The exit code: 128 + SIGINT, as shells have it."""
 
 SAID = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
@@ -87,10 +73,7 @@ def interruptible(said: bytes = SAID) -> Iterator[Interrupt]:
         signal.signal(signal.SIGINT, before)
 
 
-"""Called after each step with the simulation, the jobs that have left, and the rounds played."""
-
 PAUSE_SECONDS = 0.2
-
 """A terminal need not be written more often, and each time costs a few milliseconds."""
 
 
@@ -258,11 +241,9 @@ class Run:
 
 
 MAY_DIFFER = ("until_seconds",)
-
 """Who goes on may want to go further."""
 
 UNSAID = {"solve_seconds": 0.0}
-
 """What was asked for in files of earlier versions, which did not know it."""
 
 DEFAULT_EVERY = "10min"

@@ -1,6 +1,6 @@
-"""Rules for job types from a CSV file: name,job_type,total_steps.
+"""The options that the commands on a Slurm cluster share, and the driver that is made from them.
 
-The options that the commands on a Slurm cluster share, and the driver that follows from them.
+Rules for job types come from options and from a CSV file: name,job_type,total_steps (`rules_in`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import gavel_py as gp
 from gavel_py.cli.inputs import Common, Option, assignments, bundled, import_solver, policies_of, profile_of
 from gavel_py.errors import decimal_hint
 
-__all__ = ["Request", "driver_of", "plan_options", "rules_in", "state_directory"]
+__all__ = ["Request", "driver_of", "plan_options", "state_directory"]
 
 
 def rules_in(path: Path | None) -> tuple[gp.TypeRule, ...]:
@@ -102,7 +102,6 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 plan_options = bundled(Request, OPTIONS)
-
 """Gives a command all of these, as one `Request`."""
 
 

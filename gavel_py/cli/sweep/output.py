@@ -1,8 +1,7 @@
-"""How far a sweep is: a bar on a terminal, and a line now and then elsewhere.
+"""The options and the output of gavel sweep: the grid before it is played, its progress, and the means over seeds at its end.
 
-What gavel sweep prints: the grid before it is played, and the means over seeds when it has been.
-
-The options of gavel sweep, as one record, and what they change of a spec.
+The options are one record, `Request`, of which `changes_of` are the keys of a spec that they replace. Progress is a bar on a
+terminal, and elsewhere a line now and then.
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ Show = Callable[["gp.Progress"], None]
 Row = Mapping[str, str | float | None]
 
 PAUSE_SECONDS = 0.2
-
 """A terminal need not be written more often."""
 
 LINE_SECONDS = 10.0
-
 """A file or a log need not have more lines."""
 
 
@@ -275,7 +272,6 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 sweep_options = bundled(Request, OPTIONS)
-
 """Gives a command all of these, as one `Request`."""
 
 

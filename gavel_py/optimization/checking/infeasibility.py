@@ -1,6 +1,7 @@
-"""Can all rules hold together? If not: a smallest set of them that cannot.
+"""Why there is no answer: a smallest set of rules that cannot hold together, or jobs that rules leave without any time.
 
-Is there a job to which rules leave nothing, where a policy must give everybody something?
+`check_rules` finds an allocation that keeps all rules, or the conflict. `check_everybody_served` names the jobs that the rules
+leave nothing, where a policy must give every job something.
 """
 
 from __future__ import annotations
@@ -182,7 +183,6 @@ def _others(count: int) -> str:
 
 
 NOTHING = 1e-9
-
 """A part of all GPUs that is as good as none: rules are kept with about this tolerance."""
 
 MOST_NAMED = 5

@@ -17,7 +17,6 @@ __all__ = ["level_per_part", "limit_prices"]
 Floats = NDArray[np.float64]
 
 STEP = 1e-6
-
 """The part of all that there is by which there is more, to see what that is worth."""
 
 

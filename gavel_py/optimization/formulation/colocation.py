@@ -1,19 +1,16 @@
-"""Rows that jobs keep who share GPUs: partners have each other for the same time, and nobody is its own partner.
-
-A problem with a column for each kind of partner: jobs that share GPUs, as time fractions of single jobs.
+"""Jobs that share GPUs: a column for each kind of partner, the rows that partners keep, and the pairs of jobs that follow.
 
 X_i(b,j) is the time for which job i shares GPUs of type j with some job of kind b. That says all that there is to say of pairs:
-time that jobs of kind a spend with partners of kind b can be dealt out to pairs of them if and only if it is as much as these
-spend with partners of kind a (a table with given sums of rows and columns), and within one kind if no job has more of it than all
-others of its kind together (`pairing`). A pair has its GPUs once, so each of the two counts for half of them:
+time that jobs of kind a spend with partners of kind b can be dealt out to pairs of them if and only if it is as much as these spend
+with partners of kind a (a table with given sums of rows and columns), and within one kind if no job has more of it than all others
+of its kind together (`deal`). A pair has its GPUs once, so each of the two counts for half of them:
 
     Σ_j X_ij + Σ_b,j X_i(b,j) <= 1,     Σ_i s_i (X_ij + ½ Σ_b X_i(b,j)) <= c_j,
     Σ_{i of kind a} X_i(b,j) = Σ_{k of kind b} X_k(a,j).
 
-These are columns and rows as any other, so every policy that solves programs shares GPUs without knowing of it. The columns are
-written down for one job of each class of equal jobs: all of them would be many times the arrays of the problem.
-
-Who shares with whom: from the time that each job spends with partners of a kind to pairs of jobs.
+These are columns and rows like any other, so every policy that solves programs shares GPUs without knowing of it. `Balance` is the
+last of these rows in either direction, and `Company` is the row by which no job is its own partner. The columns are written down
+for one job of each class of equal jobs (`PairColumns`): all of them would be many times the arrays of the problem.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["Balance", "Company", "Members", "PairColumns", "Pairs", "Sides", "deal", "lonely_rows", "pair_columns"]
+__all__ = ["Balance", "Company", "PairColumns", "Pairs", "deal", "lonely_rows", "pair_columns"]
 
 Floats = NDArray[np.float64]
 
@@ -278,7 +275,6 @@ def _balances(made: PairColumns) -> list[Balance]:
 
 
 NOTHING = 1e-12
-
 """A part of the time that is told from none."""
 
 

@@ -1,13 +1,12 @@
 """A problem with several columns for a type: ways of running there that use the same GPUs, and are not equally fast.
 
-Of the K' columns the first K are those of the problem itself, one of each type. What is said of a type holds in all of its
-columns, and one row says how many GPUs these have together.
+Of the K' columns the first K are those of the problem itself, one of each type. What is said of a type holds in all of its columns,
+and one row says how many GPUs these have together (`FurtherColumns`).
 
-A problem with two columns for each accelerator type: gangs on as few nodes as possible, and spread over more.
-
-Both columns have the GPUs of the type together, so that without further rules each gang would use its faster placement only: one
-column with that throughput is then as good (`AllocationProblem.from_jobs`). Where nodes have no room for all gangs that are
-faster consolidated, the second column is what the others use.
+`TwoKinds` has two columns for a type: gangs on as few nodes as possible, and spread over more. Both have the GPUs of the type
+together, so that without further rules each gang would use its faster placement only: one column with that throughput is then as
+good (`AllocationProblem.from_jobs`). Where nodes have no room for all gangs that are faster consolidated, the second column is what
+the others use.
 """
 
 from __future__ import annotations

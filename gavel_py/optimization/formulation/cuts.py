@@ -1,29 +1,26 @@
-"""What no packing of whole gangs can deliver: rows that keep it from being promised.
+"""Cuts: rows on what nodes and GPUs can deliver, added to a program where its answer breaks them.
 
-At any one time a type runs a pattern, so many gangs of each size with Σ_s s·n_s <= c_j. What is delivered in the long run is a mix
-of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place at a time. So of the jobs of size s,
-those k with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for every k; and these inequalities are
-also enough for one type by itself. Where none of the mixes has room for a type's time fractions, the dual values of the linear
-program that looks for one are a row that all deliverable allocations keep and these do not.
+Whole gangs (`gang_rows`, `kind_rows`): at any one time a type runs a pattern, n_s gangs of each size s with Σ_s s·n_s <= c_j. What
+is delivered in the long run is a mix of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place
+at a time. So of the jobs of size s, those k with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for
+every k; and these inequalities are also enough for one type by itself. Where none of the mixes has room for a type's time
+fractions, the dual values of the linear program that looks for one (`mixes`) are a row that all deliverable allocations keep and
+these do not. Gangs that must stay on one node or rack count by what these hold: gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the
+Σ_v ⌊m_v/d⌋ places of d GPUs there. Where gangs are small against a type there are too many patterns, and hardly anything is lost
+without a row.
 
-Gangs that must stay on one node or rack count by what these hold: gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the Σ_v ⌊m_v/d⌋
-places of d GPUs there. Where gangs are small against a type there are too many patterns, and hardly anything is lost without a row.
-
-What the cutting of GPUs costs: rows that keep fractions from being promised which no packing on single GPUs can deliver.
-
-Let f be a function with f(s_1) + f(s_2) + ... <= 1 wherever s_1 + s_2 + ... <= 1 (a dual feasible function). At any one time a GPU
-holds jobs whose fractions sum to at most 1, or is one of a whole gang's, so that Σ_i f(s_i) X_ij <= c_j with f(s) = s for whole
-gangs, whatever is where. Such functions are
+Parts of GPUs (`fraction_rows`): let f be a function with f(s_1) + f(s_2) + ... <= 1 wherever s_1 + s_2 + ... <= 1 (a dual feasible
+function). At any one time a GPU holds jobs whose fractions sum to at most 1, or is one of a whole gang's, so that Σ_i f(s_i) X_ij
+<= c_j with f(s) = s for whole gangs, whatever is where. Such functions are
 
     cut_λ(s) = 0 below λ, 1 above 1 - λ, and s between, for 0 < λ <= 1/2:  nothing else fits beside a large job but small ones;
     part_k(s) = s where (k+1) s is whole, or else ⌊(k+1) s⌋ / k:  of jobs above 1/(k+1), k fit,
 
-and what they make of each other (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds with the parts of the GPU's
-memory that jobs take in place of their fractions.
+and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds with the parts of the GPU's memory that
+jobs take in place of their fractions.
 
-The rows that an answer breaks, of those that are added only where they bind.
-
-CPUs and host memory as rows of the program: jobs that need many of them per GPU leave GPUs without.
+CPUs and host memory (`node_rows`) are rows from the start: jobs that need many of them per GPU leave GPUs without. `missing_rows`
+returns those of all others that an answer breaks.
 """
 
 from __future__ import annotations
@@ -58,13 +55,11 @@ Mask = NDArray[np.bool_]
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
 SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
-
 """The localities that keep a gang together, the narrowest first."""
 
 MOST_PATTERNS = 1000
 
 SMALL = 16
-
 """A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
 
 
@@ -241,11 +236,9 @@ def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> 
 
 
 MOST_PARTS = 20
-
 """The largest k. What jobs of a twentieth lose by rounding is at most as much again."""
 
 MEMORY_PARTS = 64
-
 """Into which the memory of a GPU is divided: what jobs take of it may have any value, and there is a function for many of them."""
 
 ROUNDING = 1e-9

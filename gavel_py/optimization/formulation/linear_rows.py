@@ -38,7 +38,6 @@ Mask = NDArray[np.bool_]
 ROUNDING = 1e-9
 
 LEAST_PART = 1e-9
-
 """Of a job's time: less is next to nothing, and coefficients of a row that asks for it would be huge."""
 
 

@@ -1,11 +1,8 @@
-"""Linear programs put together from matrices: what cvxpy would compile from expressions, where there are none.
+"""The program of an allocation as matrices: put together, solved from an old basis, and its answer read.
 
-Rounds solve thousands of small programs whose rows are known as matrices; to compile each would take several times as long as to
-solve it.
-
-The variables of an allocation's program, and the rows that make it valid, as matrices.
-
-The program of an allocation: compiled, solved from an old basis, and its answer read.
+This is what cvxpy would compile from expressions, where there are none: rounds solve thousands of small programs whose rows are
+known as matrices, and to compile each would take several times as long as to solve it. `assembled` joins named columns and rows,
+`ProgramMatrices` are the variables of valid allocations and their rows, and `AllocationProgram` is compiled, solved and read.
 """
 
 from __future__ import annotations
@@ -27,20 +24,7 @@ from gavel_py.optimization.solving.lp_problem import LinearProgram, Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
 
-__all__ = [
-    "CAPACITY",
-    "FACTOR",
-    "LIMITS",
-    "OWN",
-    "PARTS",
-    "TIME",
-    "TOP",
-    "AllocationProgram",
-    "Columns",
-    "ProgramMatrices",
-    "Rows",
-    "assembled",
-]
+__all__ = ["CAPACITY", "FACTOR", "LIMITS", "OWN", "PARTS", "TIME", "AllocationProgram", "ProgramMatrices"]
 
 Floats = NDArray[np.float64]
 
@@ -97,21 +81,17 @@ def _slices(lengths: Mapping[str, int]) -> dict[int | str, slice]:
 
 
 PARTS, FACTOR = "parts", "factor"
-
 """Names of columns."""
 
 TIME, CAPACITY, LIMITS, OWN = "time", "capacity", "limits", "own"
-
 """Names of rows."""
 
 TOP = 2.0
-
 """No bound but those of the rows, whose dual values it would take over; but without any, the dual simplex method has a far longer
 way, hence twice as much as can be.
 """
 
 LEAST_EXPONENT = -29
-
 """Of the least part of what there is that a variable is measured in: HiGHS takes coefficients of up to 1e-9 for 0. Parts are
 powers of 2, so that nothing is rounded.
 """

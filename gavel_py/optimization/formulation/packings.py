@@ -1,14 +1,13 @@
-"""Who can be on the GPUs of a type at once: jobs that ask for parts of GPUs and whole gangs, by the GPUs and memory that they need.
+"""Packings: which jobs can be on the GPUs of a type at once, and rows that keep more from being promised.
 
 A GPU holds jobs of fractions that sum to at most 1, with the memory that it has for all of them, or is one of a whole gang's. What
-fits is found exactly, as far as there are not too many ways. Of few jobs, the CPUs and the memory of their nodes count too.
+fits is found exactly, as far as there are not too many ways (`patterns_at_once`, `configurations`). Of few jobs, the CPUs and the
+memory of their nodes count too.
 
-What jobs with parts of GPUs can have beside each other and beside whole gangs: rows that keep more from being promised.
-
-A job is on one GPU and in one place at a time. Where a type has room for more jobs of a fraction than there are, their sum says
-too little of what they take: one job of a third, beside jobs that want whole GPUs only, has a GPU to itself. So a mix is looked for
-of what can run at once: on all types together where there are few jobs, else on each type by itself (`packings`). If no mix has
-room for what is asked, the dual values of the program that looks for one are a row (`mixes`).
+A job is on one GPU and in one place at a time. Where a type has room for more jobs of a fraction than there are, their sum says too
+little of what they take: one job of a third, beside jobs that want whole GPUs only, has a GPU to itself. So `packing_rows` looks
+for a mix of what can run at once: on all types together where there are few jobs, else on each type by itself. If no mix has room
+for what is asked, the dual values of the program that looks for one are a row (`mixes`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Grou
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["MOST_STATES", "Kind", "Place", "Seeker", "configurations", "fractions_on_one", "packing_rows", "patterns_at_once"]
+__all__ = ["MOST_STATES", "packing_rows"]
 
 Floats = NDArray[np.float64]
 
@@ -36,19 +35,15 @@ Mask = NDArray[np.bool_]
 Columns = Mapping[int, Mapping[int, float]]
 
 ROUNDING = 1e-9
-
 """A part of a GPU that is told from none: three thirds are one."""
 
 MOST_PATTERNS = 500
-
 """Of one type; more are not looked through."""
 
 MOST_SUMS = 3000
-
 """What patterns of some GPUs and of one more make together, before those are left out that others exceed."""
 
 MOST_STATES = 100_000
-
 """Ways to send some jobs to types, or nowhere; more are not looked through."""
 
 
@@ -249,15 +244,12 @@ def _sums(numbers: Indices, count: int, sign: int) -> Indices:
 
 
 MOST_GPUS = 8
-
 """Of a type that is looked at pattern by pattern; of more, each GPU by itself."""
 
 LARGE = 64
-
-"""A type with more GPUs is not looked at: what single GPUs lose beyond the rows of all fractions (`fraction_rows`) is small."""
+"""A type with more GPUs is not looked at: what single GPUs lose beyond the rows of `cuts.fraction_rows` is small."""
 
 ENOUGH = 0.99
-
 """Where so much of what is asked of one type can be delivered, no further row is looked for."""
 
 

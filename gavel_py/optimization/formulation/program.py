@@ -1,6 +1,6 @@
-"""What an objective loses by rules that may be broken at a price.
+"""The cvxpy program of an allocation: variables, throughput expressions, valid-allocation constraints, and the cost of soft rules.
 
-The cvxpy program of an allocation: variables, throughput expressions, valid-allocation constraints.
+`Program` is what policies write objectives in, and `penalty_of` is what an objective loses by rules that may be broken at a price.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
 from gavel_py.optimization.solving.lp_problem import Slices, Solution
 
-__all__ = ["Program", "check_objective", "penalty_of"]
+__all__ = ["Program", "check_objective"]
 
 Floats = NDArray[np.float64]
 

@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 Keys = NDArray[np.uint64]
 
-# HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`program`), and the cost vector is
+# HiGHS's tolerances are absolute. Programs are written with rows of about 1 (`formulation`), and the cost vector is
 # scaled to 1 here, so that 1e-9 means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
     "output_flag": False,
@@ -60,30 +60,25 @@ ALGORITHMS: dict[Algorithm, dict[str, object]] = {
 }
 
 RETRIES = (None, "off", "on")
-
 """How a program is tried until there is an optimum: as it is, from scratch, from scratch with presolve.
 
 Very thin feasible sets, such as next to a job that needs all of its time, may look empty from an old basis.
 """
 
 FEW_ROWS = 2_000
-
 """Programs of this size are done in milliseconds, in which a thread to watch for Ctrl-C would cost more than it is worth."""
 
 LOGGED = "%d rows, %d columns, %d non-zeros: %s, %s after %d iterations, %.3f s"
 
 MANY_ROWS = 20_000
-
 """Programs of this size are solved by interior point and crossover where the simplex method would start from a corner that is not
 dual feasible: its first iterations then take most of the time, and can not be stopped."""
 
 COMPILE_SECONDS, CONES_SECONDS = 3e-6, 1e-5
-
 """About how long cvxpy takes per variable to compile a linear program, and a conic one with what Clarabel prepares. Neither can be
 stopped, so with a time limit they only start if there is as much time left."""
 
 DUAL, PRIMAL = 1, 4
-
 """HiGHS's simplex strategies: dual where limits have changed since the last basis, primal where costs have."""
 
 

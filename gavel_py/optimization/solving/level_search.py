@@ -1,6 +1,7 @@
-"""By how much all GPUs would have to be multiplied for jobs to get what they need, as a linear program.
+"""The best level at which every job can be given what it needs: Newton's method on the factor of GPUs that a level takes.
 
-The best level at which every job can be given what it needs: Newton's method on how many GPUs a level takes.
+`FactorProgram` is the linear program of that factor: by how much all GPUs would have to be multiplied for jobs to get what they
+need.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ __all__ = ["BestLevel", "FactorProgram", "find_best_level"]
 Floats = NDArray[np.float64]
 
 SLIGHTLY = 1e-6
-
 """In parts of a need: so much more is told from a need that is at a border."""
 
 
@@ -211,7 +211,6 @@ class FactorProgram:
 MOST_PROGRAMS = 30
 
 ROUNDING = 1e-12
-
 """What is reached to the last bit may look infeasible in the next to last."""
 
 

@@ -1,10 +1,12 @@
-"""Chambers: jobs of one kind that need different throughputs, reduced to a few rows without loss, and expanded again.
+"""Levels of a demand: what each level asks of all jobs, in few rows, and which level is affordable at given prices.
+
+`Levels` are the needs of all jobs at a level, and `Levels.affordable` is the best level at given prices, by which
+`LevelCertificate` proves one. `Chambers` are jobs of one kind that need different throughputs, reduced to a few rows without loss,
+and expanded again:
 
 Let T_1 <= ... <= T_K be the throughputs of a kind of jobs on its types, and P(τ) = {x >= 0: Σ_j T_j x_j >= τ, Σ_j x_j <= 1} the
-ways to give a job the throughput τ. While τ stays between two neighbouring T (in one chamber), P(τ) keeps its shape, and
-Σ_i P(τ_i) = {x >= 0: Σ_j T_j x_j >= Σ_i τ_i, Σ_j x_j <= n}: n jobs are one row. docs/exact-reduction.md has the proof.
-
-What a level asks of all jobs, and which level is affordable at given prices.
+ways to give a job the throughput τ. While τ stays between two neighbouring T (in one chamber), P(τ) keeps its shape, and Σ_i P(τ_i)
+= {x >= 0: Σ_j T_j x_j >= Σ_i τ_i, Σ_j x_j <= n}: n jobs are one row. docs/exact-reduction.md has the proof.
 """
 
 from __future__ import annotations
@@ -23,18 +25,16 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.array_validation import returned_numbers
 from gavel_py.problem.row_hashing import content_keys
 
-__all__ = ["PLATEAU", "Chambers", "Demand", "LevelCertificate", "Levels", "Slots", "digit"]
+__all__ = ["PLATEAU", "Chambers", "LevelCertificate", "Levels", "Slots", "digit"]
 
 Floats = NDArray[np.float64]
 
 Indices = NDArray[np.int64]
 
 JUST_ABOVE = 4e-9
-
 """Relative difference of throughputs that the solver's tolerance, 1e-9, does not tell apart."""
 
 NOTHING = 1e-250
-
 """A need that can be divided by nothing is none."""
 
 
@@ -189,21 +189,17 @@ class Chambers:
 
 
 FREE = 1e-9
-
 """Throughput that costs no more than this part of what a job's dearest time costs can be had for nothing."""
 
 MOST_HALVINGS = 3_000
 
 PLATEAU = 1e-12
-
 """By how much what costs the same at several levels may seem to differ."""
 
 MOST_STILL = 20
-
 """How often the cost may stay what it is at a worse level, in steps that double from one digit on."""
 
 MOST_STEP = 1e9
-
 """By what a level changes at most when a worse one is looked for."""
 
 

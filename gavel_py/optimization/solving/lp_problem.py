@@ -18,7 +18,6 @@ Keys = NDArray[np.uint64]
 Slices = Mapping[int | str, slice]
 
 INSIDE = 1e-7
-
 """A value farther than this from its bound is off it for sure."""
 
 

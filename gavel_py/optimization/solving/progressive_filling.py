@@ -20,7 +20,6 @@ __all__ = ["Filled", "Rise", "Shares", "fill", "first_stop_of"]
 Floats = NDArray[np.float64]
 
 STOPPED = 1e-9
-
 """A job that is short of where it stops by no more than this part is there."""
 
 

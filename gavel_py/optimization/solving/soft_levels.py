@@ -23,19 +23,15 @@ Floats = NDArray[np.float64]
 MOST_CUTS = 40
 
 CLOSE = 1e-9
-
 """The gap with which a level is taken, in parts of its size."""
 
 NEXT_TO_NOTHING = 1e-3
-
 """The part of what level and penalties may be, of which the accepted gap is what valid allocations may be off by (1e-9)."""
 
 LEAST_PART = 1e-7
-
 """A need below this part of a job's fastest throughput makes its row no larger than one of this part does."""
 
 STILL = 1e-12
-
 """A step that moves the level by no more than this part of its size moves nothing."""
 
 

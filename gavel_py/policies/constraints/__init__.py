@@ -1,6 +1,8 @@
-"""What a caller gives as constraints: any iterable of them, and nothing else.
+"""Constraints that any policy accepts: what an allocation must keep, or may break at a price.
 
-Constraints that any policy accepts: what an allocation must keep, or may break at a price.
+base: what every constraint is; placement, throughput, shares: the constraints; compiling: their rows and floors for a problem, what
+became of them, and reading them from files. `given_constraints` checks what a caller gives: any iterable of constraints, and
+nothing else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Conflicts that a job has with itself: what is asked of it cannot hold, whatever the other jobs get.
+"""From constraints to the rules of a problem, and back to what became of each constraint; reading constraints from files.
 
-Applying constraints to a problem: where jobs may still run, and the rules that their allocation must keep.
-
-What became of the constraints: which an allocation keeps, and by how much it misses those that are soft.
-
-Reading constraints from YAML and JSON (docs/file-formats.md).
+`constrained` says where jobs may still run, and the rules that their allocation must keep. A conflict that a job has with itself,
+whatever the other jobs get, is found here (`check_alone`). `outcomes_of` says which constraints an allocation keeps, and by how
+much it misses those that are soft. `read_constraints` reads YAML and JSON (docs/file-formats.md).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Res
 from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["KINDS", "ConstraintOutcome", "check_alone", "constrained", "outcomes_of", "placed", "read_constraints"]
+__all__ = ["KINDS", "ConstraintOutcome", "constrained", "outcomes_of", "placed", "read_constraints"]
 
 Floats = NDArray[np.float64]
 
@@ -196,7 +194,6 @@ def _placed(problem: AllocationProblem, asked: Sequence[Asked]) -> AllocationPro
 
 
 KEPT = 1e-8
-
 """A part by which a constraint is missed that is no more than the tolerance of a solver."""
 
 
@@ -271,7 +268,6 @@ def _short(need: Need, throughputs: Floats) -> dict[int, float]:
 KINDS: dict[str, type[Constraint]] = {
     cls.kind: cls for cls in (MinThroughput, Deadline, CostBudget, MaxGpus, Quota, Reserve, Pin, Forbid, KeepRunning, SwitchCost)
 }
-
 """The constraints by the names that files give them."""
 
 KEY = "constraints"

@@ -1,10 +1,7 @@
-"""The tables of a sweep's SQLite file, and whether a file has them.
+"""Files of runs: the SQLite file of a sweep, written and read, and JSON files that single runs are written to.
 
-The SQLite file of a sweep: each cell that has come to an end, by its content; and the grid that was asked for last.
-
-What the SQLite file of a sweep has of its grid: the runs that are done, and the errors of those that failed.
-
-Files of runs: those of sweeps, and JSON files that single runs are written to.
+`CellStore` stores each cell that has come to an end, by its content, and the grid that was asked for last. `stored_runs` and
+`stored_failures` read what the file has of its grid: the runs that are done, and the errors of cells that failed.
 """
 
 from __future__ import annotations
@@ -23,23 +20,9 @@ from gavel_py.io import reading
 from gavel_py.io.writing import BUSY_SECONDS, clear_errors, write_whole
 from gavel_py.report.runs.run import DAMAGED, Labels, Run, document_of, labels_from, run_from
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "CellStore",
-    "GridPlace",
-    "Status",
-    "StoredCell",
-    "check_schema",
-    "packed",
-    "read_failures",
-    "read_runs",
-    "stored_failures",
-    "stored_runs",
-    "write_runs",
-]
+__all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed", "read_failures", "read_runs", "write_runs"]
 
 APPLICATION_ID = 0x6776_7377
-
 """Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
 
 SCHEMA_VERSION = 1

@@ -1,12 +1,8 @@
-"""Numbers of a run made small, and as lists that JSON can hold.
+"""One run as reports show it, whatever made it: what was asked, numbers, and what happened over time; to and from JSON.
 
-One run as reports show it: what was asked, numbers, and what happened over time; whoever ran it.
-
-A run as plain data that JSON can hold, and back.
-
-What happens over time, kept in few stretches of time however long it goes on.
-
-Which gang held which GPUs, from when to when.
+`Curves` collects what happens over time in few stretches of time however long it goes on; `Held` collects which gang held which
+GPUs, from when to when. `quantiles` keeps a bounded number of samples, and `document_of` and `run_from` convert runs to plain data
+and back.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from numpy.typing import NDArray
 __all__ = [
     "DAMAGED",
     "METRICS",
-    "MOST_SAMPLES",
     "MOST_STRETCHES",
     "Curves",
     "Held",
@@ -30,23 +25,17 @@ __all__ = [
     "OverTime",
     "Run",
     "Stay",
-    "array_of",
     "document_of",
     "labels_from",
-    "list_of",
     "quantiles",
     "run_from",
-    "values_of",
 ]
 
 Floats = NDArray[np.float64]
 
-FloatArray = NDArray[np.float64]
-
 Labels = Mapping[str, str | float | None]
 
 MOST_SAMPLES = 1000
-
 """So many completion times are kept of a run; of more, so many quantiles at equal steps from the least to the largest."""
 
 
@@ -98,7 +87,6 @@ METRICS = {
     "objective": "of a static solve: the value of the policy's objective, as proven",
     "gap": "of a static solve: bound less value, relative",
 }
-
 """The numbers of a run by name, and what they are; a run may lack any of them, and have others."""
 
 
@@ -111,12 +99,12 @@ class OverTime:
     active_jobs: (T,) jobs in the system; promised_gpu_seconds, delivered_gpu_seconds: (T,) by the allocation and the rounds.
     """
 
-    seconds: FloatArray
-    used: Mapping[str, FloatArray]
-    prices: Mapping[str, FloatArray]
-    active_jobs: FloatArray
-    promised_gpu_seconds: FloatArray
-    delivered_gpu_seconds: FloatArray
+    seconds: Floats
+    used: Mapping[str, Floats]
+    prices: Mapping[str, Floats]
+    active_jobs: Floats
+    promised_gpu_seconds: Floats
+    delivered_gpu_seconds: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +132,14 @@ class Run:
 
     labels: Labels
     metrics: Mapping[str, float | None]
-    jct_seconds: FloatArray = field(default_factory=lambda: np.zeros(0))
-    fairness: FloatArray = field(default_factory=lambda: np.zeros(0))
+    jct_seconds: Floats = field(default_factory=lambda: np.zeros(0))
+    fairness: Floats = field(default_factory=lambda: np.zeros(0))
     over_time: OverTime | None = None
     stays: Sequence[Stay] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
-
 """What `run_from` raises for a document that is no run."""
 
 KINDS = {"str": (str,), "int": (int,), "float": (int, float)}

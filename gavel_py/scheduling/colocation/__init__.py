@@ -1,4 +1,4 @@
-"""A round in which jobs have GPUs together: crews are planned as single gangs, and what idles is offered to the others."""
+"""A round in which jobs share GPUs: co-location groups are planned as single gangs, and idle GPUs are offered to the other jobs."""
 
 from __future__ import annotations
 

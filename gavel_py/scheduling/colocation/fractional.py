@@ -20,7 +20,6 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 ROUNDING = 1e-9
-
 """A part of a GPU that is told from none: ten tenths are one."""
 
 

@@ -1,10 +1,8 @@
-"""What an allocation promises of time in company: for each job, with partners of which kind, on which type, for how long.
+"""Co-location groups: time with partners that an allocation promises, its accounts, and jobs that share GPUs in a round.
 
-The accounts of time in company: what was promised with partners of each kind, and what was had.
-
-Jobs that are to run on the same GPUs in a round: to the rules for who runs, and to placement, they are one gang.
-
-What a profile says of pairs, asked once for each kind of job and not at every allocation.
+`Companies`: for each job, with partners of which kind, on which type, for how long; `CompanyLedger`: what was promised with
+partners of each kind, and what was received. `Crews`: jobs that are to run on the same GPUs in a round, which are one gang to the
+mechanism and to placement. `PairTable`: what a profile says of pairs, asked once for each kind of job and not at every allocation.
 """
 
 from __future__ import annotations

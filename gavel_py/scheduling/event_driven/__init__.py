@@ -1,10 +1,9 @@
-"""A gang on an accelerator type, and where it comes among the others there, as choosing and placing have it.
+"""Decisions between which little changes: an ordered policy's pass over jobs kept in order, and places for those that start.
 
-Which GPUs nobody has, kept from one decision to the next while all nodes are up and say nothing of CPUs and memory.
-
-Decisions between which little changes: an ordered policy's pass over jobs that are kept in order, and places for who starts.
-
-It is the same decision as that of `Chooser`, which asks the policy about all jobs anew, wherever this one is made at all.
+It is the same decision as that of `Chooser`, which asks the policy about all jobs anew, wherever this one is made at all. `InTurn`
+decides. `KeptGpus` knows which GPUs no job holds, from one decision to the next, while all nodes are up and say nothing of CPUs
+and memory. `GangOnType` is a gang on an accelerator type, and its rank among the others there, in the same order as when all
+jobs are chosen and placed anew.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["GangOnType", "InTurn", "KeptGpus", "Turns", "crowd_of"]
+__all__ = ["GangOnType", "InTurn", "KeptGpus", "crowd_of"]
 
 Natural = tuple[tuple[str | int, ...], str]
 
@@ -68,7 +67,6 @@ class GangOnType(NamedTuple):
 
 
 Held = tuple[Assignment, GangOnType, list[int]]
-
 """What a gang holds, which gang that is, and the numbers of its GPUs."""
 
 
@@ -254,7 +252,6 @@ def crowd_of(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> Crow
 
 
 PROOF_EVERY = 1_000
-
 """So often, a decision is compared with that of the policy on the whole problem, with its proof."""
 
 

@@ -1,8 +1,8 @@
-"""What an ordered policy and the placing of gangs need to know of a job, and what all jobs like it have in common.
+"""The job queue of an ordered policy and the types that it gives, kept from one decision to the next.
 
-The jobs in the order in which an ordered policy serves them, kept from one decision to the next.
-
-Who has a seat, all of its time on one type, kept from one decision to the next: few jobs can get another than they had.
+`Line` has the jobs in the order in which the policy serves them. `Seating` says which jobs have a seat, all of their time on one
+type: few jobs can get another than they had. `Traits` are what the policy and the placement need to know of a job, the same for all
+jobs like it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ FIXED: dict[str, Callable[[Job], float]] = {
     "priorities": attrgetter("priority"),
     "arrival_seconds": attrgetter("arrival_seconds"),
 }
-
 """What is known of a job that stays as it is unless the job changes, beside its total steps."""
 
 DECIDING = ("sort_key", "view", "check", "serve", "seats", "decide")
@@ -240,7 +239,6 @@ class Line:
 
 
 AT_ONCE = 16
-
 """So many jobs without a seat are asked about at once where the first that does not fit makes all later ones wait."""
 
 SIZE, WISHES = attrgetter("size"), attrgetter("wishes")

@@ -1,4 +1,8 @@
-"""The rules for who runs, by name."""
+"""The rules for which jobs run in a round, by name.
+
+demand: what a rule chooses from, and what a place is worth; deficit: by what is owed, greedily, improved by local_search; priority:
+the published rule.
+"""
 
 from __future__ import annotations
 

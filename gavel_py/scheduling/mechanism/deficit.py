@@ -1,8 +1,7 @@
-"""Seat jobs in an order, skipping gangs that do not fit: greedy, but without a step per job.
+"""Which jobs run in the next round, and on which accelerator type, by their deficits: a pure function of what is owed.
 
-Who runs in the next round, and on which accelerator type: a pure function of what is owed.
-
-Any function of the same form can take its place (`RoundScheduler(mechanism=...)`).
+`choose_jobs` is the rule; any function of the same form can take its place (`RoundScheduler(mechanism=...)`). `serve` seats jobs in
+an order, skipping gangs that do not fit: greedy, but without a step per job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the rule of a round chooses from, and the form of such a rule.
+"""What a mechanism chooses from: the demand of a round, what a place is worth to each job on each type, and the choice so far.
 
-What a place in the next round is worth to each job on each type: who is owed most, and who runs already.
-
-Which job has a place on which accelerator type while a round is being chosen.
+`RoundDemand` is the demand, and `Mechanism` the form of a rule. `scores_of` is what a place is worth: most to the jobs that are
+owed most, and more to those that run already. `Seats` says which job has a place on which type while a round is being chosen.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""Improve a choice of jobs by letting gangs of one size change places.
+"""Local search: improve a choice of jobs for one round, step by step, until no step gains.
 
-Think of a graph whose nodes are the K accelerator types and the waiting room, and whose edge a -> b is the best move of one job
-from a to b: its gain is the score there less the score here (0 in the waiting room). A round trip a -> b -> ... -> a moves one job
-along each edge and leaves the number of GPUs in use on each type as it was; where GPUs are free or may be left free, a step through
-the waiting room costs nothing. While a round trip gains, take it. For single-GPU jobs none is left only when the choice is of
-maximum weight (the residual graph of a transportation problem without a negative cycle), and the graph is small whatever N is.
+`exchange` lets gangs of one size change places. Think of a graph whose nodes are the K accelerator types and the waiting room, and
+whose edge a -> b is the best move of one job from a to b: its gain is the score there less the score here (0 in the waiting room).
+A round trip a -> b -> ... -> a moves one job along each edge and leaves the number of GPUs in use on each type as it was; where
+GPUs are free or may be left free, a step through the waiting room costs nothing. While a round trip gains, take it. For single-GPU
+jobs none is left only when the choice is of maximum weight (the residual graph of a transportation problem without a negative
+cycle), and the graph is small whatever N is.
 
-The best job of each gang size, without sorting them all.
-
-Improve a choice of jobs by letting a waiting gang take the place of others, of whatever size, that are worth less together.
-
-Improve a choice of jobs by letting several waiting gangs take the place of one larger gang that is worth less than they are.
-
-Improve a choice of jobs for one round, step by step, until no step gains.
+`displace` lets a waiting gang take the place of others, of whatever size, that are worth less together, and `replace_one` lets
+several waiting gangs take the place of one larger gang that is worth less than they are. `improve` takes all these steps.
 """
 
 from __future__ import annotations
@@ -26,18 +22,7 @@ from numpy.typing import NDArray
 
 from gavel_py.scheduling.mechanism.demand import Seats
 
-__all__ = [
-    "LEAST_GAIN",
-    "Move",
-    "displace",
-    "displacements",
-    "exchange",
-    "first_of_each",
-    "improve",
-    "make_best",
-    "replace_one",
-    "replacements",
-]
+__all__ = ["displace", "exchange", "improve", "replace_one"]
 
 Floats = NDArray[np.float64]
 

@@ -1,4 +1,8 @@
-"""On which GPUs each gang runs: a pure function of the nodes, the gangs and where they ran before."""
+"""On which GPUs each gang runs: a pure function of the nodes, the gangs and where they ran before.
+
+topology: nodes and GPUs by number; gangs: gangs as arrays; free_gpus: what no job holds, and where a gang fits best; assign: places
+gangs on one type; migration: which gangs move to make room.
+"""
 
 from __future__ import annotations
 

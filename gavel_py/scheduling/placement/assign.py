@@ -1,8 +1,8 @@
-"""How near together a gang of some size could be on the GPUs of a type, if none of the gangs that are to be placed had any.
+"""Placing the gangs of one accelerator type in a given order, those that can keep their GPUs first.
 
-Placing the gangs of one accelerator type in a given order.
-
-Which running gangs can keep their GPUs: all of them at once, and one after the other only where they cannot all.
+`who_stays`: the running gangs that can keep their GPUs, found for all of them at once, and one after the other only where they
+cannot all. `Reach`: how close together a gang of some size could be on the GPUs of a type, if none of the gangs to be placed had
+any. `Settlement`: the places.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""The nodes of a type by how many GPUs each has for a gang, so that the node that fits best is found in a few steps.
+"""Free GPUs, CPUs and memory while a round is planned, and the nodes on which a gang fits best.
 
-How many GPUs of one accelerator type are free on each node, and on which nodes a gang fits best.
-
-The free GPUs of one accelerator type, node by node.
-
-Room for a gang on the fewest nodes of its type, or on more than these.
-
-What nobody has while a round is being planned: GPUs, and the CPUs and memory of their nodes.
+`Stock` is what is free on all types. On one type, `FreeRoom` says how many GPUs are free on each node, and `FreeGpus` which ones.
+`Holes` keeps the nodes of a type by how many GPUs each has for a gang, so that the node that fits best is found in a few steps.
+`find_kind` finds room for a gang on the fewest nodes of its type, or on more than these.
 """
 
 from __future__ import annotations
@@ -21,14 +17,13 @@ from gavel_py.problem.eligibility import even_nodes
 from gavel_py.scheduling.placement.gangs import Kind
 from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NODE, NOTHING, RACK, Gpu, Layout, Needs, TypeLayout, room_for
 
-__all__ = ["ALL_NODES", "FreeGpus", "FreeRoom", "Holes", "Stock", "find_kind", "gathered", "mask_of"]
+__all__ = ["FreeGpus", "FreeRoom", "Holes", "Stock", "find_kind", "mask_of"]
 
 Indices = NDArray[np.int64]
 
 Floats = NDArray[np.float64]
 
 ALL_NODES = -1
-
 """The mask in which each node is."""
 
 

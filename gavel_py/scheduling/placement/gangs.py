@@ -1,12 +1,8 @@
-"""What jobs ask of the places of their gangs, as arrays.
+"""Gangs to be placed, as arrays: what they ask of their places, on how many nodes they are, and on how many they must or should be.
 
-In which placement each gang should run: on as few nodes as can be, or on more, as its time was promised.
-
-Gangs that are to be placed, as arrays.
-
-On how many nodes gangs are, and on how many they must be.
-
-What rounds have in common as long as neither jobs nor nodes change, so that it need not be found anew for each of them.
+`Asks` is what jobs ask for, `Crowd` the gangs to be placed, and `Spans` the fewest nodes that they need. `kinds_of` says in which
+placement each gang should run: on as few nodes as possible, or on more, as its time was promised. `Ground` is what rounds have in
+common as long as neither jobs nor nodes change, so that it need not be computed again for each of them.
 """
 
 from __future__ import annotations
@@ -81,7 +77,6 @@ class Asks:
 
 
 SWITCH_ROUNDS = 1.0
-
 """A gang that is promised both placements changes to the other one when it is owed so many rounds more of it, and its restart."""
 
 

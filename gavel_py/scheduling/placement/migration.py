@@ -1,8 +1,7 @@
-"""Which gangs should move so that another one fits.
+"""Migration: which gangs should move so that another one fits, or so that more of them have the placement that they should have.
 
-Which gangs should move so that another one fits that is to have as many GPUs on each of its nodes.
-
-Moving gangs that are not of their kind, when all have their places.
+`fewest_to_move`, and `fewest_to_move_evenly` for a gang that is to have as many GPUs on each of its nodes; `put_right` moves gangs
+that are not in the placement that they should have, when all gangs have their places.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeRoom, find_kin
 from gavel_py.scheduling.placement.gangs import Kind
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, Needs
 
-__all__ = ["Held", "Misplaced", "fewest_to_move", "fewest_to_move_evenly", "movers_by_node", "put_right"]
+__all__ = ["Held", "Misplaced", "fewest_to_move", "fewest_to_move_evenly", "put_right"]
 
 Indices = NDArray[np.int64]
 
@@ -175,7 +174,6 @@ def fewest_to_move_evenly(free: FreeGpus, size: int, scope: int, needs: Needs, h
 
 
 MOST_EXCHANGED = 32
-
 """Gangs that are tried at once: each try takes all of them anew, and leaves out those for which it has failed."""
 
 

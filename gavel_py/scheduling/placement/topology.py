@@ -1,6 +1,6 @@
 """Numbers for the nodes and GPUs of a cluster, so that what holds for all of them takes a few steps on arrays.
 
-CPUs and host memory that GPUs need on their node, and how many GPUs of a node have them.
+`Needs` are the CPUs and host memory that GPUs need on their node, and `room_for` says how many GPUs of a node have them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 Gpu = tuple[str, int]
-
 """A GPU: the name of its node, and its number there from 0."""
 
 SCOPES: tuple[Locality, ...] = ("node", "rack", "any")
-
 """The localities, narrowest first."""
 
 NODE, RACK, ANYWHERE = range(3)
-
 """The places of the localities in `SCOPES`."""
 
 

@@ -1,6 +1,6 @@
-"""Our own files: CSV, JSON and JSON Lines with the fields of a job, and `recorded_` ones for its past.
+"""Our own files: CSV, JSON, JSON Lines and Parquet with the fields of a job, and `recorded_` ones for its past.
 
-Our own jobs as Parquet, for those who keep their records so; it needs pyarrow, which comes with `gavel-py[parquet]`.
+Parquet needs pyarrow, which comes with `gavel-py[parquet]`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gavel_py.problem.job import RECORDED, Job, json_rows
 from gavel_py.workloads.intake import Head, Importer, Intake, amount, count, table_rows
 from gavel_py.workloads.submission import RECORDED_FIELDS
 
-__all__ = ["CSV", "JSON", "JSON_LINES", "KNOWN", "PARQUET", "take_rows"]
+__all__ = ["CSV", "JSON", "JSON_LINES", "PARQUET"]
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
 

@@ -1,6 +1,7 @@
-"""The tables of Alibaba's PAI trace beside those of jobs and tasks, and the columns of all of them.
+"""The tables of Alibaba's PAI trace (gpu-v2020): a folder of CSV files without header lines.
 
-The tables of Alibaba's PAI trace (gpu-v2020): a folder of CSV files without header lines.
+`COLUMNS` names the columns of all tables. The tables of jobs and tasks must be there; those of instances, machines, group tags and
+sensors are read where they are.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, whole_or_part
 
-__all__ = ["IMPORTER", "Instances", "gpu_memory_by_job", "instances_by_job", "pai_rows", "required_types"]
+__all__ = ["IMPORTER"]
 
 Last = tuple[float, float, str]
+"""Start, end and machine of the last line of a worker."""
 
 COLUMNS = {
     "pai_job_table.csv": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
@@ -37,8 +39,6 @@ COLUMNS = {
 INSTANCES, SENSORS = "pai_instance_table.csv", "pai_sensor_table.csv"
 
 TAGS, MACHINES = "pai_group_tag_table.csv", "pai_machine_spec.csv"
-
-"""Start, end and machine of the last line of a worker."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""Cells as Slurm writes them: lists of trackable resources, and lengths of time.
+"""Slurm's accounting: the output of `sacct --parsable2`, with its header line.
 
-Slurm's accounting: the output of `sacct --parsable2`, with its header line.
+`gpus_of` reads lists of trackable resources, and `length_of` lengths of time, as Slurm writes them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gavel_py.workloads.intake import (
     table_rows,
 )
 
-__all__ = ["IMPORTER", "gpus_of", "length_of"]
+__all__ = ["IMPORTER"]
 
 Row = tuple[str, Mapping[str, str]]
+"""The place of a record, and its cells."""
 
 RESOURCES = ("AllocTRES", "ReqTRES")
-
 """What the job got, or else asked for."""
 
 UNLIMITED = {"UNLIMITED", "Partition_Limit", "INVALID"}
@@ -90,8 +90,6 @@ CONTINUED = "is an earlier record of a job that a later record continues; their 
 LISTED_AGAIN = "is listed again later, with the same submission and start"
 
 ELAPSED = "Records whose Elapsed is not End - Start, as of suspended jobs, ran for Elapsed: {n}."
-
-"""The place of a record, and its cells."""
 
 
 class Attempt(NamedTuple):
