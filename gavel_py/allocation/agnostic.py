@@ -39,7 +39,7 @@ from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Certificate, Stages, gap
 from gavel_py.optimization.formulation.linear_rows import Row, entries_of
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.free_times import FreeTimes, Kinds, fairest_times
+from gavel_py.optimization.solving.free_times import FreeTimes, JobGroups, fairest_times
 from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.problem import AllocationProblem
@@ -70,7 +70,7 @@ SINGULAR, FLAT, NOISE = 1e-13, 1e-9, 1e-6
 SHARE_ROUNDING = 1e-13
 
 
-def even_shares(kinds: Kinds, times: Floats, taken: Floats | None = None) -> Floats:
+def even_shares(kinds: JobGroups, times: Floats, taken: Floats | None = None) -> Floats:
     """Return (Q, K) the shares of the types in the time of each kind.
 
     Args:
@@ -95,7 +95,7 @@ def even_shares(kinds: Kinds, times: Floats, taken: Floats | None = None) -> Flo
     return shares
 
 
-def _rows(kinds: Kinds, taken: Floats | None) -> tuple[Floats, Floats]:
+def _rows(kinds: JobGroups, taken: Floats | None) -> tuple[Floats, Floats]:
     """(D, Q, K) what all the time of a job on a type uses of each capacity and row, and (D,) how much of each there is."""
     jobs = kinds.jobs
     costs, most = jobs.limit_tables
@@ -258,11 +258,11 @@ def _indistinguishable(jobs: JobClasses) -> Indices:
 def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices | None, limit: TimeLimit | None) -> Floats:
     """Return (G, K) the time of each job on each type; before: that of the decision."""
     rules = jobs.rules
-    rows = (*rules.hard_rows, *(_Held(row, max(row.most, _used(row, jobs, before))) for row in rules.soft_rows))
-    kinds = Kinds(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
+    rows = (*rules.hard_rows, *(_HeldRow(row, max(row.most, _used(row, jobs, before))) for row in rules.soft_rows))
+    kinds = JobGroups(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
     times = fairest_times(jobs, kinds, free, _weights(jobs), limit)
     if free.rows or free.where is not None:  # rows on total times have served their purpose
-        kinds = Kinds(jobs, (*rows, *(row for row in free.rows if _depends_on_types(row, jobs))), source)
+        kinds = JobGroups(jobs, (*rows, *(row for row in free.rows if _depends_on_types(row, jobs))), source)
     if not rules.switch_cost:
         fractions = even_shares(kinds, kinds.sums(jobs.counts * times)).take(kinds.of, axis=0)
         fractions *= times[:, None]
@@ -283,7 +283,7 @@ def _depends_on_types(row: Row, jobs: JobClasses) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
+class _HeldRow:
     """A soft row as a hard one that allows what a decision already uses."""
 
     row: Row

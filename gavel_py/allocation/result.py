@@ -20,7 +20,7 @@ from gavel_py.optimization.checking.certificates import Evidence, Proof, StagePr
 from gavel_py.optimization.checking.shadow_prices import limit_prices
 from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
 from gavel_py.optimization.formulation.colocation import PairColumns, Pairs, deal
-from gavel_py.optimization.formulation.columns import TwoKinds, spread_part
+from gavel_py.optimization.formulation.columns import PlacementColumns, spread_part
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
@@ -52,7 +52,7 @@ class Figures:
     utilization: Floats
 
 
-def figures_of(problem: AllocationProblem, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None) -> Figures:
+def figures_of(problem: AllocationProblem, times: JobTimes | ClassTimes, columns: PlacementColumns | PairColumns | None) -> Figures:
     """Return the figures of times in `columns`, by default one for each type of `problem`."""
     throughputs, capacities, share = times.job_throughputs, problem.capacities, problem.equal_share
     if problem.excluded:
@@ -68,7 +68,7 @@ def figures_of(problem: AllocationProblem, times: JobTimes | ClassTimes, columns
 
 
 def _by_type(
-    problem: AllocationProblem, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None
+    problem: AllocationProblem, times: JobTimes | ClassTimes, columns: PlacementColumns | PairColumns | None
 ) -> tuple[Floats, Floats | None, Floats]:
     """The time on types, the part of it that is spread, and the GPUs in use."""
     if isinstance(columns, PairColumns) and isinstance(times, ClassTimes):
@@ -77,7 +77,7 @@ def _by_type(
         spread = None if alone is None else spread_part(problem, alone)
         return times.jobs.spread(columns.folded(times.fractions)), spread, used
     found, gpus = times.fractions, problem.num_gpus
-    if isinstance(columns, TwoKinds):
+    if isinstance(columns, PlacementColumns):
         return columns.folded(found), columns.spread(found), columns.gpus(found, gpus)
     return found, spread_part(problem, found), gpus @ found
 
@@ -246,7 +246,7 @@ class Allocation:
         kinds = None if self.evidence is None else self.evidence.kinds
         if self.evidence is None or kinds is None:
             return self
-        if isinstance(kinds, TwoKinds):
+        if isinstance(kinds, PlacementColumns):
             fractions, types = kinds.unfolded(self.time_fractions, self.spread_fractions), kinds.problem.accelerator_types
         else:  # who shares with whom is not told by the time on types
             assert self.evidence.times is not None  # noqa: S101
@@ -379,7 +379,7 @@ def stated(
     route: Route,
     started: float,
     status: AllocationStatus | None = None,
-    columns: TwoKinds | PairColumns | None = None,
+    columns: PlacementColumns | PairColumns | None = None,
 ) -> Allocation:
     """Put the answer into words of the problem: all jobs, all types, real throughputs; columns: those that the answer is in."""
     rules, prices = answer.evidence.rules, answer.decision.shadow_prices
@@ -423,7 +423,7 @@ def stated(
     )
 
 
-def _pairs(answer: Answer, problem: AllocationProblem, columns: TwoKinds | PairColumns | None) -> Pairs | None:
+def _pairs(answer: Answer, problem: AllocationProblem, columns: PlacementColumns | PairColumns | None) -> Pairs | None:
     """Who shares GPUs; None where nobody is to."""
     if isinstance(columns, PairColumns) and isinstance(answer.times, ClassTimes):
         stated = answer.decision.pairs

@@ -21,7 +21,7 @@ from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
 from gavel_py.optimization.formulation.colocation import PairColumns, pair_columns
-from gavel_py.optimization.formulation.columns import TwoKinds
+from gavel_py.optimization.formulation.columns import PlacementColumns
 from gavel_py.optimization.formulation.cuts import missing_rows, node_rows
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
@@ -168,7 +168,7 @@ class Solver(Synchronized):
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)
         self._kept.limit = limit
-        columns: TwoKinds | PairColumns | None = None
+        columns: PlacementColumns | PairColumns | None = None
         if problem.pairs is not None:
             _check_sharing(self.policy)
             columns = pair_columns(problem, rules, problem.pairs)
@@ -183,7 +183,7 @@ class Solver(Synchronized):
             if not rows:
                 break
             logger.debug("%s: the answer breaks %d rows, which are added", self.policy.label, len(rows))
-            more = wider if isinstance(wider, TwoKinds) and wider is not columns else None
+            more = wider if isinstance(wider, PlacementColumns) and wider is not columns else None
             asked, kept = (problem, rules) if more is None else (more.problem, more.rules)
             kept = kept.also(Rules(rows=tuple(rows)))
             try:
@@ -204,7 +204,9 @@ class Solver(Synchronized):
         )  # then time is also split evenly
         return NO_LIMIT if seconds is None else TimeLimit(seconds - min(seconds / 2, closing))
 
-    def _answer(self, problem: AllocationProblem, rules: Rules, columns: TwoKinds | PairColumns | None) -> tuple[Answer, Route]:
+    def _answer(
+        self, problem: AllocationProblem, rules: Rules, columns: PlacementColumns | PairColumns | None
+    ) -> tuple[Answer, Route]:
         """Return the first proven answer under these rules, and how it was found. Raises `_Stopped` when the time limit ends it."""
         failed: list[str] = []
         for attempt in self._attempts(problem, rules, columns if isinstance(columns, PairColumns) else None):
@@ -297,7 +299,7 @@ def _proven(
     jobs: JobClasses,
     attempt: Attempt,
     rules: Rules,
-    columns: TwoKinds | PairColumns | None,
+    columns: PlacementColumns | PairColumns | None,
     limit: TimeLimit,
 ) -> Answer | None:
     """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.

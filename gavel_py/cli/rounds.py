@@ -28,7 +28,7 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
 
-__all__ = ["Played", "command", "delivery_text", "play", "rounds_text"]
+__all__ = ["RoundOptions", "command", "delivery_text", "play", "rounds_text"]
 
 SAME = "= stays where it was"
 MOST_SHOWN = 5
@@ -59,7 +59,7 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
         inputs = load(request)
         if sharing:
             check_known(inputs.profile, inputs.problem(sharing=True).pairs)
-        scheduler, rounds = play(inputs, policy, Played(num_rounds, request.round_seconds, sharing, least))
+        scheduler, rounds = play(inputs, policy, RoundOptions(num_rounds, request.round_seconds, sharing, least))
     delivery, allocation = scheduler.delivery(), scheduler.allocation
     assert allocation is not None  # noqa: S101
     if plot is not None:
@@ -85,7 +85,7 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
         emit("\n".join(part for part in parts if part), request.out)
 
 
-class Played(NamedTuple):
+class RoundOptions(NamedTuple):
     """Rounds that are to be played: how many, how long, whether jobs share GPUs in them, with what gain at least, and how long each
     solve may take.
     """
@@ -97,7 +97,7 @@ class Played(NamedTuple):
     time_limit_seconds: float | None = None
 
 
-def play(inputs: Inputs, policy: gp.Policy, rounds: Played) -> tuple[gp.RoundScheduler, list[gp.Round]]:
+def play(inputs: Inputs, policy: gp.Policy, rounds: RoundOptions) -> tuple[gp.RoundScheduler, list[gp.Round]]:
     """Return a scheduler of these jobs after these rounds, and the rounds."""
     scheduler = gp.RoundScheduler(
         inputs.cluster,

@@ -33,7 +33,7 @@ from gavel_py.cli.inputs import (
     warnings_shown,
 )
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text, width
-from gavel_py.cli.rounds import Played, delivery_text, play, rounds_text
+from gavel_py.cli.rounds import RoundOptions, delivery_text, play, rounds_text
 from gavel_py.errors import decimal_hint, nearest
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def command(
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = [(change, change.applied(problem)) for change in changes]
-        rounds = Played(num_rounds, request.round_seconds, sharing, least, time_limit_seconds)
+        rounds = RoundOptions(num_rounds, request.round_seconds, sharing, least, time_limit_seconds)
         solvers = [gp.Solver(policy, merge_tolerance=merge_tolerance, time_limit_seconds=time_limit_seconds) for policy in policies]
         results = [_result(inputs, problem, solver, rounds, seconds, others) for solver in solvers]
     if request.form == "json":
@@ -267,7 +267,7 @@ def _result(
     inputs: Inputs,
     problem: gp.AllocationProblem,
     solver: gp.Solver,
-    rounds_to_play: Played,
+    rounds_to_play: RoundOptions,
     seconds: dict[str, float],
     others: list[tuple[Change, gp.AllocationProblem]],
 ) -> Result:

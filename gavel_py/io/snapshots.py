@@ -17,7 +17,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_whole
 
-__all__ = ["Kind", "as_data", "from_data", "read_state", "write_state"]
+__all__ = ["Format", "as_data", "from_data", "read_state", "write_state"]
 
 PLAIN = bool | int | float | str | None
 
@@ -52,7 +52,7 @@ def from_data(data: Any) -> Any:
     return {from_data(name): from_data(each) for name, each in data["dict"]}
 
 
-class Kind(NamedTuple):
+class Format(NamedTuple):
     """What a file is the state of: its mark, the version that is written and the newest that is read, and who writes it."""
 
     format: str
@@ -60,17 +60,17 @@ class Kind(NamedTuple):
     what: str
 
 
-SCHEDULER = Kind("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
+SCHEDULER = Format("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
 
 
-def write_state(path: str | Path, state: dict[str, Any], kind: Kind = SCHEDULER) -> None:
+def write_state(path: str | Path, state: dict[str, Any], kind: Format = SCHEDULER) -> None:
     """Write `state` to the file, which holds what it held before until all of it is on the disk. Raises `InputError`."""
     text = json.dumps(state, separators=(",", ":"))
     head = json.dumps({"format": kind.format, "version": kind.version, "sha256": _digest(text)}, separators=(",", ":"))
     write_whole(path, f'{head[:-1]},"state":{text}}}'.encode(), durable=True)
 
 
-def read_state(path: str | Path, kind: Kind = SCHEDULER) -> dict[str, Any]:
+def read_state(path: str | Path, kind: Format = SCHEDULER) -> dict[str, Any]:
     """Return what `write_state` wrote. Raises `InputError` for a file that is damaged, foreign or of a newer version."""
     document = reading.json_document(path)
     if not isinstance(document, dict) or document.get("format") != kind.format:

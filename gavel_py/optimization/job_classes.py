@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, Gains, Rules, entries_of, scale_of
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, entries_of, scale_of
 from gavel_py.problem.fields import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
@@ -226,11 +226,11 @@ class JobClasses:
         """Return the rule that a job of each class must have (G,) throughputs, since a policy (`asker`) says so."""
         return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
 
-    def gains(self, name: str, table: Floats, least: float) -> Gains:
+    def gains(self, name: str, table: Floats, least: float) -> ObjectiveRow:
         """Return the rule Σ_g n_g Σ_j G_gj x_gj >= least, with the (G, K) gains of the time of a job of each class."""
         index = np.full(self.problem.num_jobs, -1)
         index[self.jobs] = self.index
-        return Gains(name, table, least, index)
+        return ObjectiveRow(name, table, least, index)
 
     def with_rules(self, rules: Rules) -> JobClasses:
         """Return the same classes under other rules, of which every class is a kind of its own."""

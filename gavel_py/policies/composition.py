@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Certificate, Prices, Stage, Stages
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Gains, Rules
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, ObjectiveRow, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
@@ -129,7 +129,7 @@ class Then(Policy):
         stages = (*_stages(self.first, first, self.tolerance), *_stages(self.second, second, 0.0))
         main = first.certificate.main if isinstance(first.certificate, Stages) else 0
         algorithm, notes = second.algorithm or first.algorithm, first.notes + second.notes
-        certificate = _InTurn(stages, main, second.certificate, kept)
+        certificate = _Lexicographic(stages, main, second.certificate, kept)
         return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
 
     def guess(self, jobs: JobClasses) -> NDArray[np.float64] | None:
@@ -140,7 +140,7 @@ class Then(Policy):
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         in_turn = decision.certificate
-        assert isinstance(in_turn, _InTurn)  # noqa: S101
+        assert isinstance(in_turn, _Lexicographic)  # noqa: S101
         # The first is kept as it was for the second: any less of it, and the second could be better than its bound.
         last = Decision(decision.time_fractions, in_turn.last)
         kept = _translated(in_turn.kept, jobs, _speeds(self.second, jobs), _speeds(self.second, jobs, last=True))
@@ -148,7 +148,7 @@ class Then(Policy):
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
         in_turn = decision.certificate
-        if not isinstance(in_turn, _InTurn):  # the time limit has come before the second policy
+        if not isinstance(in_turn, _Lexicographic):  # the time limit has come before the second policy
             return self.first.leaves_free(self.first.view(without_penalties(jobs)), decision)
         last = Decision(decision.time_fractions, in_turn.last)
         free = self.second.leaves_free(self._after(jobs, in_turn.kept), last)
@@ -166,7 +166,7 @@ class Then(Policy):
 
 
 @dataclass(frozen=True)
-class _InTurn(Stages):
+class _Lexicographic(Stages):
     """The stages of two policies in turn. last: what proves the second alone; kept: the rules by which it keeps the first."""
 
     last: Certificate | None = None
@@ -208,8 +208,8 @@ def _translated(rules: Rules, jobs: JobClasses, before: Floats | None, after: Fl
     return replace(rules, floors=tuple(replace(floor, throughputs=floor.throughputs * factor) for floor in rules.floors))
 
 
-def _gains(rules: Rules) -> Iterator[Gains]:
-    return (row for row in rules.rows if isinstance(row, Gains))
+def _gains(rules: Rules) -> Iterator[ObjectiveRow]:
+    return (row for row in rules.rows if isinstance(row, ObjectiveRow))
 
 
 def _stages(policy: Policy, decision: Decision, tolerance: float) -> tuple[Stage, ...]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
-from gavel_py.optimization.formulation.linear_rows import Gains, Rules
+from gavel_py.optimization.formulation.linear_rows import ObjectiveRow, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.levels import LevelCertificate
@@ -166,7 +166,7 @@ def _best(levels: Levels, candidates: Sequence[Floats], certificates: Sequence[C
     return Decision(candidates[int(np.argmin(values))], certificates[int(np.argmax(bounds))])
 
 
-def _busy(name: str, jobs: JobClasses, times: Floats) -> Gains:
+def _busy(name: str, jobs: JobClasses, times: Floats) -> ObjectiveRow:
     """The row that keeps the efficiency stage of agnostic jobs: as many GPUs in use, Σ_g n_g s_g t_g, as with (G,) these times."""
     gpus = float((jobs.counts * jobs.num_gpus) @ times)
     return jobs.gains(f"the GPUs in use under {name}", np.where(jobs.runnable, jobs.num_gpus[:, None], 0.0), gpus)

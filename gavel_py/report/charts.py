@@ -29,11 +29,11 @@ __all__ = [
     "Axis",
     "Bar",
     "Bars",
-    "Cast",
     "Chart",
     "Curve",
     "Heat",
     "Lines",
+    "Palette",
     "Panel",
     "Point",
     "Points",
@@ -110,7 +110,7 @@ JUDGED_BY = ("mean_jct_seconds", "makespan_seconds", "cost")
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
+class Palette:
     """styles: number of the style of each policy that is drawn; load: at which charts are that show one; note: who is not drawn."""
 
     setting: Setting
@@ -139,17 +139,17 @@ class Cast:
         return chosen
 
 
-def cast_of(setting: Setting) -> Cast:
+def cast_of(setting: Setting) -> Palette:
     """Return who is drawn: all policies, or the best of them where there are more than can be told apart."""
     policies = setting.policies
     if len(policies) <= MOST_STYLES:
-        return Cast(setting, {policy: style for style, policy in enumerate(policies)}, setting.middle_load, "")
+        return Palette(setting, {policy: style for style, policy in enumerate(policies)}, setting.middle_load, "")
     metric = next((name for name in JUDGED_BY if name in setting.metrics), JUDGED_BY[0])
     scores = {policy: _score(setting, policy, metric) for policy in policies}
     best = set(sorted(policies, key=lambda policy: scores[policy])[:MOST_STYLES])
     styles = {policy: style for style, policy in enumerate(policy for policy in policies if policy in best)}
     note = f"Drawn are the {MOST_STYLES} of {len(policies)} policies that are best by {metric}; the summary has all."
-    return Cast(setting, styles, setting.middle_load, note)
+    return Palette(setting, styles, setting.middle_load, note)
 
 
 def _score(setting: Setting, policy: str, metric: str) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.report.charts import Axis, Bar, Bars, Cast, Chart, Curve, Heat, Lines, Panel, Point, Points, StayPicture, Table
+from gavel_py.report.charts import Axis, Bar, Bars, Chart, Curve, Heat, Lines, Palette, Panel, Point, Points, StayPicture, Table
 from gavel_py.report.measures import (
     Estimate,
     Measure,
@@ -48,7 +48,7 @@ WIDE = 20.0
 """Values that differ by more than this factor are drawn on an axis of powers of ten."""
 
 
-def distribution_charts(cast: Cast) -> Iterator[Chart]:
+def distribution_charts(cast: Palette) -> Iterator[Chart]:
     """Yield one chart of completion times and one of finish-time fairness, where there are any."""
     yield from _distribution_chart(
         cast, "completion-times", "Completion times", Measure("completion time", "time"), lambda run: run.jct_seconds, None
@@ -64,7 +64,7 @@ def distribution_charts(cast: Cast) -> Iterator[Chart]:
 
 
 def _distribution_chart(
-    cast: Cast, name: str, title: str, measure: Measure, of_run: Callable[[Run], NDArray[np.float64]], mark: float | None
+    cast: Palette, name: str, title: str, measure: Measure, of_run: Callable[[Run], NDArray[np.float64]], mark: float | None
 ) -> Iterator[Chart]:
     found = {group.policy: values for group in cast.groups if len(values := _together(group, of_run))}
     if not found:
@@ -91,7 +91,7 @@ def _distribution_chart(
     )
 
 
-def _has_seeds(cast: Cast) -> bool:
+def _has_seeds(cast: Palette) -> bool:
     return any(len(group.runs) > 1 for group in cast.groups)
 
 
@@ -107,7 +107,7 @@ BY_BARS = ("mean_jct_seconds", "makespan_seconds")
 CUT = " What leaves the frame is in the numbers."
 
 
-def load_charts(cast: Cast) -> Iterator[Chart]:
+def load_charts(cast: Palette) -> Iterator[Chart]:
     """Yield the mean completion time against the load, or bars of it where there is one load; and bars of other numbers."""
     loads = [load for load in cast.setting.loads if load is not None]
     if len(loads) > 1:
@@ -116,7 +116,7 @@ def load_charts(cast: Cast) -> Iterator[Chart]:
         yield from _bars(cast, metric)
 
 
-def _against_load(cast: Cast, metric: str) -> Iterator[Chart]:
+def _against_load(cast: Palette, metric: str) -> Iterator[Chart]:
     found: dict[str, list[tuple[float, Estimate]]] = {}
     for group in cast.setting.groups:
         value = group.estimate(metric)
@@ -149,7 +149,7 @@ def _curve(policy: str, points: Sequence[tuple[float, Estimate]], unit: Unit, st
     return Curve(policy, x, y / unit.size, style, low / unit.size, high / unit.size)
 
 
-def _bars(cast: Cast, metric: str) -> Iterator[Chart]:
+def _bars(cast: Palette, metric: str) -> Iterator[Chart]:
     found = [(group.policy, value) for group in cast.groups if (value := group.estimate(metric)) is not None]
     if not found:
         return
@@ -174,7 +174,7 @@ AGAINST = ("makespan_seconds", "cost", "finish_time_fairness")
 """What is drawn against the mean completion time; less of each is better."""
 
 
-def tradeoff_charts(cast: Cast) -> Iterator[Chart]:
+def tradeoff_charts(cast: Palette) -> Iterator[Chart]:
     """Yield the mean completion time against each other number that at least two policies have."""
     for metric in AGAINST:
         yield from _tradeoff_chart(cast, "mean_jct_seconds", metric)
@@ -189,7 +189,7 @@ def not_beaten(values: Sequence[tuple[float, float]]) -> list[bool]:
     return [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in values) for a, b in values]
 
 
-def _tradeoff_chart(cast: Cast, across: str, up: str) -> Iterator[Chart]:
+def _tradeoff_chart(cast: Palette, across: str, up: str) -> Iterator[Chart]:
     found = [
         (group.policy, x, y)
         for group in cast.groups
@@ -305,7 +305,7 @@ AT_FIRST = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class _Course:
+class _PolicyHistory:
     """What happened to one policy; limits: of the stretches that are drawn, in seconds since the beginning."""
 
     policy: str
@@ -316,10 +316,10 @@ class _Course:
         return thinned(self.over_time.seconds - self.over_time.seconds[0], values, self.limits)
 
 
-def time_charts(cast: Cast) -> Iterator[Chart]:
+def time_charts(cast: Palette) -> Iterator[Chart]:
     """Yield charts over time of the runs that have it."""
     courses = [
-        _Course(policy, run.over_time, stretches(run.over_time.seconds - run.over_time.seconds[0], STRETCHES))
+        _PolicyHistory(policy, run.over_time, stretches(run.over_time.seconds - run.over_time.seconds[0], STRETCHES))
         for policy, run in cast.examples
         if run.over_time is not None and len(run.over_time.seconds) > 1
     ]
@@ -339,8 +339,8 @@ def time_charts(cast: Cast) -> Iterator[Chart]:
 class _Drawn:
     """The charts of these courses. unit: of their time axis."""
 
-    cast: Cast
-    courses: Sequence[_Course]
+    cast: Palette
+    courses: Sequence[_PolicyHistory]
     unit: Unit
     of_runs: str
 
@@ -395,13 +395,13 @@ class _Drawn:
         if any(np.isfinite(curve.y).any() for curve in curves):
             yield self._chart("jobs-over-time", "Jobs in the system", "Jobs that have arrived and not ended.", [panel], [panel])
 
-    def _so_far(self, course: _Course, sums: FloatArray) -> FloatArray:
+    def _so_far(self, course: _PolicyHistory, sums: FloatArray) -> FloatArray:
         """A sum at the end of each stretch that is drawn."""
         seconds = course.over_time.seconds - course.over_time.seconds[0]
         so_far: FloatArray = np.interp(course.limits[1:], seconds, np.concatenate([[0.0], sums]))
         return so_far
 
-    def _curve(self, course: _Course, values: FloatArray, label: str | None = None, style: int | None = None) -> Curve:
+    def _curve(self, course: _PolicyHistory, values: FloatArray, label: str | None = None, style: int | None = None) -> Curve:
         x = (course.limits[:-1] + course.limits[1:]) / 2 / self.unit.size
         return Curve(label or course.policy, x, values, self.cast.styles[course.policy] if style is None else style)
 

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import check_folder, check_report, write_whole
-from gavel_py.report.charts import DARK, LIGHT, Cast, Chart, Table, cast_of, tone_names
+from gavel_py.report.charts import DARK, LIGHT, Chart, Palette, Table, cast_of, tone_names
 from gavel_py.report.measures import CONFIDENCE, UNKNOWN, at_load, clean, label_text, measure_of
 from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, stays_chart, time_charts, tradeoff_charts
 from gavel_py.report.runs import METRICS, Labels, Run
@@ -77,17 +77,17 @@ def _section(number: int, setting: Setting, *, alone: bool) -> Section:
     return Section(name, title, summary_of(setting), charts, wide, notes)
 
 
-def _compared(cast: Cast) -> Iterator[Chart]:
+def _compared(cast: Palette) -> Iterator[Chart]:
     yield from load_charts(cast)
     yield from tradeoff_charts(cast)
 
 
-def _heat_charts(cast: Cast) -> Iterator[Chart]:
+def _heat_charts(cast: Palette) -> Iterator[Chart]:
     for number, (policy, run) in enumerate(cast.examples, 1):
         yield from heat_chart(f"shares-{number}", f"Time by accelerator{_of_run(cast, policy, run)}", run)
 
 
-def _stays_charts(cast: Cast) -> Iterator[Chart]:
+def _stays_charts(cast: Palette) -> Iterator[Chart]:
     shown = 0
     for group in [*cast.groups, *(group for group in cast.setting.groups if group not in cast.groups)]:
         run = next((run for _, runs in group.seeds for run in runs if run.stays), None)
@@ -97,7 +97,7 @@ def _stays_charts(cast: Cast) -> Iterator[Chart]:
             yield from stays_chart(f"gpus-{shown}", f"GPUs over time{_of_run(cast, group.policy, run)}", run.stays, types)
 
 
-def _of_run(cast: Cast, policy: str, run: Run) -> str:
+def _of_run(cast: Palette, policy: str, run: Run) -> str:
     """Which of several runs a chart shows, for its title."""
     if sum(len(group.runs) for group in cast.setting.groups) == 1:
         return ""
@@ -106,7 +106,7 @@ def _of_run(cast: Cast, policy: str, run: Run) -> str:
     return f": {policy}{of_load}{'' if seed is None else f', seed {label_text(seed)}'}"
 
 
-def _on_load(cast: Cast) -> Iterator[str]:
+def _on_load(cast: Palette) -> Iterator[str]:
     """Which of several loads charts show."""
     if len(cast.setting.loads) > 1 and cast.load is not None:
         text = label_text(cast.load)

@@ -14,7 +14,7 @@ from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.priority import choose_by_priority
 from gavel_py.scheduling.nodes import NodeState
 from gavel_py.scheduling.placement import Gang, place
-from gavel_py.scheduling.placement.gangs import Kind
+from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.scheduler import RoundScheduler
 
@@ -23,9 +23,9 @@ __all__ = [
     "DeliveryReport",
     "Gang",
     "JobDelivery",
-    "Kind",
     "Lease",
     "NodeState",
+    "PlacementPreference",
     "Round",
     "RoundDemand",
     "RoundScheduler",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling.colocation.groups import Companies, CompanyKey
+from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import InForce, columns_of
 from gavel_py.scheduling.delivery import waits_of
 from gavel_py.scheduling.round import Assignment, Round
@@ -148,11 +148,13 @@ def _shares(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -
     return np.array([assignments[i].gpu_share if i in assignments else 0.0 for i in problem.job_ids], dtype=float)
 
 
-def _in_company(in_force: InForce, companies: Companies, begun: Round, present: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _in_company(
+    in_force: InForce, companies: ColocationPromises, begun: Round, present: NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
     """(A,) what is promised of this round with partners of each job type, and (A,) what is had of it."""
     types, had = {job.job_id: job.job_type for job in in_force.jobs}, set()
     for job_id, held in begun.assignments.items():
-        had |= {CompanyKey(job_id, types[other], held.accelerator) for other in held.shared_with}
+        had |= {PartnerKey(job_id, types[other], held.accelerator) for other in held.shared_with}
     received = np.array([key in had for key in companies.keys], dtype=float)
     promised = companies.fractions * present[companies.rows, 0]
     return np.bincount(companies.accounts, promised, len(companies.keys)).astype(float), received

@@ -1,8 +1,8 @@
 """The allocation in force: what the policy was asked, the problem that was solved, its answer, and what it gives the jobs of now.
 
-`Question` is what the policy is asked, and `InForce` has the answer. `carried_over` keeps an allocation where the policy is not to
-be asked again yet: `Carried` says what it gives jobs that are not all those that it was solved for. `Later` is an allocation in
-force that has not been written down: it is made when it is needed.
+`PolicyInput` is what the policy is asked, and `InForce` has the answer. `carried_over` keeps an allocation where the policy is not
+to be asked again yet: `ReusedAllocation` says what it gives jobs that are not all those that it was solved for. `LazyAllocation` is
+an allocation in force that has not been written down: it is made when it is needed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gavel_py.policies.constraints import Constraint, placed
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling.colocation.groups import Companies, companies_of
-from gavel_py.scheduling.jobs import JobBook
+from gavel_py.scheduling.colocation.groups import ColocationPromises, companies_of
+from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import GANG_FIELDS, JobRows
 from gavel_py.scheduling.round import Assignment
 
 __all__ = [
-    "Carried",
     "InForce",
-    "Later",
-    "Question",
+    "LazyAllocation",
+    "PolicyInput",
+    "ReusedAllocation",
     "carried_over",
     "columns_of",
     "question_at_event",
@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class ReusedAllocation:
     """rows: (N,) the row of each job in the allocation, -1 for those that it says nothing of; asked_seconds: when it was solved."""
 
     rows: NDArray[np.int64]
@@ -77,7 +77,7 @@ class Carried:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class PolicyInput:
     """What the policy is asked at one time about N jobs; all but nodes and profile that its problem is made of."""
 
     now_seconds: float
@@ -133,12 +133,12 @@ class InForce:
     later, and this says what it gives them; note: what the rounds that follow it should say.
     """
 
-    question: Question
+    question: PolicyInput
     nodes: Mapping[str, Any]
     problem: AllocationProblem
     allocation: Allocation
     lasting: NDArray[np.bool_]
-    carried: Carried | None = None
+    carried: ReusedAllocation | None = None
     note: str = ""
 
     @property
@@ -185,7 +185,7 @@ class InForce:
         return np.where(speeds.differ, spread if self.carried is None else self.carried.of(spread), np.nan)
 
     @cached_property
-    def companies(self) -> Companies | None:
+    def companies(self) -> ColocationPromises | None:
         """What is promised of time in company, None if it is nothing."""
         pairs, shares = self._pairs, self.problem.pairs
         if pairs is None or shares is None or not len(pairs):
@@ -197,7 +197,7 @@ class InForce:
         pairs = self.allocation.pairs
         return pairs if pairs is None or self.carried is None else self.carried.pairs(pairs)
 
-    def present(self, book: JobBook) -> NDArray[np.bool_]:
+    def present(self, book: JobRegistry) -> NDArray[np.bool_]:
         """(N,) the jobs that are still in the system with the same gang, and have steps left."""
         now = list(map(book.jobs.get, self.problem.job_ids))
         there = [job is then or (job is not None and same_gang(then, job)) for then, job in zip(self.jobs, now, strict=True)]
@@ -206,7 +206,7 @@ class InForce:
         present: NDArray[np.bool_] = np.array(there, dtype=bool) & ~(steps >= self.problem.total_steps)
         return present
 
-    def unfinished(self, book: JobBook, among: Set[str]) -> tuple[str, ...]:
+    def unfinished(self, book: JobRegistry, among: Set[str]) -> tuple[str, ...]:
         """Those of these jobs that are still in the system and have steps left, as far as is known."""
         total = zip(self.problem.job_ids, self.problem.total_steps.tolist(), strict=True)
         # Unknown steps are NaN, and no number reaches that.
@@ -215,19 +215,19 @@ class InForce:
 
 
 def question_at_event(
-    book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
-) -> Question:
+    book: JobRegistry, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
+) -> PolicyInput:
     """Return what the policy is to be asked where no time is counted in rounds; before: None where it does not ask for it."""
     jobs = book.in_order
     nothing = (0.0,) * len(jobs)
     running_on = tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs)
     previous = None if before is None else _fractions_of(before, jobs)
-    return Question(now_seconds, jobs, nothing, nothing, nothing, running_on, previous, **options)
+    return PolicyInput(now_seconds, jobs, nothing, nothing, nothing, running_on, previous, **options)
 
 
 def question_of(
-    book: JobBook, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
-) -> Question:
+    book: JobRegistry, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
+) -> PolicyInput:
     """Return what the policy is to be asked now.
 
     running: who may go on where it runs; before: the allocation in force so far; options: whole_gangs, sharing and min_gain.
@@ -237,7 +237,7 @@ def question_of(
     speeds: dict[str, float] = {}
     if before is not None:
         speeds = dict(zip(before.problem.job_ids, before.problem.isolated_throughput.tolist(), strict=True))
-    return Question(
+    return PolicyInput(
         now_seconds=now_seconds,
         jobs=jobs,
         waiting_seconds=tuple(max(0.0, now_seconds - past.waiting_since_seconds) for past in pasts),
@@ -254,13 +254,13 @@ def question_of(
     )
 
 
-def new_only(jobs: Sequence[Job], whole_gangs: bool) -> Question:
+def new_only(jobs: Sequence[Job], whole_gangs: bool) -> PolicyInput:
     """Return what a policy would be asked if there were no other jobs, to see whether it can be asked about these."""
     zeros = (0.0,) * len(jobs)
-    return Question(0.0, tuple(jobs), zeros, zeros, zeros, (None,) * len(jobs), None, whole_gangs)
+    return PolicyInput(0.0, tuple(jobs), zeros, zeros, zeros, (None,) * len(jobs), None, whole_gangs)
 
 
-def solved(question: Question, nodes: NodeStates, profile: Profile, solver: Solver, rows: JobRows | None = None) -> InForce:
+def solved(question: PolicyInput, nodes: NodeStates, profile: Profile, solver: Solver, rows: JobRows | None = None) -> InForce:
     """Ask the policy; rows: what is known of jobs."""
     asked = question.problem(nodes, profile, rows)
     allocation = solver.solve(asked)
@@ -300,7 +300,7 @@ NOTHING = 1e-9
 
 
 def carried_over(
-    before: InForce, question: Question, nodes: NodeStates, profile: Profile, constraints: Sequence[Constraint], rows: JobRows
+    before: InForce, question: PolicyInput, nodes: NodeStates, profile: Profile, constraints: Sequence[Constraint], rows: JobRows
 ) -> InForce | None:
     """Return the allocation in force for the jobs of now, None where it would give none of them anything.
 
@@ -320,12 +320,12 @@ def carried_over(
     runnable[known] = before.problem.runnable[kept[known]] & asked.runnable[known]
     lasting[known] = before.lasting[kept[known]]
     at = kept if before.carried is None else np.where(known, before.carried.rows[kept], -1)
-    carried = Carried(at, before.asked_seconds)
+    carried = ReusedAllocation(at, before.asked_seconds)
     made = InForce(question, before.nodes, replace(problem, runnable=runnable), before.allocation, lasting, carried)
     return made if (made.fractions[runnable] > NOTHING).any() else None
 
 
-def _kept(before: InForce, question: Question, problem: AllocationProblem) -> NDArray[np.int64]:
+def _kept(before: InForce, question: PolicyInput, problem: AllocationProblem) -> NDArray[np.int64]:
     """(N,) the rows that the jobs of now have in what is in force, -1 for jobs that have come or changed their gang since.
 
     Where a job could run nowhere, then or now, its row means nothing.
@@ -337,7 +337,7 @@ def _kept(before: InForce, question: Question, problem: AllocationProblem) -> ND
 
 
 @dataclass(frozen=True, eq=False)
-class Later:
+class LazyAllocation:
     """jobs, steps: those that were asked about, and the progress of some; running: who ran then; given: who was given all of its
     time, and on which type; excluded: who can run nowhere, and why; solve: asks the policy in full.
     """
@@ -349,7 +349,7 @@ class Later:
     given: Callable[[], Mapping[str, str]]
     excluded: Mapping[str, str]
     whole_gangs: bool
-    solve: Callable[[Question], InForce]
+    solve: Callable[[PolicyInput], InForce]
 
     def in_order(self, job_ids: Iterable[str]) -> tuple[str, ...]:
         """Return these jobs in the order of an allocation."""
@@ -361,7 +361,7 @@ class Later:
         jobs = tuple(with_steps(job, steps[job.job_id]) if job.job_id in steps else job for job in there)
         running_on = tuple(self.running[job.job_id].accelerator if job.job_id in self.running else None for job in jobs)
         nothing = (0.0,) * len(jobs)
-        question = Question(self.now_seconds, jobs, nothing, nothing, nothing, running_on, None, self.whole_gangs)
+        question = PolicyInput(self.now_seconds, jobs, nothing, nothing, nothing, running_on, None, self.whole_gangs)
         found = self.solve(question)
         types, fractions = found.problem.accelerator_types, found.allocation.time_fractions
         given = {

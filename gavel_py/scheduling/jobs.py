@@ -1,6 +1,6 @@
 """The jobs in the system and the past of all jobs: which arrive, change, fail and leave.
 
-`Standing` is the past of one job: how long it waited, what it attained, and how it left.
+`JobHistory` is the past of one job: how long it waited, what it attained, and how it left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NaturalOrder, natural_key
 from gavel_py.problem.job import Job, with_steps
 
-__all__ = ["Departure", "JobBook", "Standing", "changed_job"]
+__all__ = ["Departure", "JobHistory", "JobRegistry", "changed_job"]
 
 
 class Departure(StrEnum):
@@ -25,7 +25,7 @@ class Departure(StrEnum):
 
 
 @dataclass
-class Standing:
+class JobHistory:
     """One job's past, kept after it has left.
 
     waiting_since_seconds: when it last had GPUs, or arrived; steps_at_start: its steps done when it was submitted;
@@ -65,7 +65,7 @@ FIXED = {
 }
 
 
-class JobBook:
+class JobRegistry:
     """jobs: those in the system, by id; standings: the past of each, and of those that have left; touched: the jobs that have come,
     changed or left since somebody emptied it; told: those of which progress was told since then, as far as they are there; both
     only while somebody follows, since nobody else empties them.
@@ -77,7 +77,7 @@ class JobBook:
         self._jobs: dict[str, Job] = {}
         self._steps: dict[str, float] = {}
         self._order = NaturalOrder()
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, JobHistory] = {}
         self.touched: set[str] = set()
         self.told: set[str] = set()
         self._is_followed = False
@@ -153,7 +153,7 @@ class JobBook:
     def add(self, job: Job) -> None:
         """Take in a job that has been checked."""
         self.put(job)
-        self.standings[job.job_id] = Standing(job.arrival_seconds, job.steps_done, job.steps_done)
+        self.standings[job.job_id] = JobHistory(job.arrival_seconds, job.steps_done, job.steps_done)
 
     def known(self, job_id: str) -> Job:
         """Return a job in the system; raises `UnknownNameError`, which tells how it left if it was there."""

@@ -23,29 +23,29 @@ from gavel_py.problem.from_jobs import Profile, gpu_memory
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.colocation import plan_in_crews
 from gavel_py.scheduling.colocation.fractional import bundled
-from gavel_py.scheduling.colocation.groups import Crews, Held
+from gavel_py.scheduling.colocation.groups import ColocationGroups, Held
 from gavel_py.scheduling.colocation.matching import matched
 from gavel_py.scheduling.current_allocation import (
     InForce,
-    Later,
-    Question,
+    LazyAllocation,
+    PolicyInput,
     carried_over,
     columns_of,
     question_at_event,
     question_of,
     solved,
 )
-from gavel_py.scheduling.event_driven import InTurn
+from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.placement.gangs import Ground, kinds_of
+from gavel_py.scheduling.placement.gangs import PlacementContext, kinds_of
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.round_planning import plan_round
-from gavel_py.scheduling.state import Coming, SchedulerState
+from gavel_py.scheduling.state import PlannedRound, SchedulerState
 
-__all__ = ["Chooser", "place_of"]
+__all__ = ["RoundPlanner", "place_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Chooser:
+class RoundPlanner:
     """How a scheduler chooses rounds; the arguments are those of `RoundScheduler`."""
 
     solver: Solver
@@ -182,7 +182,7 @@ class Chooser:
             assignments = self.chosen(state, in_force, self._locked(state, in_force, start))
         if in_force is not state.told:
             state.take_up(in_force)
-        state.coming = Coming(start, assignments)
+        state.coming = PlannedRound(start, assignments)
 
     def _in_force(self, state: SchedulerState, start: float) -> InForce:
         """The allocation that the round follows: that in force, the same for the jobs that are there now, or a new one."""
@@ -196,7 +196,7 @@ class Chooser:
             logger.debug("the allocation of %g s is carried over to the %d jobs of now", found.asked_seconds, len(found.jobs))
         return self._solved_in_time(question, state) if found is None else found
 
-    def _solved_in_time(self, question: Question, state: SchedulerState) -> InForce:
+    def _solved_in_time(self, question: PolicyInput, state: SchedulerState) -> InForce:
         """A new allocation, or that in force where the time limit has ended the solve and it still holds."""
         found, before = self._solved(question, state, state.nodes), state.in_force
         if not found.is_stopped:
@@ -212,7 +212,7 @@ class Chooser:
                 return replace(kept, note=f"the time limit of {self.time_limit_seconds:g} s was reached: {asked}")
         return replace(found, note=found.allocation.notes[0])
 
-    def _carried(self, question: Question, state: SchedulerState, start: float) -> InForce | None:
+    def _carried(self, question: PolicyInput, state: SchedulerState, start: float) -> InForce | None:
         """What is in force, for the jobs that are there now; None where the policy must be asked."""
         before = state.in_force if self.solve_seconds and not state.at_once else None
         if before is None or not self._is_early(before, start):
@@ -223,7 +223,7 @@ class Chooser:
         """Say whether only jobs that come, change or go are no reason yet to ask the policy again."""
         return start - before.asked_seconds < self.solve_seconds * (1 - ROUNDING)
 
-    def _question(self, state: SchedulerState, start: float) -> Question:
+    def _question(self, state: SchedulerState, start: float) -> PolicyInput:
         """What the policy is to be asked now."""
         policy = self.solver.policy
         options = {"whole_gangs": self.whole_gangs, "sharing": self.sharing, "min_gain": self.min_gain}
@@ -232,7 +232,7 @@ class Chooser:
         before = state.in_force if policy.constraints or "previous_fractions" in policy.reads else None
         return question_at_event(state.book, start, state.lasting, before, **options)
 
-    def _solved(self, question: Question, state: SchedulerState, nodes: NodeStates) -> InForce:
+    def _solved(self, question: PolicyInput, state: SchedulerState, nodes: NodeStates) -> InForce:
         with state.asking():
             found = solved(question, nodes, self.profile, self.solver, state.rows)
         state.solver_seconds += found.allocation.seconds["solve"]
@@ -248,15 +248,15 @@ class Chooser:
         # All nodes are up now, and may not be when somebody asks.
         ask = partial(self._solved, state=state, nodes=NodeStates(state.nodes.cluster))
         before = state.gangs.as_now()
-        later = Later(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
+        later = LazyAllocation(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
         state.solver_seconds += time.perf_counter() - began
         state.take_up_later(later)
-        state.coming = Coming(start, turns.assignments, turns.moved)
+        state.coming = PlannedRound(start, turns.assignments, turns.moved)
         if in_turn is not None and in_turn.is_to_be_proven:
             assert state.in_force is not None  # which asks the policy  # noqa: S101
         return True
 
-    def in_turn(self, state: SchedulerState) -> InTurn | None:
+    def in_turn(self, state: SchedulerState) -> EventDrivenPlanner | None:
         """Return what is kept for decisions in turn, None where they cannot be made so."""
         policy = self.solver.policy
         if not self.by_events or self.sharing or not isinstance(self.mechanism, str) or self.min_run_seconds:
@@ -264,12 +264,12 @@ class Chooser:
         kept = state.in_turn
         if kept is not None and kept.holds_for(policy, self.profile, self.restart_seconds):
             return kept
-        if not isinstance(policy, OrderedPolicy) or not InTurn.can(policy, state):
+        if not isinstance(policy, OrderedPolicy) or not EventDrivenPlanner.can(policy, state):
             state.in_turn = None
             state.book.follow(on=False)
             return None
         seconds = {"restart_seconds": self.restart_seconds, "round_seconds": self.round_seconds}
-        state.in_turn = InTurn(policy, state, self.profile, whole_gangs=self.whole_gangs, **seconds)
+        state.in_turn = EventDrivenPlanner(policy, state, self.profile, whole_gangs=self.whole_gangs, **seconds)
         return state.in_turn
 
     def chosen(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> dict[str, Assignment]:
@@ -281,7 +281,7 @@ class Chooser:
             with state.asking():
                 return chosen_by(demand)
 
-        def plan(demand: RoundDemand, ground: Ground, previous: Held, fixed: Held) -> dict[str, Assignment]:
+        def plan(demand: RoundDemand, ground: PlacementContext, previous: Held, fixed: Held) -> dict[str, Assignment]:
             jobs = in_force.jobs
             return plan_round(demand, jobs, types, nodes.up, previous, mechanism, fixed=fixed, lost=nodes.lost, ground=ground)
 
@@ -290,10 +290,10 @@ class Chooser:
             return plan(demand, ground, state.lasting, fixed)
         memory, gpus = gpu_memory(in_force.jobs, nodes.cluster, self.profile), _first_gpus(state, in_force)
 
-        def on_one_gpu(crews: Crews) -> Crews:
+        def on_one_gpu(crews: ColocationGroups) -> ColocationGroups:
             return bundled(crews, parts, memory, gpus)
 
-        crews, idle = on_one_gpu(_pairs(state, in_force, demand)), lambda left: on_one_gpu(Crews((), left))
+        crews, idle = on_one_gpu(_pairs(state, in_force, demand)), lambda left: on_one_gpu(ColocationGroups((), left))
         return plan_in_crews(plan, demand, crews, idle, ground, parts, state.lasting, fixed)
 
     def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
@@ -348,11 +348,11 @@ def _first_gpus(state: SchedulerState, in_force: InForce) -> list[Gpu | None]:
     return [lasting[job_id].gpus[0] if job_id in lasting else None for job_id in in_force.problem.job_ids]
 
 
-def _pairs(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> Crews:
+def _pairs(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> ColocationGroups:
     """Who shares all of their GPUs with whom."""
     companies = in_force.companies
     if companies is None:
-        return Crews((), demand)
+        return ColocationGroups((), demand)
     numbers = {job_id: row for row, job_id in enumerate(in_force.problem.job_ids)}
     partners = np.full(len(numbers), -1, dtype=np.int64)
     for job_id, held in state.lasting.items():

@@ -19,7 +19,7 @@ from gavel_py.scheduling.colocation.groups import PairTable
 from gavel_py.throughput_profiles import ThroughputProfile
 
 if TYPE_CHECKING:
-    from gavel_py.scheduling.current_allocation import Question
+    from gavel_py.scheduling.current_allocation import PolicyInput
 
 __all__ = ["GANG_FIELDS", "LIKE", "JobRows"]
 
@@ -64,7 +64,7 @@ class JobRows:
         self._like: dict[tuple[object, ...], tuple[Floats, str | None]] = {}
         self._pair_table: PairTable | None = None
 
-    def problem(self, question: Question, cluster: Cluster, profile: Profile) -> AllocationProblem | None:
+    def problem(self, question: PolicyInput, cluster: Cluster, profile: Profile) -> AllocationProblem | None:
         """Return the problem as `AllocationProblem.from_jobs` would, None where that must be asked: a job has no steps left."""
         if not question.jobs:
             return None
@@ -127,7 +127,7 @@ class JobRows:
             self._like[like] = speeds, reason
         return speeds, reason, float(alone.total_steps[0]), float(alone.deadlines_seconds[0])
 
-    def _built(self, question: Question, rows: Floats) -> AllocationProblem | None:
+    def _built(self, question: PolicyInput, rows: Floats) -> AllocationProblem | None:
         assert self._cluster is not None  # noqa: S101
         jobs, now, cluster = question.jobs, question.now_seconds, self._cluster
         types, none = cluster.accelerator_names, np.zeros(len(question.jobs))
@@ -182,7 +182,7 @@ class JobRows:
             pairs=self._pairs(question, cluster, np.where(np.isnan(consolidated), throughputs, consolidated), taken),
         )
 
-    def _pairs(self, question: Question, cluster: Cluster, alone: Floats, taken: Floats) -> PairSpeeds | None:
+    def _pairs(self, question: PolicyInput, cluster: Cluster, alone: Floats, taken: Floats) -> PairSpeeds | None:
         """What is known of these jobs as pairs, None where nobody is to share; taken: (N, K) of GPU memory."""
         assert self._profile is not None  # noqa: S101
         if not question.sharing:

@@ -1,6 +1,6 @@
 """Planning one round: choose the jobs that run, place them, and offer what could not be used to the next jobs.
 
-`Chosen` turns the jobs that were chosen into gangs to be placed, and their places into assignments.
+`Selection` turns the jobs that were chosen into gangs to be placed, and their places into assignments.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gavel_py.problem.cluster import Node
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_crowd
-from gavel_py.scheduling.placement.free_gpus import Stock
-from gavel_py.scheduling.placement.gangs import Asks, Crowd, Ground, Kind
+from gavel_py.scheduling.placement.free_gpus import FreeResources
+from gavel_py.scheduling.placement.gangs import GangBatch, PlacementContext, PlacementPreference, ResourceRequests
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, Gpu
 from gavel_py.scheduling.round import Assignment
 
@@ -28,7 +28,7 @@ __all__ = ["plan_round"]
 Indices = NDArray[np.int64]
 
 
-class Chosen:
+class Selection:
     """rows: (M,) the jobs that were chosen, in the order of their gangs in the crowd: by type, the largest claims first.
 
     Who runs goes before who would only take over its place. columns: (N,) the types that were chosen.
@@ -38,7 +38,7 @@ class Chosen:
         self,
         columns: Indices,
         demand: RoundDemand,
-        ground: Ground,
+        ground: PlacementContext,
         accelerator_types: Sequence[str],
         previous: Mapping[str, Assignment],
     ) -> None:
@@ -53,7 +53,7 @@ class Chosen:
         self._before = list(map(previous.get, self._job_ids))
         held, owners = self._held()
         kinds = demand.kinds[rows, self._columns]
-        self.crowd = Crowd(
+        self.crowd = GangBatch(
             sizes=demand.num_gpus[rows],
             types=types[self._columns],
             scopes=asks.scopes[rows],
@@ -81,10 +81,10 @@ class Chosen:
             now[order[gang]] = before if before is not None and before == found else found
         return {job_id: held for job_id, held in zip(self._job_ids, now, strict=True) if held is not None}
 
-    def _fewest(self, kinds: NDArray[np.int8], sizes: Indices, ground: Ground) -> Indices:
+    def _fewest(self, kinds: NDArray[np.int8], sizes: Indices, ground: PlacementContext) -> Indices:
         """(M,) the fewest nodes of the gangs whose kind matters."""
         fewest = np.ones(len(kinds), dtype=np.int64)
-        for gang in np.flatnonzero(kinds != Kind.ANY).tolist():
+        for gang in np.flatnonzero(kinds != PlacementPreference.ANY).tolist():
             fewest[gang] = ground.spans.fewest(self._accelerators[self._columns[gang]], int(sizes[gang]))
         return fewest
 
@@ -121,7 +121,7 @@ def plan_round(
     *,
     fixed: Mapping[str, Assignment] = NOBODY,
     lost: Set[Gpu] = frozenset(),
-    ground: Ground | None = None,
+    ground: PlacementContext | None = None,
 ) -> dict[str, Assignment]:
     """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
 
@@ -131,15 +131,15 @@ def plan_round(
     The mechanism counts GPUs only. A gang that is chosen, but that its locality, CPUs or memory keep from being placed, is dropped,
     and the GPUs left are offered anew to the jobs without a place whose gangs still fit somewhere, until nobody is chosen any more.
     """
-    ground = Ground(jobs, nodes) if ground is None else ground
+    ground = PlacementContext(jobs, nodes) if ground is None else ground
     asks = ground.asks
-    stock = _without(fixed, Stock(ground.layout, lost), asks)
+    stock = _without(fixed, FreeResources(ground.layout, lost), asks)
     waiting = np.array([job_id not in fixed for job_id in asks.ids], dtype=bool) if fixed else np.ones(len(jobs), dtype=bool)
     assignments: dict[str, Assignment] = dict(fixed)
     while True:
         left = _leftovers(demand, asks, waiting, accelerator_types, stock)
         columns = _checked(mechanism(left), left)
-        chosen = Chosen(columns, demand, ground, accelerator_types, previous)
+        chosen = Selection(columns, demand, ground, accelerator_types, previous)
         places = place_crowd(stock, chosen.crowd)
         assigned = chosen.assigned(places)
         assignments = assignments | assigned if assignments else assigned
@@ -156,7 +156,7 @@ def _sorted(assignments: dict[str, Assignment]) -> dict[str, Assignment]:
     return assignments if ids == list(assignments) else {job_id: assignments[job_id] for job_id in ids}
 
 
-def _without(fixed: Mapping[str, Assignment], stock: Stock, asks: Asks) -> Stock:
+def _without(fixed: Mapping[str, Assignment], stock: FreeResources, asks: ResourceRequests) -> FreeResources:
     """Take from the stock what is settled already, and what those who have it need."""
     rows = {job_id: row for row, job_id in enumerate(asks.ids)} if fixed else {}
     for job_id, held in fixed.items():
@@ -165,7 +165,7 @@ def _without(fixed: Mapping[str, Assignment], stock: Stock, asks: Asks) -> Stock
     return stock
 
 
-def _take(stock: Stock, crowd: Crowd, places: Places) -> None:
+def _take(stock: FreeResources, crowd: GangBatch, places: Places) -> None:
     """Take from the stock what gangs have been given."""
     for gang, gpus in places.found.items():
         stock.take(np.array(gpus, dtype=np.int64), crowd.needs[gang])
@@ -188,7 +188,7 @@ def _checked(columns: Indices, demand: RoundDemand) -> Indices:
 
 
 def _leftovers(
-    demand: RoundDemand, asks: Asks, waiting: NDArray[np.bool_], accelerator_types: Sequence[str], stock: Stock
+    demand: RoundDemand, asks: ResourceRequests, waiting: NDArray[np.bool_], accelerator_types: Sequence[str], stock: FreeResources
 ) -> RoundDemand:
     """The demand for the GPUs that are not taken: of the jobs without a place, where a hole is left that holds their gang."""
     numbers = stock.layout.type_number

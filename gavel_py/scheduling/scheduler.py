@@ -23,7 +23,7 @@ from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.round import Lease, Round
 from gavel_py.scheduling.scheduler_base import JobEvents, NodeEvents, fault, is_finite
 from gavel_py.scheduling.snapshot import OPTIONS, Saved
-from gavel_py.scheduling.state import Coming
+from gavel_py.scheduling.state import PlannedRound
 
 __all__ = ["RoundScheduler"]
 
@@ -217,7 +217,7 @@ class RoundScheduler(JobEvents, NodeEvents):
             raise InputError(fault("now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
         return float(now_seconds)
 
-    def _decided(self, start: float) -> Coming:
+    def _decided(self, start: float) -> PlannedRound:
         """The next round, decided now if it has not been."""
         if self._state.coming is None:
             self._chooser.decide(self._state, start)

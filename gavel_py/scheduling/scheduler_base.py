@@ -24,13 +24,13 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.scheduling.commit import copied
 from gavel_py.scheduling.current_allocation import new_only, same_gang
-from gavel_py.scheduling.jobs import Departure, JobBook, changed_job
+from gavel_py.scheduling.jobs import Departure, JobRegistry, changed_job
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.placement.topology import Gpu
-from gavel_py.scheduling.planner import Chooser
+from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.snapshot import OPTIONS
 from gavel_py.scheduling.state import SchedulerState
@@ -94,7 +94,7 @@ class SchedulerCore(Synchronized):
         self._check_by_events(self._solver.policy)
         self.mechanism: MechanismName | Mechanism = mechanism
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # an unknown name is found here, not in a round
-        self._state = SchedulerState(JobBook(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
+        self._state = SchedulerState(JobRegistry(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
 
     @property
     @synchronized
@@ -132,9 +132,9 @@ class SchedulerCore(Synchronized):
         return self._state.solver_seconds
 
     @property
-    def _chooser(self) -> Chooser:
+    def _chooser(self) -> RoundPlanner:
         options = {name: getattr(self, name) for name in OPTIONS}
-        return Chooser(self._solver, self._profile, self.mechanism, **options)
+        return RoundPlanner(self._solver, self._profile, self.mechanism, **options)
 
     def _check_by_events(self, policy: Policy) -> None:
         """Raise `InputError` for a policy that needs rounds where there are none, and for a time that counts in them."""

@@ -23,16 +23,16 @@ from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling.colocation.groups import CompanyLedger
-from gavel_py.scheduling.current_allocation import Carried, InForce, Question
+from gavel_py.scheduling.colocation.groups import ColocationLedger
+from gavel_py.scheduling.current_allocation import InForce, PolicyInput, ReusedAllocation
 from gavel_py.scheduling.delivery import WAITS, Wait
-from gavel_py.scheduling.jobs import Departure, JobBook, Standing
+from gavel_py.scheduling.jobs import Departure, JobHistory, JobRegistry
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.round import Assignment, Round
-from gavel_py.scheduling.state import Coming, Running, SchedulerState
+from gavel_py.scheduling.state import PlannedRound, Running, SchedulerState
 
 __all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from"]
 
@@ -71,10 +71,10 @@ def state_from(document: Mapping[str, Any], profile: Profile) -> SchedulerState:
         changed=document["changed"],
         at_once=document.get("at_once", False),
         gangs=Running(_assignments_from(document["running"])),
-        coming=None if coming is None else Coming(coming["start_seconds"], _assignments_from(coming["assignments"])),
+        coming=None if coming is None else PlannedRound(coming["start_seconds"], _assignments_from(coming["assignments"])),
         last=None if last is None else Round.from_dict(last),
         newly_failed=dict(document["newly_failed"]),
-        company=CompanyLedger.from_list(document["company"]),
+        company=ColocationLedger.from_list(document["company"]),
     )
 
 
@@ -92,15 +92,15 @@ def _cluster_from(document: Mapping[str, Any]) -> Cluster:
     return cluster
 
 
-def _book_from(document: Mapping[str, Any]) -> JobBook:
-    book = JobBook()
+def _book_from(document: Mapping[str, Any]) -> JobRegistry:
+    book = JobRegistry()
     for each in document["jobs"]:
         book.put(Job(**each))
     for job_id, past in document["standings"].items():
         left = past["left"]
         # Files of version 1 do not say who has run.
         has_run = past["attained_gpu_seconds"] > 0 or past["running_since_seconds"] is not None
-        book.standings[job_id] = Standing(**{"has_run": has_run} | past | {"left": None if left is None else Departure(left)})
+        book.standings[job_id] = JobHistory(**{"has_run": has_run} | past | {"left": None if left is None else Departure(left)})
     if not book.jobs.keys() <= book.standings.keys():
         raise ValueError("a job has no standing")
     return book
@@ -153,13 +153,13 @@ def _in_force_document(in_force: InForce) -> dict[str, Any]:
     }
 
 
-def _carried_document(carried: Carried) -> dict[str, Any]:
+def _carried_document(carried: ReusedAllocation) -> dict[str, Any]:
     return {"rows": as_data(carried.rows), "asked_seconds": carried.asked_seconds}
 
 
 def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Profile) -> InForce:
     asked = {name: from_data(value) for name, value in document["question"].items()}
-    question = Question(jobs=tuple(Job(**job) for job in document["jobs"]), **asked)
+    question = PolicyInput(jobs=tuple(Job(**job) for job in document["jobs"]), **asked)
     then = NodeStates.from_dict(nodes.cluster, document["nodes"])
     # What constraints have changed of the problem is told; the rest follows from what was asked.
     problem = replace(
@@ -173,16 +173,16 @@ def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Prof
     return found
 
 
-def _carried_from(document: Mapping[str, Any] | None, allocation: Allocation) -> Carried | None:
+def _carried_from(document: Mapping[str, Any] | None, allocation: Allocation) -> ReusedAllocation | None:
     if document is None:
         return None
     rows = np.asarray(from_data(document["rows"]))
     if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
         raise ValueError("the allocation in force has no such rows")
-    return Carried(rows, float(document["asked_seconds"]))
+    return ReusedAllocation(rows, float(document["asked_seconds"]))
 
 
-def _coming_document(coming: Coming) -> dict[str, Any]:
+def _coming_document(coming: PlannedRound) -> dict[str, Any]:
     return {"start_seconds": coming.start_seconds, "assignments": _assignments_document(coming.assignments)}
 
 

@@ -1,7 +1,7 @@
 """What a round scheduler knows from one round to the next: all that it must not lose, and what it keeps to save time.
 
-`Running` is which jobs hold GPUs now, and which may have got or lost some since the latest round began. `Grounds` keeps the arrays
-of jobs and nodes from one round to the next as long as these are the same.
+`Running` is which jobs hold GPUs now, and which may have got or lost some since the latest round began. `ContextCache` keeps the
+arrays of jobs and nodes from one round to the next as long as these are the same.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from typing import TYPE_CHECKING, Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.cluster import Node
 from gavel_py.problem.job import Job
-from gavel_py.scheduling.colocation.groups import CompanyKey, CompanyLedger
-from gavel_py.scheduling.current_allocation import InForce, Later
-from gavel_py.scheduling.jobs import JobBook
+from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
+from gavel_py.scheduling.current_allocation import InForce, LazyAllocation
+from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.placement.gangs import Asks, Ground, Spans
+from gavel_py.scheduling.placement.gangs import PlacementContext, ResourceRequests, Spans
 from gavel_py.scheduling.problem_cache import JobRows
 from gavel_py.scheduling.round import Assignment, Round
 
 if TYPE_CHECKING:
-    from gavel_py.scheduling.event_driven import InTurn
+    from gavel_py.scheduling.event_driven import EventDrivenPlanner
 
-__all__ = ["Coming", "Running", "SchedulerState"]
+__all__ = ["PlannedRound", "Running", "SchedulerState"]
 
 
-class Grounds:
+class ContextCache:
     """The ground that was asked for last."""
 
     def __init__(self) -> None:
-        self._last: Ground | None = None
+        self._last: PlacementContext | None = None
 
-    def of(self, jobs: Sequence[Job], nodes: Sequence[Node], spans: Spans) -> Ground:
+    def of(self, jobs: Sequence[Job], nodes: Sequence[Node], spans: Spans) -> PlacementContext:
         """Return the ground of these jobs and nodes; spans: the fewest nodes of gangs."""
         last = self._last
         if last is None or not (nodes is last.nodes or nodes == last.nodes):
-            self._last = Ground(jobs, nodes, spans)
+            self._last = PlacementContext(jobs, nodes, spans)
         elif jobs is not last.jobs:
             self._last = copy(last)
-            self._last.jobs, self._last.asks = jobs, Asks(jobs, last.layout)
+            self._last.jobs, self._last.asks = jobs, ResourceRequests(jobs, last.layout)
         assert self._last is not None  # noqa: S101
         return self._last
 
@@ -103,7 +103,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Coming:
+class PlannedRound:
     """The round that has been decided, but has not begun.
 
     moved: who may get other GPUs with it than in the latest round or hold others than then, where it begins at once; None: anybody.
@@ -126,28 +126,28 @@ class SchedulerState:
     ledger is time with partners; solver_seconds: what allocations have taken on the clock of this computer.
     """
 
-    book: JobBook
+    book: JobRegistry
     nodes: NodeStates
     ledger: DeliveryLedger
-    told: InForce | Later | None = None
+    told: InForce | LazyAllocation | None = None
     changed: bool = False
     at_once: bool = False
     changed_since: bool = False
     at_once_since: bool = False
     is_asking: bool = False
     gangs: Running = field(default_factory=Running)
-    coming: Coming | None = None
+    coming: PlannedRound | None = None
     last: Round | None = None
     newly_failed: dict[str, str] = field(default_factory=dict)
-    grounds: Grounds = field(default_factory=Grounds)
+    grounds: ContextCache = field(default_factory=ContextCache)
     rows: JobRows = field(default_factory=JobRows)
-    company: CompanyLedger = field(default_factory=CompanyLedger)
-    in_turn: InTurn | None = None
+    company: ColocationLedger = field(default_factory=ColocationLedger)
+    in_turn: EventDrivenPlanner | None = None
     solver_seconds: float = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of, in which no decision is in progress."""
-        return vars(self) | {"is_asking": False, "grounds": Grounds(), "rows": JobRows(), "in_turn": None}
+        return vars(self) | {"is_asking": False, "grounds": ContextCache(), "rows": JobRows(), "in_turn": None}
 
     def drop_caches(self) -> None:
         """Forget what can be found anew, and the decision in progress, if any."""
@@ -161,7 +161,7 @@ class SchedulerState:
     @property
     def in_force(self) -> InForce | None:
         """The allocation in force, None before the first."""
-        if isinstance(self.told, Later):
+        if isinstance(self.told, LazyAllocation):
             self.told = self.told.in_force()
         return self.told
 
@@ -170,14 +170,14 @@ class SchedulerState:
         """The jobs that the allocation in force is about; all while another one is being decided on."""
         if self.is_asking:
             return self.book.standings
-        if isinstance(self.told, Later):
+        if isinstance(self.told, LazyAllocation):
             return self.told.jobs
         return () if self.told is None else self.told.problem.job_ids
 
     @property
     def excluded(self) -> dict[str, str]:
         """{job_id: reason} of the jobs that the allocation in force leaves out."""
-        if isinstance(self.told, Later):
+        if isinstance(self.told, LazyAllocation):
             return dict(self.told.excluded)
         return {} if self.told is None else self.told.excluded
 
@@ -218,7 +218,7 @@ class SchedulerState:
         """Those of these jobs that are still in the system and have steps left, in the order of the allocation in force."""
         if not job_ids or self.told is None:
             return ()
-        if isinstance(self.told, Later):  # it was made just now, when all that were there had steps left
+        if isinstance(self.told, LazyAllocation):  # it was made just now, when all that were there had steps left
             return self.told.in_order(job_id for job_id in job_ids if job_id in self.book)
         return self.told.unfinished(self.book, job_ids)
 
@@ -244,7 +244,7 @@ class SchedulerState:
         """Note from now on what happens while the next round is being decided."""
         self.changed_since = self.at_once_since = False
 
-    def take_up_later(self, later: Later) -> None:
+    def take_up_later(self, later: LazyAllocation) -> None:
         """Let an allocation be in force that nobody has asked for yet."""
         self.ledger.begin_allocation()
         self.told, self.changed, self.at_once = later, self.changed_since, self.at_once_since
@@ -300,4 +300,4 @@ class SchedulerState:
         past.attained_gpu_seconds = max(0.0, past.attained_gpu_seconds - seconds * counted.gpu_share)
         for partner in map(self.book.jobs.get, counted.shared_with):
             if partner is not None:
-                self.company.take_back(CompanyKey(job_id, partner.job_type, held.accelerator))
+                self.company.take_back(PartnerKey(job_id, partner.job_type, held.accelerator))

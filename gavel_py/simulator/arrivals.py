@@ -21,7 +21,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.scheduler_base import why_rounds
-from gavel_py.simulator.job_progress import Work, deadline_of, total_steps_of
+from gavel_py.simulator.job_progress import JobProgress, deadline_of, total_steps_of
 from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads import Submission
 
@@ -139,13 +139,13 @@ class Admission:
         self._job_failures, self._estimates = job_failures, estimates
         self.chance = chance
 
-    def work(self, submission: Submission, number: int) -> Work:
+    def work(self, submission: Submission, number: int) -> JobProgress:
         """Return the job at work; number: its place in the trace. Raises `InputError` for one without an end."""
         job = submission.job
         total = total_steps_of(job, self._profile)
         deadline = deadline_of(job, self._cluster, self._profile)
         failing = self._failing_at(submission)
-        return Work(submission, total, failing, self._expected_steps(submission, total), deadline, number)
+        return JobProgress(submission, total, failing, self._expected_steps(submission, total), deadline, number)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, and where chance is, as plain data."""

@@ -1,6 +1,6 @@
 """One job on its way through a simulation: what it still has to do, what it has cost, and how it will fail.
 
-`CompanySpeeds` says how fast jobs really are on GPUs that they share.
+`InterferenceModel` says how fast jobs really are on GPUs that they share.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.simulator.results import JobRecord, Outcome
 from gavel_py.workloads import Submission
 
-__all__ = ["NUMBERS", "CompanySpeeds", "Spans", "Work", "deadline_of", "total_steps_of"]
+__all__ = ["NUMBERS", "InterferenceModel", "JobProgress", "Spans", "deadline_of", "total_steps_of"]
 
 Key = tuple[str, str, float, str]
 
 
-class CompanySpeeds:
+class InterferenceModel:
     """What a profile says of pairs, each asked for once; interference: the part of its speed that a job with a part of a GPU loses
     to each other one on that GPU.
     """
@@ -72,7 +72,7 @@ KEPT = (
 """What a file must hold of a job on its way."""
 
 
-class Work:
+class JobProgress:
     """One job that is in the system.
 
     number: how many jobs of the trace stand before it; total_steps: what it really has to do; failing_at: the parts of its work at
@@ -214,7 +214,7 @@ class Work:
         return {name: getattr(self, name) for name in KEPT} | lists
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> Work:
+    def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> JobProgress:
         """Return what `to_dict` described; submission: the job as the trace has it."""
         made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
         for name in KEPT:

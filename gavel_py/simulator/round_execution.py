@@ -1,7 +1,7 @@
 """The course of one round: which gangs stop when, what time does to those that run, and what happens to their nodes meanwhile.
 
-`Course` plays rounds on a `SimulationState`, which is what a simulation knows from one round to the next. `Holds` has all gangs
-that hold GPUs as columns of one table, so that time passes for all of them at once.
+`RoundExecution` plays rounds on a `SimulationState`, which is what a simulation knows from one round to the next. `RunningGangs`
+has all gangs that hold GPUs as columns of one table, so that time passes for all of them at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.simulator.arrivals import Arrivals
-from gavel_py.simulator.job_progress import NUMBERS, CompanySpeeds, Spans, Work
+from gavel_py.simulator.job_progress import NUMBERS, InterferenceModel, JobProgress, Spans
 from gavel_py.simulator.measurements import Measuring, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Outcome, Tally
 
-__all__ = ["Course", "Holds", "SimulationState"]
+__all__ = ["RoundExecution", "RunningGangs", "SimulationState"]
 
 Floats = NDArray[np.float64]
 
@@ -37,16 +37,16 @@ PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per
 ROWS = {name: row for row, name in enumerate((*NUMBERS, *PER_GANG))}
 
 
-class Holds:
+class RunningGangs:
     """One column of numbers for each gang on its GPUs, so that an hour of a thousand gangs is a few sums of arrays.
 
     While a gang holds GPUs, the numbers that change with time (`NUMBERS`) are kept here; `release` and `write_back` bring them to
-    its `Work`.
+    its `JobProgress`.
     """
 
     def __init__(self, num_types: int) -> None:
         self._table: Floats = np.zeros((len(ROWS), FIRST_PLACES))
-        self._works: list[Work] = []
+        self._works: list[JobProgress] = []
         self._ids: list[str] = []
         self._places: dict[str, int] = {}
         self._gpus: list[float] = [0] * num_types
@@ -68,7 +68,7 @@ class Holds:
         """(K,) the GPUs held of each type, those of several gangs once."""
         return tuple(self._gpus)
 
-    def take(self, work: Work) -> None:
+    def take(self, work: JobProgress) -> None:
         """Let a gang hold the GPUs on which it has started."""
         place = len(self._works)
         if place == self._table.shape[1]:
@@ -89,7 +89,7 @@ class Holds:
         """Whether any job has GPUs that others have too."""
         return self._sharing > 0
 
-    def release(self, job_id: str) -> Work:
+    def release(self, job_id: str) -> JobProgress:
         """Let a gang give up its GPUs; return the job, which knows all that has happened to it."""
         place, last = self._places.pop(job_id), len(self._works) - 1
         work = self._works[place]
@@ -120,7 +120,7 @@ class Holds:
         at = np.flatnonzero(self._row("steps_done") >= self._row("expected_steps")).tolist()
         return [self._works[place].job.job_id for place in at]
 
-    def expect(self, work: Work) -> None:
+    def expect(self, work: JobProgress) -> None:
         """Take note that other steps are expected of a job that holds GPUs."""
         self._table[ROWS["expected_steps"], self._places[work.job.job_id]] = work.expected_steps
 
@@ -130,7 +130,7 @@ class Holds:
         needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
         return np.maximum(start, self._row("since_seconds")) + self._row("starting_seconds") + needed
 
-    def at(self, place: int) -> Work:
+    def at(self, place: int) -> JobProgress:
         """Return the job in this place."""
         return self._works[place]
 
@@ -175,10 +175,10 @@ class SimulationState:
     arrivals: Arrivals
     events: NodeEvents
     usage: Usage
-    holds: Holds
+    holds: RunningGangs
     measuring: Measuring = field(default_factory=Measuring)
     tally: Tally = field(default_factory=Tally)
-    active: dict[str, Work] = field(default_factory=dict)
+    active: dict[str, JobProgress] = field(default_factory=dict)
     cancellations: list[tuple[float, str]] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Stop(NamedTuple):
     how: str
 
 
-class Course:
+class RoundExecution:
     """Plays rounds on the state of a simulation. round_seconds, checkpoint_seconds: see `Simulation`; reads_progress: whether the
     policy is to be told how far jobs are; leave: what is done with a job that leaves.
     """
@@ -223,7 +223,7 @@ class Course:
         state: SimulationState,
         scheduler: RoundScheduler,
         profile: Profile,
-        company: CompanySpeeds,
+        company: InterferenceModel,
         round_seconds: float | None,
         checkpoint_seconds: float | None,
         reads_progress: bool,
@@ -328,7 +328,7 @@ class Course:
         event = float(np.nextafter(state.events.next_seconds, math.inf))  # it is over when that has happened
         return max(state.now, min(first_stop, state.arrivals.next_seconds, event))
 
-    def _join(self, job_id: str, others: tuple[str, ...], seconds: float) -> Work:
+    def _join(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
         """Let a gang have its GPUs with these jobs from now on, and with no others."""
         state = self._state
         work = state.holds.release(job_id)
@@ -342,7 +342,7 @@ class Course:
         state.holds.take(work)
         return work
 
-    def _speed_with(self, work: Work, others: tuple[str, ...], accelerator: str) -> float:
+    def _speed_with(self, work: JobProgress, others: tuple[str, ...], accelerator: str) -> float:
         """Steps/s of a gang on its GPUs in this company."""
         speed = work.speed_on(self._profile, accelerator, spread=work.spread_there)
         alone = work.speed_on(self._profile, accelerator, spread=False)
@@ -383,14 +383,14 @@ class Course:
             self._leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
         return others
 
-    def _freed(self, job_id: str, seconds: float) -> Work:
+    def _freed(self, job_id: str, seconds: float) -> JobProgress:
         """Take a gang off its GPUs, and count them as used until now."""
         work = self._state.holds.release(job_id)
         name = self._scheduler.cluster.accelerator_names[work.column_there]
         self._state.usage.used[name] += (seconds - self._state.now) * work.gpus_there
         return work
 
-    def _cut(self, job_id: str, seconds: float) -> Work:
+    def _cut(self, job_id: str, seconds: float) -> JobProgress:
         """Take a gang off its GPUs without warning."""
         work, state = self._freed(job_id, seconds), self._state
         work.cut(state.now, seconds, self._checkpoint_seconds)
@@ -411,5 +411,5 @@ class Course:
         self._scheduler.report_all(told)
 
 
-def _stop(work: Work, seconds: float) -> Stop:
+def _stop(work: JobProgress, seconds: float) -> Stop:
     return Stop(seconds, work.job.job_id, "failed" if work.failing else "finished")

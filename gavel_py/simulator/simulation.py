@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from gavel_py.errors import Fault, GavelError, InputError
-from gavel_py.io.snapshots import Kind, read_state, write_state
+from gavel_py.io.snapshots import Format, read_state, write_state
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
@@ -37,16 +37,16 @@ from gavel_py.simulator.arrivals import (
     JobFailures,
     check_settings,
 )
-from gavel_py.simulator.job_progress import CompanySpeeds, Work
+from gavel_py.simulator.job_progress import InterferenceModel, JobProgress
 from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult, Tally
-from gavel_py.simulator.round_execution import Course, Holds, SimulationState
+from gavel_py.simulator.round_execution import RoundExecution, RunningGangs, SimulationState
 from gavel_py.workloads import Submission
 
 __all__ = ["SIMULATION", "Simulation", "simulate"]
 
-SIMULATION = Kind("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
+SIMULATION = Format("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
 
 
 def state_document(state: SimulationState) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def state_from(
     measuring = Measuring.from_dict(document["measuring"])
     arrivals = Arrivals(trace, measuring.window)
     active = _active_from(document, path, arrivals)
-    holds = Holds(len(cluster.accelerator_names))
+    holds = RunningGangs(len(cluster.accelerator_names))
     for job_id in document["holds"]:
         holds.take(active[job_id])
     records = (JobRecord.from_dict(each) for each in document["records"])
@@ -110,7 +110,7 @@ def damaged_as_fault(path: str | Path) -> Iterator[None]:
         raise InputError(Fault(str(path), "", text)) from None
 
 
-def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, Work]:
+def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, JobProgress]:
     """Go through the part of the trace that has been taken, and pick out the jobs that are in the system."""
     told = {each["number"]: each for each in document["active"]}
     found = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in told}
@@ -120,7 +120,7 @@ def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arriva
     if arrivals.digest != document["digest"]:
         text = f"was written with another trace: the first {document['taken']} jobs of this one are not those that had arrived"
         raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
-    return {found[number].job.job_id: Work.from_dict(each, found[number]) for number, each in told.items()}
+    return {found[number].job.job_id: JobProgress.from_dict(each, found[number]) for number, each in told.items()}
 
 
 class SimulationCore:
@@ -158,7 +158,9 @@ class SimulationCore:
         notice = 0.0 if round_seconds is None else round_seconds
         names = [node.name for node in cluster.nodes]
         events = NodeEvents(names, node_failures, maintenance, notice, np.random.default_rng([seed, 1]), start)
-        state = SimulationState(start, arrivals, events, Usage(cluster, start), Holds(len(cluster.accelerator_names)), measuring)
+        state = SimulationState(
+            start, arrivals, events, Usage(cluster, start), RunningGangs(len(cluster.accelerator_names)), measuring
+        )
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
         self._assemble(scheduler, state, admission, round_seconds, checkpoint_seconds, float(interference), on_record, on_round)
 
@@ -180,8 +182,8 @@ class SimulationCore:
         self._whole = True
         every = EVENT_CHECKPOINT_SECONDS if round_seconds is None and checkpoint_seconds is None else checkpoint_seconds
         reads_progress = bool(PROGRESS.intersection(self.policy.reads) or self.policy.constraints)
-        speeds = CompanySpeeds(self.profile, interference)
-        self._course = Course(state, scheduler, self.profile, speeds, round_seconds, every, reads_progress, self._leave)
+        speeds = InterferenceModel(self.profile, interference)
+        self._course = RoundExecution(state, scheduler, self.profile, speeds, round_seconds, every, reads_progress, self._leave)
 
     @property
     def policy(self) -> Policy:
@@ -373,7 +375,9 @@ class Simulation(SimulationCore):
         self._record(self._record_of(self._state.active.pop(job_id), outcome, seconds, self._delivery_of(job_id)))
         self._state.gone.append(job_id)
 
-    def _record_of(self, work: Work, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "") -> JobRecord:
+    def _record_of(
+        self, work: JobProgress, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = ""
+    ) -> JobRecord:
         measured = self._state.measuring.includes(work.number)
         return work.record(outcome, seconds, delivery, reason, measured=measured)
 

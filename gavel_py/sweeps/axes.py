@@ -26,7 +26,7 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.constraints import read_constraints
 from gavel_py.policies.serialization import policy_document
 from gavel_py.problem.cluster import Cluster
-from gavel_py.sweeps.spec import Asked
+from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
 from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
 
@@ -101,7 +101,7 @@ class ClusterEntry(Record):
     name: Name | None = None
 
 
-def cluster_choice(asked: Asked, entry: Any) -> Choice:
+def cluster_choice(asked: CheckedSpec, entry: Any) -> Choice:
     """Return a cluster of the spec; raises `InputError`."""
     name = None
     if isinstance(entry, dict) and "cluster" in entry:
@@ -115,7 +115,7 @@ def cluster_choice(asked: Asked, entry: Any) -> Choice:
     return Choice(name or label, content, Part.of(cluster, content))
 
 
-def profile_choice(asked: Asked) -> Choice:
+def profile_choice(asked: CheckedSpec) -> Choice:
     """Return how fast jobs run; raises `InputError`."""
     given = asked.spec.profile
     profile: ThroughputProfile | ThroughputMatrix
@@ -133,7 +133,7 @@ def profile_choice(asked: Asked) -> Choice:
     return Choice(profile.name, content, Part.of(profile, content))
 
 
-def _cluster(asked: Asked, entry: Any) -> tuple[Cluster, str]:
+def _cluster(asked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
     if isinstance(entry, Cluster):
         kinds = zip(entry.accelerator_names, entry.capacities.tolist(), strict=True)
         return entry, ",".join(f"{name}:{count:g}" for name, count in kinds)
@@ -169,7 +169,7 @@ class PolicyEntry(Record):
     name: Name | None = None
 
 
-def policy_choice(asked: Asked, entry: Any) -> Choice:
+def policy_choice(asked: CheckedSpec, entry: Any) -> Choice:
     """Return a policy of the spec; raises `InputError` without a place."""
     name = None
     if isinstance(entry, Policy):
@@ -198,7 +198,7 @@ def policy_content(policy: Policy) -> Any:
     }
 
 
-def _of_entry(asked: Asked, entry: PolicyEntry) -> Policy:
+def _of_entry(asked: CheckedSpec, entry: PolicyEntry) -> Policy:
     if not isinstance(entry.policy, str | Policy):
         raise InputError(Fault("", "policy", f"must be a name, found {entry.policy!r}"))
     policy = resolve_policy(entry.policy, **entry.options)
@@ -271,7 +271,7 @@ class Generator(Record):
         )
 
 
-def trace_choice(asked: Asked, entry: Any) -> Choice:
+def trace_choice(asked: CheckedSpec, entry: Any) -> Choice:
     """Return a trace of the spec; raises `InputError`."""
     given = {"file": entry} if isinstance(entry, str | Trace) else entry
     if not isinstance(given, Mapping):
@@ -288,7 +288,7 @@ def trace_choice(asked: Asked, entry: Any) -> Choice:
     return _drawn(asked, checked)
 
 
-def _drawn(asked: Asked, entry: TraceEntry) -> Choice:
+def _drawn(asked: CheckedSpec, entry: TraceEntry) -> Choice:
     if not isinstance(entry.generate, Mapping):
         raise InputError(Fault("", "generate", f"must be a mapping such as {{jobs: 500}}, found {entry.generate!r}"))
     generator = Generator(**{str(key): value for key, value in entry.generate.items()})

@@ -30,7 +30,7 @@ from gavel_py.sweeps.axes import (
     trace_choice,
 )
 from gavel_py.sweeps.cell import Cell, Source, Task, problem_of, scenario_of
-from gavel_py.sweeps.spec import Asked
+from gavel_py.sweeps.spec import CheckedSpec
 
 __all__ = ["check_cells", "grid_of"]
 
@@ -119,7 +119,7 @@ class _Place:
     round_seconds: float | None
 
 
-def grid_of(asked: Asked) -> Grid:
+def grid_of(asked: CheckedSpec) -> Grid:
     """Return the grid; raises `InputError` with the faults of all axes."""
     spec = asked.spec
     with together() as attempt:
@@ -146,7 +146,7 @@ def grid_of(asked: Asked) -> Grid:
     return Grid(tuple(cells), tuple(yardsticks.values()))
 
 
-def _axis(asked: Asked, key: str, choice: Callable[[Asked, Any], Choice]) -> list[Choice]:
+def _axis(asked: CheckedSpec, key: str, choice: Callable[[CheckedSpec, Any], Choice]) -> list[Choice]:
     """Return the choices of an axis, those that stand twice once; two different ones must not have one name."""
     entries: Sequence[Any] = getattr(asked.spec, key)
     with together() as attempt:
@@ -159,7 +159,7 @@ def _axis(asked: Asked, key: str, choice: Callable[[Asked, Any], Choice]) -> lis
     return choices
 
 
-def _placed(asked: Asked, key: str, number: int, choice: Callable[[Asked, Any], Choice], entry: Any) -> Choice:
+def _placed(asked: CheckedSpec, key: str, number: int, choice: Callable[[CheckedSpec, Any], Choice], entry: Any) -> Choice:
     """Make a choice, and say where the entry stands if that fails."""
     try:
         return choice(asked, entry)
@@ -174,13 +174,13 @@ def _placed(asked: Asked, key: str, number: int, choice: Callable[[Asked, Any], 
         raise type(error)(*faults) from None
 
 
-def _check_loads(asked: Asked, traces: Iterable[Choice]) -> None:
+def _check_loads(asked: CheckedSpec, traces: Iterable[Choice]) -> None:
     if asked.spec.loads is not None and not any("generate" in trace.content for trace in traces):
         text = "are jobs per hour of generated traces, and all traces are files; leave them out"
         raise InputError(Fault(asked.where("loads"), "loads", text))
 
 
-def _places(asked: Asked, traces: Sequence[Choice], clusters: Sequence[Choice], profile: Choice) -> Iterator[_Place]:
+def _places(asked: CheckedSpec, traces: Sequence[Choice], clusters: Sequence[Choice], profile: Choice) -> Iterator[_Place]:
     spec = asked.spec
     rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
     measured = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}

@@ -18,7 +18,7 @@ from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Re
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
 from gavel_py.simulator.measurements import JobWindow, job_window
 
-__all__ = ["Asked", "read_spec"]
+__all__ = ["CheckedSpec", "read_spec"]
 
 Where = Callable[..., str]
 """The place of an entry, by its way from the top, in the user's words."""
@@ -117,7 +117,7 @@ class Spec(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class CheckedSpec:
     """A checked spec. folder: what relative paths in it are relative to; document: as it was given; settings: checked."""
 
     spec: Spec
@@ -131,7 +131,7 @@ class Asked:
         return self.folder / text
 
 
-def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> Asked:
+def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> CheckedSpec:
     """Return what a YAML file or a mapping asks for; changes: keys that replace those of it, with paths from where we are.
 
     Raises `InputError` for keys that are not known, with the nearest that are, for values of the wrong kind, and for an empty grid.
@@ -156,7 +156,7 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
 
     spec = _placed(Spec, document, where, ())
     settings = _placed(Settings, spec.settings, where, ("settings",))
-    asked = Asked(spec, settings, where, folder, document)
+    asked = CheckedSpec(spec, settings, where, folder, document)
     _check(asked)
     return asked
 
@@ -181,7 +181,7 @@ def _from_here(value: Any, key: str) -> Any:
     return str(Path(value).absolute()) if is_path and isinstance(value, str | Path) else value
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: CheckedSpec) -> None:
     spec, faults = asked.spec, []
     for axis in ("policies", "traces", "clusters", "seeds", "round_seconds", "loads"):
         if getattr(spec, axis) == []:

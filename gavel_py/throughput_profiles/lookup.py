@@ -97,7 +97,7 @@ def may_use(allowed_accelerators: Collection[str] | None, accelerator: str) -> b
     return allowed_accelerators is None or accelerator in allowed_accelerators
 
 
-class Kind(NamedTuple):
+class RowKey(NamedTuple):
     """All that decides a job's row."""
 
     job_type: str
@@ -117,7 +117,7 @@ def gather(
     speeds: Mapping[Entry, float], catalogue: Catalogue, jobs: Sequence[Job], accelerators: Sequence[str]
 ) -> NDArray[np.float64]:
     """Return (N, K) steps/s of the jobs running alone and consolidated; see `ThroughputProfile.matrix`."""
-    numbers: dict[Kind, int] = {}
+    numbers: dict[RowKey, int] = {}
     rows = np.array([numbers.setdefault(_kind(job), len(numbers)) for job in jobs], dtype=np.intp)
     kinds = list(numbers)
     table = np.zeros((len(kinds), len(accelerators)))
@@ -177,8 +177,8 @@ def gather_pairs(speeds: Mapping[Entry, float], jobs: Sequence[Job], accelerator
     return np.array(table, dtype=float).reshape(len(jobs), len(jobs), len(accelerators))
 
 
-def _kind(job: Job) -> Kind:
-    return Kind(job.job_type, job.num_gpus, job.allowed_accelerators)
+def _kind(job: Job) -> RowKey:
+    return RowKey(job.job_type, job.num_gpus, job.allowed_accelerators)
 
 
 def _error(

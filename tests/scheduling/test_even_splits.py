@@ -15,10 +15,10 @@ from gavel_py.problem.cluster import Node
 from gavel_py.problem.eligibility import even_nodes
 from gavel_py.problem.job import Locality
 from gavel_py.scheduling import Gang, place
-from gavel_py.scheduling.placement.topology import Gpu, Needs
+from gavel_py.scheduling.placement.topology import Gpu, Resources
 from tests.scheduling.support import nodes
 
-CPUS = Needs(2.0, 0.0)
+CPUS = Resources(2.0, 0.0)
 
 
 def even(job_id: str, size: int, locality: Locality = "any") -> Gang:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.fifo import Fifo
-from gavel_py.scheduling.event_driven import InTurn
+from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import can_keep_order
-from gavel_py.scheduling.planner import Chooser
+from gavel_py.scheduling.planner import RoundPlanner
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
@@ -35,22 +35,22 @@ CLUSTERS = ("v100:8/4,k80:8/8", "v100:32/4,k80:32/8,p100:12/2", "v100:6/3,p100:7
 @contextmanager
 def always_asking() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Chooser, "in_turn", lambda *_: None)
+        patched.setattr(RoundPlanner, "in_turn", lambda *_: None)
         yield
 
 
 @contextmanager
 def counting() -> Iterator[list[bool]]:
     made: list[bool] = []
-    decide = InTurn.decide
+    decide = EventDrivenPlanner.decide
 
-    def counted(self: InTurn, state: Any) -> Any:
+    def counted(self: EventDrivenPlanner, state: Any) -> Any:
         found = decide(self, state)
         made.append(found is not None)
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(InTurn, "decide", counted)
+        patched.setattr(EventDrivenPlanner, "decide", counted)
         yield made
 
 

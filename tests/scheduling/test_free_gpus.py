@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel_py.scheduling.placement.free_gpus import Holes, mask_of
+from gavel_py.scheduling.placement.free_gpus import FreeGpuIndex, mask_of
 
 MOST = 8
 
@@ -15,7 +15,7 @@ rooms = st.lists(st.integers(0, MOST), min_size=1, max_size=80)
 
 @given(rooms, st.data())
 def test_what_is_found_is_what_looking_at_each_node_finds(room: list[int], data: st.DataObject) -> None:
-    holes = Holes(np.array(room), MOST)
+    holes = FreeGpuIndex(np.array(room), MOST)
     for _ in range(data.draw(st.integers(0, 5))):
         node = data.draw(st.integers(0, len(room) - 1))
         after = data.draw(st.integers(0, MOST))
@@ -35,7 +35,7 @@ def test_what_is_found_is_what_looking_at_each_node_finds(room: list[int], data:
 
 
 def test_a_copy_is_changed_by_itself() -> None:
-    holes = Holes(np.array([3, 1, 3]), 4)
+    holes = FreeGpuIndex(np.array([3, 1, 3]), 4)
     other = holes.copy()
     other.change({1: 2}, 1)
     assert (holes.tightest(1), holes.total, holes.room.tolist()) == (1, 7, [3, 1, 3])

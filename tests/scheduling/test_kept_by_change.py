@@ -16,8 +16,8 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling import scheduler
 from gavel_py.scheduling.commit import in_words
 from gavel_py.scheduling.event_driven import KeptGpus
-from gavel_py.scheduling.event_driven.queue import InLine, Line, Seating, Traits
-from gavel_py.scheduling.jobs import JobBook
+from gavel_py.scheduling.event_driven.queue import JobProfile, JobQueue, QueuedJob, Seating
+from gavel_py.scheduling.jobs import JobRegistry
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
 from tests.support.examples import examples
 
@@ -25,7 +25,7 @@ from tests.support.examples import examples
 @contextmanager
 def counted_anew() -> Iterator[None]:
     """Compare, at each decision of a scheduler and each begin of a round, what is kept with what is found without it."""
-    follow_seats, follow_gpus, follow_line = Seating.follow, KeptGpus.follow, Line.follow
+    follow_seats, follow_gpus, follow_line = Seating.follow, KeptGpus.follow, JobQueue.follow
 
     def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
         found, anew = in_words(state, assignments, start, seconds, moved), in_words(state, assignments, start, seconds)
@@ -33,7 +33,7 @@ def counted_anew() -> Iterator[None]:
         assert [list(each) for each in (found.assignments, found.excluded)] == [list(anew.assignments), list(anew.excluded)]
         return found
 
-    def seats(self: Seating, order: Sequence[InLine], changed: Any, runs: Any) -> set[str]:
+    def seats(self: Seating, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
         before = {each.job_id: self.column_of(each) for each in self._seated.values()}
         moved = follow_seats(self, order, changed, runs)
         expected, free = seats_anew(self._policy, order, self._capacities, runs(order))
@@ -48,8 +48,8 @@ def counted_anew() -> Iterator[None]:
         assert self._held.keys() == running.keys() == self.type_of.keys()
         assert all(self._held[job_id][0] is held for job_id, held in running.items())
 
-    def line(self: Line, book: JobBook) -> bool:
-        anew, all_of_them = Line(self._policy, self._asked), copy(book)
+    def line(self: JobQueue, book: JobRegistry) -> bool:
+        anew, all_of_them = JobQueue(self._policy, self._asked), copy(book)
         all_of_them.touched, all_of_them.told = set(book.jobs), set()
         all_of_them._steps = {}  # the progress has been written to the jobs
         found = follow_line(self, book)
@@ -61,14 +61,14 @@ def counted_anew() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scheduler, "in_words", words)
-        patched.setattr(Line, "follow", line)
+        patched.setattr(JobQueue, "follow", line)
         patched.setattr(Seating, "follow", seats)
         patched.setattr(KeptGpus, "follow", gpus)
         yield
 
 
 def seats_anew(
-    policy: OrderedPolicy, order: Sequence[InLine], capacities: Sequence[float], runs: list[int]
+    policy: OrderedPolicy, order: Sequence[QueuedJob], capacities: Sequence[float], runs: list[int]
 ) -> tuple[list[int], list[float]]:
     """The seats that the policy gives all of these jobs, and the GPUs that are left."""
     left = list(capacities)
@@ -145,7 +145,7 @@ def tell(made: gp.RoundScheduler, call: str, number: int, pick: int) -> None:
     moves=st.booleans(),
 )
 def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any], moves: bool) -> None:
-    """Jobs come, go and change places; a new one of the same id is another, as `Line` makes it."""
+    """Jobs come, go and change places; a new one of the same id is another, as `JobQueue` makes it."""
     chosen = policy_of(policy)
     assert isinstance(chosen, OrderedPolicy)
     capacities = [6.0, 4.0, 3.0]
@@ -163,6 +163,6 @@ def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int
         assert [kept.column_of(each) for each in line] == seats_anew(chosen, line, capacities, runs)[0]
 
 
-def entry(number: int, size: int, wishes: list[int]) -> InLine:
-    traits = Traits(size, True, wishes, 1.0, 0, [0, 0, 0], [1, 1, 1], None)
-    return InLine(gp.Job(f"j{number}", num_gpus=size, total_steps=1), 1.0, traits, ())
+def entry(number: int, size: int, wishes: list[int]) -> QueuedJob:
+    traits = JobProfile(size, True, wishes, 1.0, 0, [0, 0, 0], [1, 1, 1], None)
+    return QueuedJob(gp.Job(f"j{number}", num_gpus=size, total_steps=1), 1.0, traits, ())

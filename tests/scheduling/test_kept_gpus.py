@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gavel_py.io.names import natural_key
 from gavel_py.scheduling.event_driven import GangOnType, KeptGpus, crowd_of
 from gavel_py.scheduling.placement import migration, place_on_type
-from gavel_py.scheduling.placement.free_gpus import Stock
-from gavel_py.scheduling.placement.gangs import Kind
+from gavel_py.scheduling.placement.free_gpus import FreeResources
+from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, Layout
 from gavel_py.scheduling.round import Assignment
 from tests.scheduling.support import nodes
@@ -27,7 +27,13 @@ def gang(number: int, room: int, chance: Random) -> GangOnType:
     """A gang that fits what is left, if need be split."""
     shapes = [(1, ANYWHERE), *[(2, ANYWHERE)] * 4, (3, ANYWHERE), (3, ANYWHERE), (4, ANYWHERE), (6, ANYWHERE), (2, NODE)]
     size, scope = chance.choice([shape for shape in shapes if shape[0] <= room])
-    kind = Kind.ANY if scope == NODE or size == 1 else chance.choice([Kind.TOGETHER, Kind.TOGETHER, Kind.APART, Kind.ANY])
+    kind = (
+        PlacementPreference.ANY
+        if scope == NODE or size == 1
+        else chance.choice(
+            [PlacementPreference.TOGETHER, PlacementPreference.TOGETHER, PlacementPreference.APART, PlacementPreference.ANY]
+        )
+    )
     kept_for, job_id = chance.choice([0.0, 0.5, 0.5]), f"{chance.randrange(100)}-{number}"
     return GangOnType(job_id, 0, size, scope, kind, math.ceil(size / ON_EACH), natural_key(job_id), kept_for)
 
@@ -44,7 +50,7 @@ class Anew:
         ranks = [(gang.standing, gang) for gang in self.gangs.values()] + [(gang.starting, gang) for gang in starters]
         ordered = [gang for _, gang in sorted(ranks)]
         crowd = crowd_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
-        settled = place_on_type(Stock(self.layout), 0, crowd)
+        settled = place_on_type(FreeResources(self.layout), 0, crowd)
         if not settled.placed.all():
             return False
         self.held |= {ordered[i].job_id: gpus for i, gpus in settled.found.items()}
@@ -99,8 +105,12 @@ def test_who_has_started_comes_elsewhere_in_the_order_once_it_stands(monkeypatch
     monkeypatch.setattr(migration, "MOST_EXCHANGED", 2)
     known = {
         job_id: GangOnType(job_id, 0, size, ANYWHERE, kind, 1, natural_key(job_id), 0.5)
-        for job_id, size, kind in [("a", 2, Kind.TOGETHER), ("b", 4, Kind.TOGETHER), ("0", 2, Kind.APART)]
-        + [(f"c{i}", 2, Kind.ANY) for i in range(4)]
+        for job_id, size, kind in [
+            ("a", 2, PlacementPreference.TOGETHER),
+            ("b", 4, PlacementPreference.TOGETHER),
+            ("0", 2, PlacementPreference.APART),
+        ]
+        + [(f"c{i}", 2, PlacementPreference.ANY) for i in range(4)]
     }
     split = {"a": [("n1", 0), ("n2", 0)], "b": [("n1", 1), ("n2", 1), ("n3", 0), ("n3", 1)]}
     running = {job_id: Assignment("v100", gpus) for job_id, gpus in split.items()}

@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from gavel_py.scheduling import RoundDemand, choose_jobs
 from gavel_py.scheduling.mechanism.deficit import serve
-from gavel_py.scheduling.mechanism.demand import Seats
+from gavel_py.scheduling.mechanism.demand import TypeSelection
 from gavel_py.scheduling.mechanism.local_search import displace, exchange, improve, replace_one
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.support.examples import examples
@@ -106,7 +106,7 @@ def test_displaced_jobs_go_where_there_is_room() -> None:
 
 
 def test_a_job_moves_to_free_gpus_where_it_is_owed_more_and_nobody_follows() -> None:
-    seats = Seats(np.array([2]), np.array([2, 2]))
+    seats = TypeSelection(np.array([2]), np.array([2, 2]))
     seats.move(0, 0)
     exchange(seats, np.array([[0.1, 0.5]]))
     assert (seats.columns.tolist(), seats.free) == ([1], [2, 0])
@@ -115,7 +115,7 @@ def test_a_job_moves_to_free_gpus_where_it_is_owed_more_and_nobody_follows() -> 
 def test_who_need_not_leave_after_all_stays() -> None:
     """For the gang of 2 the single job, worth least, would leave first and the pair next; then the single job can stay."""
     scores = np.array([[0.1], [0.2], [0.23]])
-    seats = Seats(np.array([1, 2, 2]), np.array([3]))
+    seats = TypeSelection(np.array([1, 2, 2]), np.array([3]))
     seats.move(0, 0)
     seats.move(1, 0)
     assert displace(seats, scores)
@@ -226,7 +226,7 @@ def part_of_the_best(rng: np.random.Generator) -> float:
     sizes, capacities = rng.choice([1, 1, 2, 4], size=6), rng.integers(2, 6, size=2)
     scores = np.where(rng.random((6, 2)) < 0.7, rng.integers(10, 40, size=(6, 2)) / 10, -np.inf)
     scores[sizes[:, None] > capacities] = -np.inf
-    seats = Seats(sizes, capacities)
+    seats = TypeSelection(sizes, capacities)
     serve(seats, np.isfinite(scores), -scores)
     improve(seats, scores)
     best = 1e-9
@@ -244,7 +244,7 @@ def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 5, size=rng.integers(1, 5))
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
-    seats = Seats(np.ones(n, dtype=np.int64), capacities)
+    seats = TypeSelection(np.ones(n, dtype=np.int64), capacities)
     exchange(seats, scores)
     assert served(seats, scores) == pytest.approx(best_assignment(scores, capacities))
 
@@ -255,7 +255,7 @@ def test_seating_all_at_once_is_the_same_as_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
     sizes, scores = rng.choice([1, 2, 3, 4, 8], size=n), rng.integers(1, 9, size=(n, len(capacities))).astype(float)
-    seats = Seats(sizes, capacities)
+    seats = TypeSelection(sizes, capacities)
     serve(seats, scores > 2, -scores)
     columns, free = np.full(n, -1), capacities.tolist()
     for i, j in sorted(zip(*np.nonzero(scores > 2), strict=True), key=lambda pair: (-scores[pair], *pair)):
@@ -271,7 +271,7 @@ def test_replacing_a_gang_by_smaller_ones_always_gains_and_always_fits(seed: int
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
     sizes = rng.choice([1, 2, 3, 4, 8], size=n)
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
-    seats = Seats(sizes, capacities)
+    seats = TypeSelection(sizes, capacities)
     serve(seats, np.isfinite(scores), -scores * np.sqrt(sizes)[:, None])
     value = served(seats, scores)
     while replace_one(seats, scores):
@@ -288,7 +288,7 @@ def test_a_displacement_always_gains_and_always_fits(seed: int) -> None:
     sizes = rng.choice([1, 2, 3, 4, 8], size=n)
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
     scores[sizes[:, None] > capacities] = -np.inf
-    seats = Seats(sizes, capacities)
+    seats = TypeSelection(sizes, capacities)
     value = 0.0
     while displace(seats, scores):
         assert served(seats, scores) > value
@@ -298,7 +298,7 @@ def test_a_displacement_always_gains_and_always_fits(seed: int) -> None:
     assert not (np.isfinite(scores) & waiting[:, None] & (sizes[:, None] <= np.array(seats.free))).any()
 
 
-def served(seats: Seats, scores: Floats) -> float:
+def served(seats: TypeSelection, scores: Floats) -> float:
     rows = np.flatnonzero(seats.columns >= 0)
     return float((seats.num_gpus[rows] * scores[rows, seats.columns[rows]]).sum())
 

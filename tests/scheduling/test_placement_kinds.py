@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
-from gavel_py.scheduling import Gang, Kind, RoundDemand, choose_jobs, place
+from gavel_py.scheduling import Gang, PlacementPreference, RoundDemand, choose_jobs, place
 from gavel_py.scheduling.placement import largest_holes
-from gavel_py.scheduling.placement.gangs import Ground, Spans
-from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Needs
+from gavel_py.scheduling.placement.gangs import PlacementContext, Spans
+from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Resources
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.round_planning import plan_round
 from tests.scheduling.support import demand, nodes
@@ -25,11 +25,11 @@ from tests.support.examples import examples
 
 
 def apart(*arguments: object, **options: object) -> Gang:
-    return gang(*arguments, **options)._replace(kind=Kind.APART)  # type: ignore[arg-type]
+    return gang(*arguments, **options)._replace(kind=PlacementPreference.APART)  # type: ignore[arg-type]
 
 
 def together(*arguments: object, **options: object) -> Gang:
-    return gang(*arguments, **options)._replace(kind=Kind.TOGETHER)  # type: ignore[arg-type]
+    return gang(*arguments, **options)._replace(kind=PlacementPreference.TOGETHER)  # type: ignore[arg-type]
 
 
 class TestStarting:
@@ -123,7 +123,7 @@ class TestRounds:
         asked = demand([[1.0]], [8], num_gpus=[6])
         asked = RoundDemand(**{**vars(asked), "kinds": np.array([[2]], dtype=np.int8)})
         whole = Cluster([*nodes(4, 4), Node(name="large", accelerator="v100", num_gpus=8)])
-        held = plan_round(asked, jobs, ["v100"], up, {}, choose_jobs, ground=Ground(jobs, up, Spans(whole)))
+        held = plan_round(asked, jobs, ["v100"], up, {}, choose_jobs, ground=PlacementContext(jobs, up, Spans(whole)))
         assert Spans(whole).is_spread(held["a"])
 
 
@@ -150,8 +150,8 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
                 int(size),
                 str(rng.choice(["v100", "k80"])),
                 LOCALITIES[rng.choice(3, p=[0.6, 0.25, 0.15])],
-                needs=Needs(cpus=float(rng.integers(0, 4))) if cores else NOTHING,
-                kind=Kind(int(rng.integers(3))),
+                needs=Resources(cpus=float(rng.integers(0, 4))) if cores else NOTHING,
+                kind=PlacementPreference(int(rng.integers(3))),
             )
             for i, size in enumerate(rng.choice([1, 2, 2, 3, 4, 6, 10], size=rng.integers(0, 8)))
         ]
@@ -160,7 +160,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
     places = place(cluster, earlier)
     running = [g._replace(previous=places[g.job_id]) for g in earlier if g.job_id in places and rng.random() < 0.8]
     # Some are promised another kind of place from now on.
-    running = [g._replace(kind=Kind(int(rng.integers(3)))) if rng.random() < 0.5 else g for g in running]
+    running = [g._replace(kind=PlacementPreference(int(rng.integers(3)))) if rng.random() < 0.5 else g for g in running]
     crowd = [*running, *gangs("new")]
     return cluster, [crowd[i] for i in rng.permutation(len(crowd))]
 
@@ -172,7 +172,7 @@ def fewest_nodes(cluster: Sequence[Node], g: Gang) -> int:
 
 def is_of_its_kind(cluster: Sequence[Node], g: Gang, gpus: Sequence[Gpu]) -> bool:
     spread = len({name for name, _ in gpus}) > fewest_nodes(cluster, g)
-    return g.num_gpus == 1 or g.kind is Kind.ANY or spread == (g.kind is Kind.APART)
+    return g.num_gpus == 1 or g.kind is PlacementPreference.ANY or spread == (g.kind is PlacementPreference.APART)
 
 
 def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tuple[Gpu, ...]], gangs: Sequence[Gang]) -> bool:
@@ -190,7 +190,7 @@ def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tup
             near = {"node": node.name, "rack": f"rack {node.rack}" if node.rack else node.name, "any": ""}
             regions.setdefault(near[g.locality], []).append(room[node.name])
     fewest = fewest_nodes(cluster, g)
-    if g.kind is Kind.TOGETHER:
+    if g.kind is PlacementPreference.TOGETHER:
         return any(sum(sorted(free)[-fewest:]) >= g.num_gpus for free in regions.values())
     return any(len(free) > fewest and sum(free) >= g.num_gpus > fewest for free in regions.values())
 
@@ -237,8 +237,8 @@ def test_the_first_gang_is_placed_whatever_the_kinds(crowd: tuple[list[Node], li
         assert (g.job_id in place(cluster, gangs)) == (g.num_gpus <= holes[g.locality].get(g.accelerator, 0))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_single_gpu_is_never_moved(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(PlacementPreference))
+def test_a_single_gpu_is_never_moved(kind: PlacementPreference) -> None:
     assert where(nodes(2, 2), gang("a", 1, at="n1:1")._replace(kind=kind)) == {"a": "n1:1"}
 
 
@@ -265,7 +265,7 @@ def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
     """Whatever the kinds, which change between rounds; what is kept for all rounds changes nothing."""
     rng = np.random.default_rng(seed)
     types, up = list(scene.cluster.accelerator_names), scene.cluster.nodes
-    ground, held = Ground(scene.jobs, up), dict[str, Assignment]()
+    ground, held = PlacementContext(scene.jobs, up), dict[str, Assignment]()
     for _ in range(4):
         running = [types.index(held[job.job_id].accelerator) if job.job_id in held else -1 for job in scene.jobs]
         fits = [[job.num_gpus <= scene.cluster.largest_gang(name, job.locality) for name in types] for job in scene.jobs]
@@ -289,7 +289,7 @@ def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
 
 def test_the_ground_of_rounds_holds_for_the_same_jobs_and_nodes() -> None:
     jobs, up = (Job("a"),), nodes(2, 2)
-    ground = Ground(jobs, up)
+    ground = PlacementContext(jobs, up)
     assert ground.holds_for(jobs, nodes(2, 2))
     assert not ground.holds_for(jobs, nodes(2, 4))
     assert not ground.holds_for((Job("a"),), up)

@@ -9,36 +9,36 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.placement.gangs import Kind, Spans, kinds_of
+from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans, kinds_of
 from tests.optimization.test_placement_kinds import gangs, measured, nodes_of
 
 
 def kind(
     fraction: float, apart: float, *, deficit: float = 0, owed: float = 0, stands: int = 0, faster: bool = False, restart: float = 0
-) -> Kind:
+) -> PlacementPreference:
     """The placement of one job on one type."""
     tables = [np.array([[value]], dtype=float) for value in (fraction, apart)]
     rest = [np.array([[value]], dtype=float) for value in (deficit, owed, stands)]
-    return Kind(kinds_of(*tables, np.array([[faster]]), *rest, np.array([restart]))[0, 0])
+    return PlacementPreference(kinds_of(*tables, np.array([[faster]]), *rest, np.array([restart]))[0, 0])
 
 
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ({"fraction": 0.5, "apart": np.nan}, Kind.ANY),
-        ({"fraction": 0.5, "apart": 0.0}, Kind.TOGETHER),
-        ({"fraction": 0.5, "apart": 0.5}, Kind.APART),
-        ({"fraction": 0.0, "apart": 0.0, "faster": True}, Kind.APART),  # nothing is promised: the faster one
-        ({"fraction": 0.0, "apart": 0.0}, Kind.TOGETHER),
-        ({"fraction": 1.0, "apart": 0.75}, Kind.APART),  # 0.75 against 0.25 rounds
-        ({"fraction": 1.0, "apart": 0.25}, Kind.TOGETHER),
-        ({"fraction": 1.0, "apart": 0.25, "deficit": 0.5, "owed": 1.0}, Kind.APART),  # 1.25 against 0.25
-        ({"fraction": 1.0, "apart": 0.75, "stands": -1}, Kind.TOGETHER),  # it stays: half a round more is not enough
-        ({"fraction": 1.0, "apart": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0}, Kind.APART),
-        ({"fraction": 1.0, "apart": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0, "restart": 1.0}, Kind.TOGETHER),
+        ({"fraction": 0.5, "apart": np.nan}, PlacementPreference.ANY),
+        ({"fraction": 0.5, "apart": 0.0}, PlacementPreference.TOGETHER),
+        ({"fraction": 0.5, "apart": 0.5}, PlacementPreference.APART),
+        ({"fraction": 0.0, "apart": 0.0, "faster": True}, PlacementPreference.APART),  # nothing is promised: the faster one
+        ({"fraction": 0.0, "apart": 0.0}, PlacementPreference.TOGETHER),
+        ({"fraction": 1.0, "apart": 0.75}, PlacementPreference.APART),  # 0.75 against 0.25 rounds
+        ({"fraction": 1.0, "apart": 0.25}, PlacementPreference.TOGETHER),
+        ({"fraction": 1.0, "apart": 0.25, "deficit": 0.5, "owed": 1.0}, PlacementPreference.APART),  # 1.25 against 0.25
+        ({"fraction": 1.0, "apart": 0.75, "stands": -1}, PlacementPreference.TOGETHER),  # it stays: half a round more is not enough
+        ({"fraction": 1.0, "apart": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0}, PlacementPreference.APART),
+        ({"fraction": 1.0, "apart": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0, "restart": 1.0}, PlacementPreference.TOGETHER),
     ],
 )
-def test_a_gang_gets_the_placement_of_which_it_is_owed_more(given: dict[str, float], found: Kind) -> None:
+def test_a_gang_gets_the_placement_of_which_it_is_owed_more(given: dict[str, float], found: PlacementPreference) -> None:
     assert kind(**given) is found  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.current_allocation import Question
+from gavel_py.scheduling.current_allocation import PolicyInput
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import JobRows
 from tests.support.examples import examples
@@ -66,7 +66,7 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
                 there[f"j{number}"] = data.draw(jobs(number))
         count = len(there)
         previous = np.full((count, 2), 0.25) if data.draw(st.booleans()) else None
-        question = Question(
+        question = PolicyInput(
             now_seconds=data.draw(st.sampled_from([0.0, 33.3])),
             jobs=tuple(there.values()),
             waiting_seconds=tuple(float(i) for i in range(count)),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.io.snapshots import Kind, as_data, from_data, read_state, write_state
+from gavel_py.io.snapshots import Format, as_data, from_data, read_state, write_state
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
@@ -95,7 +95,7 @@ def test_files_of_version_1_are_read(path: Path) -> None:
     del ledger["_offered"], ledger["_round_seconds"]
     tables = {name: table for name, table in from_data(ledger["_tables"]).items() if name not in {"short", "rounds"}}
     ledger["_tables"] = as_data(tables | {"waits": tables["waits"][:, :5]})
-    write_state(path, document, Kind("gavel-py scheduler", 1, ""))
+    write_state(path, document, Format("gavel-py scheduler", 1, ""))
     again = gp.RoundScheduler.load(path, PROFILE)
     report = again.delivery()
     assert report.undelivered_share == made.delivery().undelivered_share > 0

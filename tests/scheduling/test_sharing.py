@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.colocation.groups import CompanyKey, CompanyLedger
+from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -170,14 +170,14 @@ def test_a_saved_scheduler_goes_on_with_the_same_company(tmp_path: Path) -> None
 
 
 def test_accounts_of_company_end_with_its_promise() -> None:
-    ledger, one, other = CompanyLedger(), CompanyKey("a", "x", "v100"), CompanyKey("b", "x", "v100")
+    ledger, one, other = ColocationLedger(), PartnerKey("a", "x", "v100"), PartnerKey("b", "x", "v100")
     ledger.record([one, other], np.array([0.5, 1.0]), np.array([0.0, 1.0]))
     assert ledger.owed([one, other]).tolist() == [0.5, 0.0]
     ledger.take_back(other)
     assert ledger.owed([other]).tolist() == [1.0]
     ledger.keep([one])
     assert ledger.owed([one, other]).tolist() == [0.5, 0.0]
-    assert CompanyLedger.from_list(ledger.to_list()).owed([one]).tolist() == [0.5]
+    assert ColocationLedger.from_list(ledger.to_list()).owed([one]).tolist() == [0.5]
     ledger.forget({"a"})
     assert ledger.owed([one]).tolist() == [0.0]
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator.job_progress import Work
+from gavel_py.simulator.job_progress import JobProgress
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.examples import examples
 
@@ -82,7 +82,7 @@ def test_who_loses_its_gpus_loses_what_it_did_since_its_last_checkpoint(
     checkpoint: float | None, until: float, steps: float, lost: float
 ) -> None:
     """A job does 6 steps/s with another one for 100 s, and then 10 alone."""
-    work = Work(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
+    work = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
     work.started(0.0, 0.0, 0, 10.0, 0.0, spread=False)
     work.joined(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
     work.advance(0.0, 100.0)

@@ -19,7 +19,7 @@ from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.result import Allocation
 from gavel_py.optimization.checking.certificates import Certificate, Evidence, Prices
 from gavel_py.optimization.checking.shadow_prices import limit_prices
-from gavel_py.optimization.formulation.colocation import Balance, Company
+from gavel_py.optimization.formulation.colocation import Balance, SelfPairingCut
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy, Policy
@@ -38,7 +38,7 @@ SOME = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class ServiceOrder:
     """The turn of one job among those that can run.
 
     at: its row; fractions: (G, K) what they have; places: (G,) their places in the order, from 0.
@@ -96,16 +96,16 @@ class Turn:
         return short
 
 
-def turn_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fractions: Floats, i: int) -> Turn:
+def turn_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fractions: Floats, i: int) -> ServiceOrder:
     """Return the turn of job i, given (N, K) the fractions of an allocation under this policy."""
     jobs = policy.view(separate_jobs(problem, policy.name, policy.reads, rules))
     shown, order = fractions[jobs.jobs], policy.serve(jobs)[1]
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
-    return Turn(policy, jobs, int(np.searchsorted(jobs.jobs, i)), shown, places)
+    return ServiceOrder(policy, jobs, int(np.searchsorted(jobs.jobs, i)), shown, places)
 
 
-def turn_bindings(turn: Turn) -> Iterator[Binding]:
+def turn_bindings(turn: ServiceOrder) -> Iterator[Binding]:
     """Yield why the job has no more than it has."""
     time = time_binding(turn.jobs, turn.at, turn.fractions[turn.at], turn.jobs.accelerator_types)
     if time is not None:
@@ -123,7 +123,7 @@ def turn_bindings(turn: Turn) -> Iterator[Binding]:
     yield from (_gone(turn, j) for j in np.flatnonzero(turn.gone).tolist())
 
 
-def _gone(turn: Turn, j: int) -> Binding:
+def _gone(turn: ServiceOrder, j: int) -> Binding:
     name, gang = turn.jobs.accelerator_types[j], turn.jobs.num_gpus[turn.at]
     count = int((turn.before & (turn.fractions[:, j] > SOME)).sum())
     jobs = "1 job" if count == 1 else f"{count} jobs"
@@ -190,7 +190,7 @@ def types_of(evidence: Evidence) -> Types:
     """Return what the columns of a proof are about."""
     asked, kinds = evidence.asked, evidence.kinds
     rows = () if kinds is None else evidence.rules.hard_rows
-    partners = frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | Company))
+    partners = frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | SelfPairingCut))
     source = np.arange(len(asked.capacities)) if kinds is None else kinds.source
     return Types(asked.accelerator_types, asked.capacities, source, {} if kinds is None else kinds.joint, partners)
 

@@ -14,7 +14,7 @@ from gavel_py.cli.inputs import import_solver, policies_of, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate.files import Outputs, check_files, check_run_file, write_run_file
 from gavel_py.cli.simulate.options import Request, Scenario, load, simulation_options
-from gavel_py.cli.simulate.results import Played, compared, csv_of, json_of, needs_jobs, text_of
+from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
 from gavel_py.cli.simulate.runner import INTERRUPTED, Interrupt, Keeper, Run, check_keeping, interruptible, kept_of, progress
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import GavelError, together
@@ -42,7 +42,7 @@ def command(context: click.Context, request: Request) -> None:
         scenario = load(request)
         kept = kept_of(request, policies)
         keeper = Keeper(request, policies)
-        all_played: list[Played] = [] if kept is None else kept.played(policies)
+        all_played: list[PolicyResult] = [] if kept is None else kept.played(policies)
         runs = _runs(request, scenario, policies)[len(all_played) :]
         import_solver(policies)
         if kept is not None:
@@ -87,7 +87,7 @@ def _play(
     scenario: Scenario,
     runs: list[Run],
     interrupt: Interrupt,
-    all_played: list[Played],
+    all_played: list[PolicyResult],
     keeper: Keeper,
     sizes: Mapping[str, int] | None,
 ) -> None:
@@ -103,11 +103,11 @@ def _play(
             with progress(run.policy.label + place, num_jobs, until, request.with_progress) as show:
                 result = run.play(show, interrupt, keeper, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
-            played = Played(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder)
+            played = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder)
             all_played.append(played)
 
 
-def _tell(request: Request, scenario: Scenario, all_played: Sequence[Played], not_played: Sequence[gp.Policy]) -> None:
+def _tell(request: Request, scenario: Scenario, all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> None:
     if request.form == "json":
         emit(json_of(request, scenario, all_played, not_played), request.out)
     elif request.form == "csv":

@@ -20,7 +20,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.simulate.options import Request
-from gavel_py.cli.simulate.results import YARDSTICK, Played
+from gavel_py.cli.simulate.results import YARDSTICK, PolicyResult
 from gavel_py.errors import Fault, InputError
 
 __all__ = ["Outputs", "check_files", "check_run_file", "is_parquet", "write_run_file"]
@@ -32,7 +32,7 @@ def check_run_file(request: Request) -> None:
         gp.write_runs(request.run_out, [])
 
 
-def write_run_file(request: Request, all_played: Sequence[Played]) -> None:
+def write_run_file(request: Request, all_played: Sequence[PolicyResult]) -> None:
     """Write the runs of the policies that were played, if that is asked for."""
     if request.run_out is None:
         return
@@ -40,7 +40,7 @@ def write_run_file(request: Request, all_played: Sequence[Played]) -> None:
     gp.write_runs(request.run_out, [_run(request, played, isolated) for played in all_played])
 
 
-def _run(request: Request, played: Played, isolated: dict[str, float] | None) -> gp.Run:
+def _run(request: Request, played: PolicyResult, isolated: dict[str, float] | None) -> gp.Run:
     assert played.recorder is not None  # noqa: S101
     labels: dict[str, str | float | None] = {
         "policy": played.label,
@@ -53,7 +53,7 @@ def _run(request: Request, played: Played, isolated: dict[str, float] | None) ->
     return played.recorder.run(labels, played.result.summary, isolated)
 
 
-def _jcts(played: Played) -> dict[str, float]:
+def _jcts(played: PolicyResult) -> dict[str, float]:
     return {} if played.recorder is None else played.recorder.jct_seconds
 
 

@@ -19,7 +19,7 @@ from gavel_py.cli.simulate.options import Request, Scenario, time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
-__all__ = ["YARDSTICK", "Played", "compared", "csv_of", "json_of", "needs_jobs", "settings_of", "text_of"]
+__all__ = ["YARDSTICK", "PolicyResult", "compared", "csv_of", "json_of", "needs_jobs", "settings_of", "text_of"]
 
 YARDSTICK = "isolated"
 """The policy that finish-time fairness compares with."""
@@ -36,7 +36,7 @@ class Fairness:
 
 
 @dataclasses.dataclass(frozen=True)
-class Played:
+class PolicyResult:
     """One policy; ended_seconds: simulated time at its end; in_rounds: not by events; complete: whether it was not interrupted.
 
     recorder: where its run is written down for --run-out.
@@ -78,7 +78,7 @@ def needs_jobs(policies: Sequence[gp.Policy]) -> bool:
     return len(policies) > 1 and any(policy.name == YARDSTICK for policy in policies)
 
 
-def compared(all_played: Sequence[Played]) -> list[Played]:
+def compared(all_played: Sequence[PolicyResult]) -> list[PolicyResult]:
     """Return them with the finish-time fairness of each but `isolated`, if that is among them."""
     yardstick = next((played.result for played in all_played if played.policy.name == YARDSTICK), None)
     if yardstick is None:
@@ -100,7 +100,7 @@ def _fairness_of(result: gp.SimulationResult, isolated: gp.SimulationResult) -> 
 
 Kind = Literal["count", "time", "clock", "share", "money", "number"]
 
-Value = Callable[[Played], float | None]
+Value = Callable[[PolicyResult], float | None]
 
 PARTS = {"mean": "mean", "median": "median", "p90": "90 %", "p99": "99 %"}
 
@@ -119,12 +119,12 @@ class Metric:
     value: Value
     optional: bool = False
 
-    def says_something(self, all_played: Sequence[Played]) -> bool:
+    def says_something(self, all_played: Sequence[PolicyResult]) -> bool:
         """Say whether a table needs it."""
         values = [self.value(played) for played in all_played]
         return any(values) or (not self.optional and any(value is not None for value in values))
 
-    def row(self, all_played: Sequence[Played]) -> list[str]:
+    def row(self, all_played: Sequence[PolicyResult]) -> list[str]:
         """Return label and values as text, times in the unit that suits the largest of them."""
         values = [self.value(played) for played in all_played]
         if self.kind not in ("time", "clock"):
@@ -140,7 +140,7 @@ def _text(value: float | None, kind: Kind) -> str:
     return number(value) if form is None else format(value, form)
 
 
-def metrics_of(all_played: Sequence[Played]) -> list[Metric]:
+def metrics_of(all_played: Sequence[PolicyResult]) -> list[Metric]:
     """Return the metrics of these simulations, which are of one trace on one cluster."""
     return [*_jobs(all_played), *_times(), *_usage(all_played), *_fairness_metrics(all_played), *_costs(), *_rounds()]
 
@@ -149,7 +149,7 @@ def _of_summary(name: str) -> Value:
     return lambda played: getattr(played.result.summary, name)
 
 
-def _measured(played: Played) -> float:
+def _measured(played: PolicyResult) -> float:
     first, end = played.result.summary.measure_jobs or (0, 0)
     return end - first
 
@@ -158,7 +158,7 @@ def _outcome(name: str) -> Value:
     return lambda played: played.result.summary.outcomes[name]
 
 
-def _jobs(all_played: Sequence[Played]) -> Iterator[Metric]:
+def _jobs(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
     windows = [played.result.summary.measure_jobs for played in all_played]
     if any(windows):
         yield Metric("measured", "jobs measured", "count", _measured)
@@ -187,7 +187,7 @@ def _times() -> Iterator[Metric]:
     yield from _distribution("queueing", "queueing", "queueing delay")
 
 
-def _usage(all_played: Sequence[Played]) -> Iterator[Metric]:
+def _usage(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
     def used(name: str) -> Value:
         return lambda played: played.result.summary.usage[name]["utilization"]
 
@@ -195,7 +195,7 @@ def _usage(all_played: Sequence[Played]) -> Iterator[Metric]:
         yield Metric(f"{name}_utilization", f"{name} used", "share", used(name))
 
 
-def _fairness_metrics(all_played: Sequence[Played]) -> Iterator[Metric]:
+def _fairness_metrics(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
     if all(played.fairness is None for played in all_played):
         return
 
@@ -208,7 +208,7 @@ def _fairness_metrics(all_played: Sequence[Played]) -> Iterator[Metric]:
 
 
 def _costs() -> Iterator[Metric]:
-    def late(played: Played) -> Any:
+    def late(played: PolicyResult) -> Any:
         return played.result.summary.late if played.result.summary.with_deadline else None
 
     yield Metric("with_deadline", "finished jobs with a deadline", "count", _of_summary("with_deadline"), optional=True)
@@ -220,11 +220,11 @@ def _costs() -> Iterator[Metric]:
 
 
 def _rounds() -> Iterator[Metric]:
-    def consolidated(played: Played) -> float | None:
+    def consolidated(played: PolicyResult) -> float | None:
         summary = played.result.summary
         return 1 - summary.spread_job_rounds / summary.job_rounds if summary.job_rounds else None
 
-    def undelivered(played: Played) -> float | None:
+    def undelivered(played: PolicyResult) -> float | None:
         # Without rounds, an ordered policy promises nothing for a stated time.
         return played.result.summary.undelivered_share if played.in_rounds else None
 
@@ -239,7 +239,7 @@ MOST_SHOWN = 5
 """Jobs listed of those that got no GPUs; the JSON has them all."""
 
 
-def text_of(scenario: Scenario, all_played: Sequence[Played], not_played: Sequence[gp.Policy]) -> str:
+def text_of(scenario: Scenario, all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
     """Return the tables, and what has to be said besides."""
     parts = [report_text(scenario.trace.report) + "\n"]
     if all_played:
@@ -247,12 +247,12 @@ def text_of(scenario: Scenario, all_played: Sequence[Played], not_played: Sequen
     return "\n".join([*parts, *_notes(all_played, not_played)])
 
 
-def _summary_table(all_played: Sequence[Played]) -> str:
+def _summary_table(all_played: Sequence[PolicyResult]) -> str:
     shown = [metric.row(all_played) for metric in metrics_of(all_played) if metric.says_something(all_played)]
     return table_text("Simulation", ["metric", *(played.label for played in all_played)], shown)
 
 
-def _gangs(all_played: Sequence[Played]) -> Iterator[str]:
+def _gangs(all_played: Sequence[PolicyResult]) -> Iterator[str]:
     """Queueing delays by gang size, if there are several: one policy in detail, or the means of several."""
     by_gpus = [played.result.summary.queueing_by_gpus for played in all_played]
     sizes = sorted({size for each in by_gpus for size in each})
@@ -282,14 +282,14 @@ def _per(value: float | None, length: float) -> float | None:
     return None if value is None else value / length
 
 
-def _notes(all_played: Sequence[Played], not_played: Sequence[gp.Policy]) -> Iterator[str]:
+def _notes(all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> Iterator[str]:
     lines = [line for played in all_played for line in _said(played)]
     if not_played:
         lines.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
     yield from ("".join(textwrap.fill(line, width(), subsequent_indent="    ") + "\n" for line in lines),) if lines else ()
 
 
-def _said(played: Played) -> Iterator[str]:
+def _said(played: PolicyResult) -> Iterator[str]:
     if not played.complete:
         yield f"{played.label}: interrupted after {time_text(played.ended_seconds)} of simulated time."
     left_out = reasons(played.result)
@@ -299,7 +299,7 @@ def _said(played: Played) -> Iterator[str]:
         yield f"{played.label}: ... and {len(left_out) - MOST_SHOWN:,} jobs more"
 
 
-def json_of(request: Request, scenario: Scenario, all_played: Sequence[Played], not_played: Sequence[gp.Policy]) -> str:
+def json_of(request: Request, scenario: Scenario, all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
     """Return one document: what was read and assumed, what was set, and what came of each policy."""
     document: dict[str, Any] = {
         "trace": scenario.trace.report.to_dict(),
@@ -337,7 +337,7 @@ def settings_of(request: Request) -> dict[str, Any]:
     }
 
 
-def csv_of(all_played: Sequence[Played]) -> str:
+def csv_of(all_played: Sequence[PolicyResult]) -> str:
     """Return one line for each policy, one column for each metric; times in seconds, shares in parts of 1."""
     if not all_played:
         return csv_text(["policy", "complete"], [])

@@ -30,7 +30,7 @@ from gavel_py.cli.inputs import min_gain_of
 from gavel_py.cli.output import counted
 from gavel_py.cli.simulate.files import Outputs, is_parquet
 from gavel_py.cli.simulate.options import Request, Scenario, seconds_of, time_text
-from gavel_py.cli.simulate.results import Played, settings_of
+from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 
 __all__ = ["INTERRUPTED", "Interrupt", "Keeper", "Run", "check_keeping", "interruptible", "kept_of", "progress"]
@@ -276,12 +276,12 @@ class Kept:
         sizes: Mapping[str, int] = self.note["files"]
         return sizes
 
-    def played(self, policies: Sequence[gp.Policy]) -> list[Played]:
+    def played(self, policies: Sequence[gp.Policy]) -> list[PolicyResult]:
         """Return what came of the policies that were complete."""
         found = []
         for policy, each in zip(policies, self.note["played"], strict=False):
             result = gp.SimulationResult.from_dict(each["result"])
-            found.append(Played(policy, result, each["ended_seconds"], in_rounds=each["in_rounds"], complete=True))
+            found.append(PolicyResult(policy, result, each["ended_seconds"], in_rounds=each["in_rounds"], complete=True))
         return found
 
     def resume(self, run: Run, scenario: Scenario) -> None:
@@ -324,7 +324,7 @@ class Keeper:
         seconds, rounds = _every(request.state_every or DEFAULT_EVERY)
         self._seconds, self._rounds = seconds, rounds
         self._saved_at, self._saved_round = time.monotonic(), 0
-        self.played: Sequence[Played] = ()
+        self.played: Sequence[PolicyResult] = ()
         self.saved = False
 
     def after_step(self, run: Run) -> None:
@@ -357,7 +357,7 @@ def _asked(request: Request, policies: Sequence[gp.Policy]) -> dict[str, Any]:
     return settings | {"cluster": request.cluster, "policy": [policy.label for policy in policies]}
 
 
-def _played_document(played: Played) -> dict[str, Any]:
+def _played_document(played: PolicyResult) -> dict[str, Any]:
     return {"result": played.result.to_dict(), "ended_seconds": played.ended_seconds, "in_rounds": played.in_rounds}
 
 

@@ -14,8 +14,8 @@ from importlib.resources import files
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied as SlurmApplied
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
-from gavel_py.integrations.slurm.decision import Picture as SlurmPicture
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.event_log import slurm_run
 from gavel_py.integrations.slurm.parsing import is_node_name

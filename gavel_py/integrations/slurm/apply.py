@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.commands import Clock, Commands, read_jobs
-from gavel_py.integrations.slurm.decision import Moves, first_of, is_as_planned, mark_orders, orders_of, retarget_of, returns_of
+from gavel_py.integrations.slurm.decision import Actions, first_of, is_as_planned, mark_orders, orders_of, retarget_of, returns_of
 from gavel_py.integrations.slurm.job_roles import said_in
 from gavel_py.integrations.slurm.parsing import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
@@ -54,7 +54,7 @@ class Applier:
         self._commands, self._clock = commands, clock
         self._stop_seconds, self._start_seconds = stop_seconds, start_seconds
 
-    def apply(self, moves: Moves, tracked: Mapping[str, Tracked], *, most_nodes: int, marks: bool = True) -> Applied:
+    def apply(self, moves: Actions, tracked: Mapping[str, Tracked], *, most_nodes: int, marks: bool = True) -> Applied:
         """Do what `moves` says, and tell what came of it.
 
         Args:
@@ -81,7 +81,7 @@ class Applier:
         self._give_back(moves, tracked, most_nodes, done)
         return done
 
-    def _change(self, moves: Moves, tracked: Mapping[str, Tracked], done: Applied) -> tuple[Mapping[str, SlurmJob], list[str]]:
+    def _change(self, moves: Actions, tracked: Mapping[str, Tracked], done: Applied) -> tuple[Mapping[str, SlurmJob], list[str]]:
         """Wait until jobs have stopped, and launch those that are to start; return the last reading, and who was launched.
 
         Those that take long, as on a node that has just died, keep nobody waiting but who is to have their GPUs.
@@ -125,7 +125,7 @@ class Applier:
         self._tell([*orders_of("release", sent), *first_of(sent)], done)
         return jobs, sent
 
-    def _compare(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
+    def _compare(self, moves: Actions, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
         """Compare what runs with what was decided; what has not started is held again."""
         for job_id, target in moves.start.items():
             job = jobs.get(job_id)
@@ -144,7 +144,7 @@ class Applier:
             self._settle(moves, jobs, done)
         done.jobs = jobs
 
-    def _settle(self, moves: Moves, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
+    def _settle(self, moves: Actions, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
         """Some may have started just before they were held again."""
         running = {job_id: jobs[job_id] for job_id in done.waiting if job_id in jobs and jobs[job_id].phase is Phase.RUNNING}
         for job_id, job in running.items():
@@ -156,7 +156,7 @@ class Applier:
             else:
                 done.elsewhere[job_id] = dict(job.held)
 
-    def _give_back(self, moves: Moves, tracked: Mapping[str, Tracked], most_nodes: int, done: Applied) -> None:
+    def _give_back(self, moves: Actions, tracked: Mapping[str, Tracked], most_nodes: int, done: Applied) -> None:
         """Let Slurm have what is left to it; last of all, so that it takes no GPUs that were meant for others."""
         found = [done.jobs[job_id] for job_id in moves.give_back if _is_waiting(done.jobs.get(job_id))]
         jobs = [job for job in found if not said_in(job.comment).holds]

@@ -14,7 +14,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm.job_mapping import Parts, Where, closed_nodes, cluster_of, cpus_used_by, most_measured, used_by
-from gavel_py.integrations.slurm.job_roles import REQUEUED_ON_HOLD, Role, Standing, is_held_here, mark_in, with_mark
+from gavel_py.integrations.slurm.job_roles import REQUEUED_ON_HOLD, Eligibility, Role, is_held_here, mark_in, with_mark
 from gavel_py.integrations.slurm.parsing import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -25,10 +25,10 @@ from gavel_py.scheduling import NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
 
 __all__ = [
+    "Actions",
+    "ClusterSnapshot",
     "Decided",
     "Decider",
-    "Moves",
-    "Picture",
     "first_of",
     "is_as_planned",
     "mark_orders",
@@ -48,7 +48,7 @@ HIGHEST = 4_294_967_293
 
 
 @dataclass(frozen=True)
-class Moves:
+class Actions:
     """keep: run as they should; stop: run, and should not, or elsewhere; hold: wait, and Slurm might start them by itself, or were
     stopped by a driver that was killed then; start: {job: {node: GPUs}}, where they are to run; cannot: {job: why} of those
     that cannot be started as it was decided; misfits: those of them that Slurm would not start there later either; give_back:
@@ -78,7 +78,7 @@ def moves_of(
     silent: Collection[str] = (),
     left: Mapping[str, str] | None = None,
     crowded: Mapping[str, str] | None = None,
-) -> Moves:
+) -> Actions:
     """Return what is to be done.
 
     Args:
@@ -102,7 +102,7 @@ def moves_of(
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
     marks = {job.job_id: _mark_of(job, managed[job.job_id]) for job in [*stop, *hold] if mark_in(job.admin_comment) is None}
     marks |= {job_id: _mark_of(jobs[job_id], managed[job_id]) for job_id in start}
-    return Moves(
+    return Actions(
         keep=tuple(keep),
         stop=tuple(job.job_id for job in stop),
         hold=tuple(job.job_id for job in hold),
@@ -268,7 +268,7 @@ def _own_request(job: SlurmJob, tracked: Tracked, most_nodes: int) -> str:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ClusterSnapshot:
     """A reading as this program sees it. standings: whose each job is; refused: {job: why} the scheduler cannot take it;
     let_go: {job: why} of those that wait on a hold of ours and are Slurm's; known: what is known of all jobs that are or were
     managed; notes: what was left out of the reading.
@@ -276,7 +276,7 @@ class Picture:
 
     snapshot: Snapshot
     state: DriverState
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, Eligibility]
     refused: Mapping[str, str]
     let_go: Mapping[str, str]
     known: Mapping[str, Tracked]
@@ -297,10 +297,10 @@ class Picture:
         """{node: GPUs} that jobs hold which are not managed."""
         return used_by(self.others)
 
-    def standing_of(self, job_id: str) -> Standing:
+    def standing_of(self, job_id: str) -> Eligibility:
         """Return whose a job is; one that the latest decision could place nowhere is Slurm's until another one can."""
         if job_id in self.state.tracked and job_id in self.state.unplanned:
-            return Standing(Role.LEFT, self.state.unplanned[job_id])
+            return Eligibility(Role.LEFT, self.state.unplanned[job_id])
         return self.standings[job_id]
 
     @property
@@ -319,9 +319,9 @@ class Picture:
 class Decided:
     """A picture, the round that follows from it, and what that comes to."""
 
-    picture: Picture
+    picture: ClusterSnapshot
     begun: Round
-    moves: Moves
+    moves: Actions
 
     @property
     def waiting(self) -> dict[str, str]:
@@ -377,7 +377,7 @@ class Decider:
         self.state: DriverState | None = None
         self.watcher: Watcher | None = None
 
-    def picture(self, snapshot: Snapshot) -> Picture:
+    def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
         """Bring the scheduler up to a reading, and return what is seen. Raises `InputError`."""
         parts = self._known_parts(cluster_of(snapshot.nodes.values(), self._settings, self._profile.accelerators))
         state = self._state_for(parts)
@@ -394,9 +394,9 @@ class Decider:
             if standing.role.is_slurms and is_held_here(snapshot.jobs[job_id], state.partition, known, state.stopping)
         }
         notes = (*parts.left_out, *snapshot.unread)
-        return Picture(snapshot, state, follower.standings, follower.refused, let_go, known, notes)
+        return ClusterSnapshot(snapshot, state, follower.standings, follower.refused, let_go, known, notes)
 
-    def decide(self, picture: Picture) -> Decided:
+    def decide(self, picture: ClusterSnapshot) -> Decided:
         """Begin the next round, as of the latest picture. Raises `InputError`, and whatever `solve` raises."""
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         before = scheduler.last_start_seconds
@@ -413,7 +413,7 @@ class Decider:
         moves = moves_of(targets, snapshot.jobs, state.tracked, closed_nodes(snapshot.nodes), begun.excluded, crowded)
         return Decided(picture, begun, replace(moves, give_back={**picture.let_go, **moves.give_back}))
 
-    def _note_unplanned(self, picture: Picture, excluded: Mapping[str, str]) -> None:
+    def _note_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
         """Take note of the jobs that are left to Slurm, and tell of those that were not before, or for another reason."""
         state = picture.state
         left = {job_id: standing.why for job_id, standing in picture.standings.items() if standing.role is Role.LEFT}

@@ -27,7 +27,7 @@ from gavel_py.integrations.slurm.commands import (
     read_jobs,
     rights_of,
 )
-from gavel_py.integrations.slurm.decision import Decided, Decider, Moves, Picture, returns_of
+from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, Decider, returns_of
 from gavel_py.integrations.slurm.event_log import RunLog, applied_line, round_line, warn
 from gavel_py.integrations.slurm.job_roles import Role, is_held_here, standing_of
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
@@ -125,7 +125,7 @@ class SlurmDriver:
         """What it knows; None before it has looked."""
         return self._decider.state
 
-    def look(self) -> Picture:
+    def look(self) -> ClusterSnapshot:
         """Read the cluster and return it as this program sees it; nothing is changed. Raises `SlurmError`."""
         return self._decider.picture(read_cluster(self._commands, self._clock.now()))
 
@@ -225,7 +225,7 @@ class SlurmDriver:
             return False
         return standing_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
 
-    def _take_in(self, applied: Applied, moves: Moves) -> None:
+    def _take_in(self, applied: Applied, moves: Actions) -> None:
         """Let the scheduler know what came of the round."""
         state, watcher = self._decider.state, self._decider.watcher
         assert state is not None  # noqa: S101
@@ -238,7 +238,7 @@ class SlurmDriver:
             if job_id in state.tracked and (job_id not in moves.cannot or job_id in moves.misfits):
                 state.tracked[job_id].note_failed_start(state.rounds)
 
-    def _decide(self, picture: Picture) -> Decided:
+    def _decide(self, picture: ClusterSnapshot) -> Decided:
         """Decide by what jobs have shown of their speed, and take it into use, and into the store.
 
         With a decision, and at no other time: what is saved must have the speeds that its allocation was made with. Where nothing

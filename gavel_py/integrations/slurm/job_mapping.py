@@ -23,11 +23,11 @@ from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
 from gavel_py.problem.eligibility import largest_even_gang
 from gavel_py.problem.job import Job, Locality
 from gavel_py.scheduling import NodeState
-from gavel_py.scheduling.placement.topology import NOTHING, Needs
+from gavel_py.scheduling.placement.topology import NOTHING, Resources
 from gavel_py.throughput_profiles import ThroughputProfile
 
 __all__ = [
-    "JobKind",
+    "MappedJob",
     "Parts",
     "Where",
     "asks_of",
@@ -136,7 +136,7 @@ def cpus_used_by(jobs: Iterable[SlurmJob]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class JobKind:
+class MappedJob:
     """job_type: of the profile; total_steps: None where nobody has told them; is_known: whether the type is the job's own, and
     not the default; notes: what was not as it should be, in words.
     """
@@ -147,7 +147,7 @@ class JobKind:
     notes: tuple[str, ...] = ()
 
 
-def kind_of(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) -> JobKind:
+def kind_of(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) -> MappedJob:
     """Return what a job is: by its comment, a rule for its name, its name if that is a type of the profile, or the default."""
     said = said_in(job.comment)
     notes = [said.wrong] if said.wrong else []
@@ -160,7 +160,7 @@ def kind_of(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) 
         what = f"type {said.job_type}" if said.job_type else f"a job named {printable(job.name) or '(nothing)'}"
         notes.append(f"{what} is not in profile {profile.name}; taken for {job_type}")
     steps = said.total_steps or (rule.total_steps if rule is not None else None)
-    return JobKind(job_type, steps, is_known, tuple(notes))
+    return MappedJob(job_type, steps, is_known, tuple(notes))
 
 
 def most_measured(profile: ThroughputProfile) -> str:
@@ -185,7 +185,7 @@ class Where:
         self._slurm_names, self._cluster = slurm_names, cluster
         self.accelerators = frozenset(slurm_names)
         self._features: dict[str, set[frozenset[str]]] = {}
-        self._rooms: dict[tuple[str, int, Locality, Needs], bool] = {}
+        self._rooms: dict[tuple[str, int, Locality, Resources], bool] = {}
         for node in cluster.nodes:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
@@ -200,11 +200,11 @@ class Where:
             and all(satisfies(features, job.features) for features in self._features.get(accelerator, ()))
         )
 
-    def largest_on_node(self, accelerator: str, needs: Needs = NOTHING) -> int:
+    def largest_on_node(self, accelerator: str, needs: Resources = NOTHING) -> int:
         """Return how many GPUs of one node of a type have what each of them needs."""
         return int(self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=needs.cpus, memory_gb_per_gpu=needs.memory_gb))
 
-    def has_room(self, accelerator: str, gpus: int, locality: Locality, needs: Needs) -> bool:
+    def has_room(self, accelerator: str, gpus: int, locality: Locality, needs: Resources) -> bool:
         """Say whether a gang could run on a type if nobody else did, with as many GPUs on each of its nodes."""
         key = accelerator, gpus, locality, needs
         if key not in self._rooms:
@@ -221,7 +221,7 @@ def asks_of(job: SlurmJob) -> str:
     return printable(f"{said.job_type}|{said.total_steps}|{job.name}|{','.join(asked)}|{job.features}{by_gpu}")
 
 
-def tracked_from(job: SlurmJob, kind: JobKind, now_seconds: float) -> Tracked:
+def tracked_from(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
     """Return what is followed of a job that has just been seen for the first time."""
     mark = mark_in(job.admin_comment)
     submitted = job.submit_seconds if mark is None else mark.submit_seconds
@@ -277,7 +277,7 @@ def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, setti
     )
 
 
-def _needs(job: SlurmJob, where: Where, accelerators: Iterable[str]) -> Needs:
+def _needs(job: SlurmJob, where: Where, accelerators: Iterable[str]) -> Resources:
     """The CPUs and the memory, GB, that each GPU must find on its node, whatever they were asked for by.
 
     What is asked for by node is counted for the fewest nodes on which the gang can be: there its GPUs are most.
@@ -286,11 +286,11 @@ def _needs(job: SlurmJob, where: Where, accelerators: Iterable[str]) -> Needs:
     nodes = min(math.ceil(gpus / max(1, where.largest_on_node(name))) for name in accelerators)
     cpus = max(job.cpus_per_gpu, job.cpus / gpus, job.cpus_per_node * nodes / gpus)
     memory = max(job.memory_mb_per_gpu, job.memory_mb_per_node * job.nodes / gpus, job.memory_mb_per_cpu * cpus)
-    return Needs(cpus, memory / MEGABYTES_PER_GIGABYTE)
+    return Resources(cpus, memory / MEGABYTES_PER_GIGABYTE)
 
 
 def _with_room(
-    tracked: Tracked, accelerators: Iterable[str], locality: Locality, needs: Needs, where: Where, partition: str
+    tracked: Tracked, accelerators: Iterable[str], locality: Locality, needs: Resources, where: Where, partition: str
 ) -> tuple[str, ...]:
     """Those of the types that have room for a gang. Raises `InputError` where none has: nothing but Slurm can place it then."""
     names, gpus = tuple(accelerators), tracked.num_gpus

@@ -23,10 +23,10 @@ __all__ = [
     "CERTAIN_NODES",
     "REQUEUED_ON_HOLD",
     "SEVERAL_PARTITIONS",
+    "Eligibility",
     "Place",
     "Role",
     "Said",
-    "Standing",
     "beyond_limits",
     "is_held_here",
     "mark_in",
@@ -152,7 +152,7 @@ class Role(StrEnum):
         return self in {Role.LEFT, Role.OTHER}
 
 
-class Standing(NamedTuple):
+class Eligibility(NamedTuple):
     """The role of a job, and why, in words that follow "since"."""
 
     role: Role
@@ -161,21 +161,21 @@ class Standing(NamedTuple):
 
 def standing_of(
     job: SlurmJob, partition: str, now_seconds: float, known: Container[str] = (), stopping: Container[str] = ()
-) -> Standing:
+) -> Eligibility:
     """Return whose a job is. known: jobs that are managed already; stopping: those that this program has been stopping."""
     if job.partition != partition:
         several = partition in job.partition.split(",")
-        return Standing(Role.OTHER, SEVERAL_PARTITIONS if several else "it is in another partition")
+        return Eligibility(Role.OTHER, SEVERAL_PARTITIONS if several else "it is in another partition")
     if not job.num_gpus:
-        return Standing(Role.OTHER, "it asks for no GPUs")
+        return Eligibility(Role.OTHER, "it asks for no GPUs")
     obstacle = _obstacle(job, known)
     if obstacle:
-        return Standing(Role.OTHER, obstacle)
+        return Eligibility(Role.OTHER, obstacle)
     why = _reason_to_wait(job, now_seconds, known, stopping) if job.phase is Phase.WAITING else ""
-    return Standing(Role.ASIDE, why) if why else Standing(Role.MANAGED)
+    return Eligibility(Role.ASIDE, why) if why else Eligibility(Role.MANAGED)
 
 
-def beyond_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> dict[str, Standing]:
+def beyond_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> dict[str, Eligibility]:
     """Return the standings of tasks for which there is no room within the limits of their arrays (--array=0-99%4).
 
     Tasks that run come first, then the others in order.
@@ -190,7 +190,7 @@ def beyond_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> dict[
         for job in tasks[tasks[0].most_tasks :]:
             if job.phase is Phase.WAITING:
                 why = f"its array lets {job.most_tasks} of its tasks run at a time"
-                beyond[job.job_id] = Standing(Role.ASIDE, why)
+                beyond[job.job_id] = Eligibility(Role.ASIDE, why)
     return beyond
 
 

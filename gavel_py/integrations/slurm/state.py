@@ -15,7 +15,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_roles import Place
 from gavel_py.integrations.slurm.records import Phase
-from gavel_py.io.snapshots import Kind, read_state, write_state
+from gavel_py.io.snapshots import Format, read_state, write_state
 from gavel_py.policies import Policy
 from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
@@ -164,7 +164,7 @@ class Tracked:
         return cls(**document)
 
 
-DRIVER = Kind("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
+DRIVER = Format("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
 
 
 @dataclass

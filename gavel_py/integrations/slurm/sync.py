@@ -18,7 +18,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_mapping import (
-    JobKind,
+    MappedJob,
     Where,
     asks_of,
     closed_nodes,
@@ -29,7 +29,7 @@ from gavel_py.integrations.slurm.job_mapping import (
     tracked_from,
     used_by,
 )
-from gavel_py.integrations.slurm.job_roles import CERTAIN_NODES, SEVERAL_PARTITIONS, Role, Standing, beyond_limits, standing_of
+from gavel_py.integrations.slurm.job_roles import CERTAIN_NODES, SEVERAL_PARTITIONS, Eligibility, Role, beyond_limits, standing_of
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Tracked, learn_from
@@ -232,9 +232,9 @@ class Follower:
 
     def __init__(self, state: DriverState, settings: SlurmSettings, watcher: Watcher, where: Where, log: Log) -> None:
         self._state, self._settings, self._watcher, self._where, self._log = state, settings, watcher, where, log
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, Eligibility] = {}
         self.refused: dict[str, str] = {}
-        self._kinds: dict[str, JobKind] = {}
+        self._kinds: dict[str, MappedJob] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
         """Tell the scheduler all that has happened up to this reading."""
@@ -257,21 +257,21 @@ class Follower:
         sync_lost(state.scheduler, snapshot.nodes, used_by(others), cpus_used_by(others))
         self._report()
 
-    def _standing(self, job: SlurmJob, now: float) -> Standing:
+    def _standing(self, job: SlurmJob, now: float) -> Eligibility:
         state, partition = self._state, self._settings.partition
         if job.job_id in state.several and job.partition == partition and job.phase is not Phase.WAITING:
-            return Standing(Role.OTHER, SEVERAL_PARTITIONS)
+            return Eligibility(Role.OTHER, SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
         standing = standing_of(job, partition, now, known, state.stopping)
         if standing.role is Role.MANAGED and job.job_id in known and known[job.job_id].is_given_up:
             tried = f"it did not start {known[job.job_id].failed_starts} times where it was decided"
             if job.phase is Phase.WAITING and known[job.job_id].not_before_round > state.rounds:
-                return Standing(Role.LEFT, f"{tried}; it is tried again later")
+                return Eligibility(Role.LEFT, f"{tried}; it is tried again later")
             if job.phase is not Phase.WAITING and job.job_id in state.aside:
-                return Standing(Role.LEFT, f"{tried}, and Slurm has started it")
+                return Eligibility(Role.LEFT, f"{tried}, and Slurm has started it")
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0
         if standing.role is Role.MANAGED and job.required_nodes and is_new:
-            return Standing(Role.OTHER, CERTAIN_NODES)  # its user has named them since it came, and not this program
+            return Eligibility(Role.OTHER, CERTAIN_NODES)  # its user has named them since it came, and not this program
         return standing
 
     def _set_aside(self, job_id: str) -> None:
@@ -332,7 +332,7 @@ class Follower:
 
     def _refuse(self, job_id: str, error: InputError) -> None:
         self.refused[job_id] = str(error)
-        self.standings[job_id] = Standing(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
+        self.standings[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
     def _new(self, job: SlurmJob, now: float, before: Tracked | None) -> Tracked:
         kind = kind_of(job, self._state.speeds.base, self._settings)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import ProofError
 from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
 from gavel_py.optimization.formulation.colocation import PairColumns
-from gavel_py.optimization.formulation.columns import TwoKinds
+from gavel_py.optimization.formulation.columns import PlacementColumns
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.problem import AllocationProblem
@@ -166,7 +166,7 @@ class Evidence:
     certificate: Certificate | None
     accepted_gap: float = GAP_TOLERANCE
     rules: Rules = NO_RULES
-    kinds: TwoKinds | PairColumns | None = None
+    kinds: PlacementColumns | PairColumns | None = None
     times: ClassTimes | None = None
     shadow_prices: Floats | None = None
     limit_prices: Floats | None = None

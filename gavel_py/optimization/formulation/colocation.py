@@ -9,8 +9,8 @@ of its kind together (`deal`). A pair has its GPUs once, so each of the two coun
     Σ_{i of kind a} X_i(b,j) = Σ_{k of kind b} X_k(a,j).
 
 These are columns and rows like any other, so every policy that solves programs shares GPUs without knowing of it. `Balance` is the
-last of these rows in either direction, and `Company` is the row by which no job is its own partner. The columns are written down
-for one job of each class of equal jobs (`PairColumns`): all of them would be many times the arrays of the problem.
+last of these rows in either direction, and `SelfPairingCut` is the row by which no job is its own partner. The columns are written
+down for one job of each class of equal jobs (`PairColumns`): all of them would be many times the arrays of the problem.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["Balance", "Company", "PairColumns", "Pairs", "deal", "lonely_rows", "pair_columns"]
+__all__ = ["Balance", "PairColumns", "Pairs", "SelfPairingCut", "deal", "lonely_rows", "pair_columns"]
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +95,7 @@ class Balance:
 
 
 @dataclass(frozen=True, eq=False)
-class Company:
+class SelfPairingCut:
     """X_i − Σ_{k != i of the same kind} X_k <= 0 in one column: nobody is its own partner. signs: (N,) 1 for i, -1 for the rest."""
 
     name: str
@@ -242,7 +242,7 @@ def lonely_rows(made: PairColumns, times: ClassTimes) -> list[Row]:
             name = f"partners of the kind of job {made.base.job_ids[job]!r} on {made.base.accelerator_types[j]}"
             signs = -(made.pairs.kinds == kind).astype(float)
             signs[job] = 1.0
-            rows.append(Company(name, signs, column, len(made.source)))
+            rows.append(SelfPairingCut(name, signs, column, len(made.source)))
     return rows
 
 

@@ -3,10 +3,10 @@
 Of the K' columns the first K are those of the problem itself, one of each type. What is said of a type holds in all of its columns,
 and one row says how many GPUs these have together (`FurtherColumns`).
 
-`TwoKinds` has two columns for a type: gangs on as few nodes as possible, and spread over more. Both have the GPUs of the type
-together, so that without further rules each gang would use its faster placement only: one column with that throughput is then as
-good (`AllocationProblem.from_jobs`). Where nodes have no room for all gangs that are faster consolidated, the second column is what
-the others use.
+`PlacementColumns` has two columns for a type: gangs on as few nodes as possible, and spread over more. Both have the GPUs of the
+type together, so that without further rules each gang would use its faster placement only: one column with that throughput is then
+as good (`AllocationProblem.from_jobs`). Where nodes have no room for all gangs that are faster consolidated, the second column is
+what the others use.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.formulation.linear_rows import Asked, Limit, Load, Row, Rules
+from gavel_py.optimization.formulation.linear_rows import CompiledConstraint, Limit, Load, Row, Rules
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["FurtherColumns", "TwoKinds", "spread_part", "two_kinds", "with_columns", "with_rules"]
+__all__ = ["FurtherColumns", "PlacementColumns", "spread_part", "two_kinds", "with_columns", "with_rules"]
 
 Floats = NDArray[np.float64]
 
@@ -126,7 +126,7 @@ def _wider(row: Row, source: Indices, parts: Floats) -> Row:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoKinds(FurtherColumns):
+class PlacementColumns(FurtherColumns):
     """The first column of a type is for the faster placement of each gang; problem: with all columns; second: {type: the column of
     the slower one}.
     """
@@ -165,7 +165,7 @@ def spread_part(problem: AllocationProblem, time_fractions: Floats) -> Floats | 
     return None if problem.speeds is None else np.where(problem.speeds.apart, time_fractions, 0.0)
 
 
-def two_kinds(problem: AllocationProblem, rules: Rules) -> TwoKinds:
+def two_kinds(problem: AllocationProblem, rules: Rules) -> PlacementColumns:
     """Return the problem with a second column for each type on which the placement of some gang matters, and its rules."""
     speeds = problem.speeds
     assert speeds is not None  # noqa: S101
@@ -182,9 +182,9 @@ def two_kinds(problem: AllocationProblem, rules: Rules) -> TwoKinds:
     asked = tuple(_placed(each, source) for each in wider.asked)
     wider = replace(wider, asked=asked, unplaced=None if rules.unplaced is None else widened(rules.unplaced))
     second = {j: len(problem.capacities) + n for n, j in enumerate(types)}
-    return TwoKinds(problem, wider, source, parts, joint, widened(problem), second)
+    return PlacementColumns(problem, wider, source, parts, joint, widened(problem), second)
 
 
-def _placed(asked: Asked, source: Indices) -> Asked:
+def _placed(asked: CompiledConstraint, source: Indices) -> CompiledConstraint:
     """What is said of the places of jobs, for all columns."""
     return replace(asked, places=tuple(replace(place, allowed=place.allowed[:, source]) for place in asked.places))

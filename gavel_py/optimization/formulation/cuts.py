@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
 from gavel_py.optimization.formulation.colocation import PairColumns, lonely_rows
-from gavel_py.optimization.formulation.columns import TwoKinds, two_kinds
+from gavel_py.optimization.formulation.columns import PlacementColumns, two_kinds
 from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
 from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.optimization.formulation.packings import packing_rows
@@ -66,8 +66,8 @@ SMALL = 16
 def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
     """Return rows that every deliverable allocation keeps and (N, K) `fractions` do not, at most one for each type.
 
-    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`TwoKinds`, `PairColumns`).
-    None for a problem that was not built from a cluster.
+    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`PlacementColumns`,
+    `PairColumns`). None for a problem that was not built from a cluster.
     """
     hosts = problem.hosts
     if hosts is None:
@@ -324,11 +324,11 @@ def _part(sizes: Floats, k: int) -> Floats:
 
 
 def missing_rows(
-    problem: AllocationProblem, rules: Rules, times: JobTimes | ClassTimes, columns: TwoKinds | PairColumns | None
-) -> tuple[list[Row], TwoKinds | PairColumns | None]:
+    problem: AllocationProblem, rules: Rules, times: JobTimes | ClassTimes, columns: PlacementColumns | PairColumns | None
+) -> tuple[list[Row], PlacementColumns | PairColumns | None]:
     """Return rows that the time of jobs breaks, none if it breaks none, and the columns that these rows are about.
 
-    columns: those that the times are in. Where nobody shares GPUs, types get a second column (`TwoKinds`) once the faster
+    columns: those that the times are in. Where nobody shares GPUs, types get a second column (`PlacementColumns`) once the faster
     placement of gangs is promised more than nodes have room for.
     """
     if isinstance(columns, PairColumns):

@@ -14,13 +14,13 @@ from gavel_py.problem.problem import AllocationProblem
 
 __all__ = [
     "NO_RULES",
-    "Asked",
     "Broken",
+    "CompiledConstraint",
     "Floor",
-    "Gains",
     "Limit",
     "Load",
     "Need",
+    "ObjectiveRow",
     "Place",
     "Row",
     "Rules",
@@ -121,7 +121,7 @@ class Limit:
 
 
 @dataclass(frozen=True, eq=False)
-class Gains:
+class ObjectiveRow:
     """Σ_ij G_ij X_ij >= least: a linear objective that must stay what it is.
 
     table: (G, K) of one job of each class; index: (N,) the class of each job, -1 for those that can run nowhere.
@@ -214,7 +214,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CompiledConstraint:
     """What one constraint comes to, for the account of what was kept. text: the constraint in the user's words."""
 
     text: str
@@ -245,7 +245,7 @@ class Rules:
     rows: tuple[Row, ...] = ()
     floors: tuple[Floor, ...] = ()
     switch_cost: float = 0.0
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[CompiledConstraint, ...] = ()
     unplaced: AllocationProblem | None = None
     kept: tuple[Callable[[Any], Any], ...] = ()
     mend: Callable[[Any, Floats], Floats] | None = None

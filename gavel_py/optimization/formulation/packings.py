@@ -47,7 +47,7 @@ MOST_STATES = 100_000
 """Ways to send some jobs to types, or nowhere; more are not looked through."""
 
 
-class Kind(NamedTuple):
+class PackingItem(NamedTuple):
     """Jobs of one fraction, or gangs of one size: GPUs of each, GB that each takes of its GPU (0 for whole gangs), and how many."""
 
     gpus: float
@@ -79,7 +79,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def patterns_at_once(kinds: tuple[Kind, ...], gpus: int, memory: float) -> Indices | None:
+def patterns_at_once(kinds: tuple[PackingItem, ...], gpus: int, memory: float) -> Indices | None:
     """Return (P, kinds) how many of each kind can be on so many GPUs at once, those with as many fractions as fit beside the gangs.
 
     memory: GB of each GPU. None where there are too many ways.
@@ -104,7 +104,7 @@ def patterns_at_once(kinds: tuple[Kind, ...], gpus: int, memory: float) -> Indic
     return patterns
 
 
-def _fractions_on(kinds: tuple[Kind, ...], gpus: int, memory: float) -> list[Indices] | None:
+def _fractions_on(kinds: tuple[PackingItem, ...], gpus: int, memory: float) -> list[Indices] | None:
     """For 0, 1, ... GPUs, the largest numbers of each kind that fit them together; None where there are too many."""
     one = fractions_on_one(kinds, memory)
     if one is None:
@@ -121,7 +121,7 @@ def _fractions_on(kinds: tuple[Kind, ...], gpus: int, memory: float) -> list[Ind
 
 
 @lru_cache(maxsize=32)
-def fractions_on_one(kinds: tuple[Kind, ...], memory: float) -> Indices | None:
+def fractions_on_one(kinds: tuple[PackingItem, ...], memory: float) -> Indices | None:
     """Return (P, kinds) the largest numbers of each kind that fit one GPU at once; None where there are too many ways."""
     found = [((), 1.0, memory)]
     for kind in kinds:
@@ -332,7 +332,7 @@ def _of_one_type(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int
 
 
 def _gpu_by_gpu(
-    groups: Sequence[Group], kinds: Sequence[Kind], times: Floats, gpus: int, room: float
+    groups: Sequence[Group], kinds: Sequence[PackingItem], times: Floats, gpus: int, room: float
 ) -> tuple[list[Floats], float] | None:
     """A row that holds where each GPU by itself runs a mix of what it can hold, as coefficients of each group's entries."""
     small = np.array([kind.gpus < 1 for kind in kinds])
@@ -352,7 +352,7 @@ def _gpu_by_gpu(
     return [np.full(len(group.entries), price) for group, price in zip(groups, each.tolist(), strict=True)], most
 
 
-def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: int) -> tuple[list[Group], list[Kind]]:
+def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: int) -> tuple[list[Group], list[PackingItem]]:
     """The jobs that may be given time by what they take, the largest gangs first."""
     kinds, of = np.unique(np.column_stack([sizes[able], memory[able]]), axis=0, return_inverse=True)
     groups, counted = [], []
@@ -362,7 +362,7 @@ def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: i
         entries = entries[np.argsort(-times[entries], kind="stable")]
         most = min(len(entries), int(gpus / size + LEAST_EXCESS))
         groups.append(group_of(int(size), "any", entries, times[entries], most))
-        counted.append(Kind(size, taken, most))
+        counted.append(PackingItem(size, taken, most))
     return groups, counted
 
 

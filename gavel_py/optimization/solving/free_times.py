@@ -25,7 +25,7 @@ from gavel_py.problem.row_hashing import number_equal
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-__all__ = ["FreeTimes", "Kinds", "fairest_times"]
+__all__ = ["FreeTimes", "JobGroups", "fairest_times"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -62,7 +62,7 @@ class FreeTimes:
     is_certain: bool = False
 
 
-class Kinds:
+class JobGroups:
     """Q kinds of jobs: classes with equal gangs, equal types and equal coefficients in all rows.
 
     Whether capacities and rows hold depends only on the total time of each kind on each type.
@@ -111,7 +111,7 @@ def _even(jobs: JobClasses, source: Indices | None) -> Floats:
     return even
 
 
-def fairest_times(jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> Floats:
+def fairest_times(jobs: JobClasses, kinds: JobGroups, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> Floats:
     """Return (G,) the fairest times within these bounds: the lexicographic maximum of the sorted s_g t_g / w_g.
 
     Args:
@@ -177,7 +177,7 @@ class _Cuts:
         return _Cut(self.prices[[most]].toarray()[0], float(self.worth[most]))
 
 
-def _row_cuts(kinds: Kinds, most: Floats) -> _Cuts:
+def _row_cuts(kinds: JobGroups, most: Floats) -> _Cuts:
     """The cuts that take no program: all GPUs, and each row with each kind on the type where it uses least of it.
 
     most: (Q,) the upper bounds on the total times.
@@ -203,7 +203,7 @@ class _Filling:
     """
 
     def __init__(
-        self, jobs: JobClasses, kinds: Kinds, free: FreeTimes, weights: Floats, solver: LinearSolver | None, cuts: _Cuts
+        self, jobs: JobClasses, kinds: JobGroups, free: FreeTimes, weights: Floats, solver: LinearSolver | None, cuts: _Cuts
     ) -> None:
         self._counts = jobs.counts.astype(float)
         self._kinds, self._solver, self._cuts = kinds, solver, cuts

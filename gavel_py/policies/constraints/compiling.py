@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import ConflictError, Fault, InputError, nearest
 from gavel_py.io import reading
 from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Asked, Limit, Need, Rules, floors_of, shortfalls
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Need, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
@@ -154,12 +154,12 @@ def placed(problem: AllocationProblem, constraints: Sequence[Constraint]) -> All
     return _placed(problem, _where(Scope(problem), constraints)) if constraints else problem
 
 
-def _where(scope: Scope, constraints: Sequence[Constraint]) -> list[Asked]:
+def _where(scope: Scope, constraints: Sequence[Constraint]) -> list[CompiledConstraint]:
     """What each constraint asks of places alone."""
-    return [Asked(each.text, each.penalty, places=tuple(each.places(scope))) for each in constraints]
+    return [CompiledConstraint(each.text, each.penalty, places=tuple(each.places(scope))) for each in constraints]
 
 
-def _asked(constraint: Constraint, before: Asked, scope: Scope) -> Asked:
+def _asked(constraint: Constraint, before: CompiledConstraint, scope: Scope) -> CompiledConstraint:
     cost = constraint.cost if isinstance(constraint, SwitchCost) else 0.0
     return replace(before, rows=tuple(constraint.rows(scope)), needs=tuple(constraint.needs(scope)), switch_cost=cost)
 
@@ -177,7 +177,7 @@ def _guaranteed(scope: Scope, constraints: Sequence[Constraint]) -> list[Fault]:
     return [Fault("quotas", "", f"guarantee {total:g} GPUs in all ({named}), and there are {there:g}")]
 
 
-def _placed(problem: AllocationProblem, asked: Sequence[Asked]) -> AllocationProblem:
+def _placed(problem: AllocationProblem, asked: Sequence[CompiledConstraint]) -> AllocationProblem:
     """The problem in which no job may run where its places forbid it; jobs left without any are excluded by name."""
     places = [place for each in asked for place in each.places]
     if not places:
@@ -246,7 +246,9 @@ def outcomes_of(
     return tuple(_outcome(each, job_ids, times, by_row) for each in rules.asked)
 
 
-def _outcome(asked: Asked, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]) -> ConstraintOutcome:
+def _outcome(
+    asked: CompiledConstraint, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]
+) -> ConstraintOutcome:
     if asked.switch_cost:
         moved = times.moved()
         return ConstraintOutcome(asked.text, asked.switch_cost, moved if moved > KEPT else 0.0)

@@ -1,8 +1,8 @@
 """One run as reports show it, whatever made it: what was asked, numbers, and what happened over time; to and from JSON.
 
-`Curves` collects what happens over time in few stretches of time however long it goes on; `Held` collects which gang held which
-GPUs, from when to when. `quantiles` keeps a bounded number of samples, and `document_of` and `run_from` convert runs to plain data
-and back.
+`Curves` collects what happens over time in few stretches of time however long it goes on; `StayCollector` collects which gang held
+which GPUs, from when to when. `quantiles` keeps a bounded number of samples, and `document_of` and `run_from` convert runs to plain
+data and back.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = [
     "METRICS",
     "MOST_STRETCHES",
     "Curves",
-    "Held",
     "Labels",
     "OverTime",
     "Run",
     "Stay",
+    "StayCollector",
     "document_of",
     "labels_from",
     "quantiles",
@@ -302,7 +302,7 @@ def _halved(limits: list[float], sums: list[Floats]) -> tuple[list[float], list[
     return [limits[0], *ends], pairs
 
 
-class Held:
+class StayCollector:
     """Collects the shares of a `Run`, and its stays where they are asked for.
 
     A job is told to `hold` GPUs, and to be done with them by `release`; with `leave` it is forgotten, and counts for its type.

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling.colocation.groups import Crews, Held
+from gavel_py.scheduling.colocation.groups import ColocationGroups, Held
 from gavel_py.scheduling.mechanism.demand import RoundDemand
-from gavel_py.scheduling.placement.gangs import Ground
+from gavel_py.scheduling.placement.gangs import PlacementContext
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 class Plan(Protocol):
     """`plan_round` for given nodes and a given mechanism."""
 
-    def __call__(self, demand: RoundDemand, ground: Ground, previous: Held, fixed: Held) -> dict[str, Assignment]:
+    def __call__(self, demand: RoundDemand, ground: PlacementContext, previous: Held, fixed: Held) -> dict[str, Assignment]:
         """Return who runs where."""
         ...
 
@@ -31,9 +31,9 @@ class Plan(Protocol):
 def plan_in_crews(
     plan: Plan,
     demand: RoundDemand,
-    crews: Crews,
-    idle: Callable[[RoundDemand], Crews],
-    ground: Ground,
+    crews: ColocationGroups,
+    idle: Callable[[RoundDemand], ColocationGroups],
+    ground: PlacementContext,
     parts: Floats,
     previous: Held,
     fixed: Held,
@@ -59,7 +59,9 @@ def with_company(assignments: Held, parts: Mapping[str, float]) -> dict[str, Ass
     return {job_id: _beside(held, job_id, on[held.gpus[0]], parts[job_id]) for job_id, held in sorted(assignments.items())}
 
 
-def _planned(plan: Plan, crews: Crews, ground: Ground, parts: Floats, previous: Held, fixed: Held) -> dict[str, Assignment]:
+def _planned(
+    plan: Plan, crews: ColocationGroups, ground: PlacementContext, parts: Floats, previous: Held, fixed: Held
+) -> dict[str, Assignment]:
     ids = ground.asks.ids
     asking = ground.asking(ground.asks.joined([crew.rows for crew in crews.crews], parts)) if crews.crews else ground
     return crews.together(plan(crews.demand, asking, crews.before(previous, ids), fixed), ids)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.eligibility import GpuMemory
-from gavel_py.scheduling.colocation.groups import Crew, Crews
+from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups
 from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement.topology import Gpu
 
@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 
 
 @dataclass
-class _Bundle:
+class _SharedGpu:
     """Jobs for one GPU of a type. left, memory_left: parts and GB of it that nobody has; gpu: the one that is kept, None for any;
     owed: whether anybody is owed anything there; who only fills up what idles may come on any type that suits all.
     """
@@ -37,7 +37,7 @@ class _Bundle:
     rows: list[int] = field(default_factory=list)
 
 
-def bundled(crews: Crews, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu | None]) -> Crews:
+def bundled(crews: ColocationGroups, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu | None]) -> ColocationGroups:
     """Return the crews with the jobs that ask for part of a GPU as further ones: those that are to have one GPU together.
 
     parts: (N,) s_i, of whole gangs at least 1; memory: of these jobs; gpus: by job, the first GPU that it has now.
@@ -54,7 +54,7 @@ def bundled(crews: Crews, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu |
     packing.pack(np.flatnonzero(small))
     found = [(_crew(bundle, gpus), bundle) for bundle in packing.bundles]
     demand = _joined(crews.demand, parts, found, small, packing.suits(found))
-    return Crews((*crews.crews, *(crew for crew, _ in found)), demand)
+    return ColocationGroups((*crews.crews, *(crew for crew, _ in found)), demand)
 
 
 class _Packing:
@@ -63,7 +63,7 @@ class _Packing:
     def __init__(self, demand: RoundDemand, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu | None]) -> None:
         self._demand, self._parts, self._gpus = demand, parts, gpus
         self._needed, self._room = np.nan_to_num(memory.needed), np.where(np.isnan(memory.there), np.inf, memory.there)
-        self.bundles: list[_Bundle] = []
+        self.bundles: list[_SharedGpu] = []
 
     def pack(self, rows: NDArray[np.int64]) -> None:
         """Put these jobs into bundles."""
@@ -72,7 +72,7 @@ class _Packing:
         order = [place for place in np.argsort(-most, kind="stable").tolist() if most[place] > 0]
         types, running = best.tolist(), self._demand.running_on[rows].tolist()
         stays = {place for place in order if running[place] == types[place] and self._gpus[rows[place]] is not None}
-        on: dict[Gpu, _Bundle] = {}
+        on: dict[Gpu, _SharedGpu] = {}
         for place in [*filter(stays.__contains__, order), *(place for place in order if place not in stays)]:
             row, gpu = int(rows[place]), self._gpus[rows[place]] if place in stays else None
             bundle = self._place(row, [types[place]], on.get(gpu) if gpu is not None else None)
@@ -82,7 +82,7 @@ class _Packing:
                     on[bundle.gpu] = bundle
         self._fill(rows[most <= 0])
 
-    def suits(self, found: Sequence[tuple[Crew, _Bundle]]) -> Mask:
+    def suits(self, found: Sequence[tuple[ColocationGroup, _SharedGpu]]) -> Mask:
         """Return (N, K) the types on which all of each bundle may be, and fit together, in the row of its first job."""
         suits = np.zeros_like(self._demand.runnable)
         for crew, _ in found:
@@ -113,7 +113,7 @@ class _Packing:
             if self._place(row, suiting, None) is None:
                 self._opened(row, suiting[0], None).owed = False
 
-    def _place(self, row: int, types: Sequence[int], wanted: _Bundle | None) -> _Bundle | None:
+    def _place(self, row: int, types: Sequence[int], wanted: _SharedGpu | None) -> _SharedGpu | None:
         """Put a job into the bundle that is wanted, or else where it leaves least on the first of these types that has room."""
         for j in types:
             fitting = [bundle for bundle in self._on(j, wanted) if self._fits(row, bundle)]
@@ -121,31 +121,33 @@ class _Packing:
                 return self._put(row, min(fitting, key=lambda bundle: bundle.left))
         return None
 
-    def _on(self, j: int, wanted: _Bundle | None) -> Iterator[_Bundle]:
+    def _on(self, j: int, wanted: _SharedGpu | None) -> Iterator[_SharedGpu]:
         return (bundle for bundle in self.bundles if bundle.type == j and (wanted is None or bundle is wanted))
 
-    def _fits(self, row: int, bundle: _Bundle) -> bool:
+    def _fits(self, row: int, bundle: _SharedGpu) -> bool:
         enough = self._parts[row] <= bundle.left + ROUNDING
         return bool(enough and self._needed[row, bundle.type] <= bundle.memory_left * (1 + ROUNDING))
 
-    def _opened(self, row: int, j: int, gpu: Gpu | None) -> _Bundle:
-        self.bundles.append(_Bundle(j, float(self._room[j]), gpu))
+    def _opened(self, row: int, j: int, gpu: Gpu | None) -> _SharedGpu:
+        self.bundles.append(_SharedGpu(j, float(self._room[j]), gpu))
         return self._put(row, self.bundles[-1])
 
-    def _put(self, row: int, bundle: _Bundle) -> _Bundle:
+    def _put(self, row: int, bundle: _SharedGpu) -> _SharedGpu:
         bundle.rows.append(row)
         bundle.left -= float(self._parts[row])
         bundle.memory_left -= float(self._needed[row, bundle.type])
         return bundle
 
 
-def _crew(bundle: _Bundle, gpus: Sequence[Gpu | None]) -> Crew:
+def _crew(bundle: _SharedGpu, gpus: Sequence[Gpu | None]) -> ColocationGroup:
     """Who leads is who has the GPU that is kept."""
     rows = sorted(bundle.rows, key=lambda row: (bundle.gpu is None or gpus[row] != bundle.gpu, row))
-    return Crew(tuple(rows), -1 if bundle.gpu is None else rows[0])
+    return ColocationGroup(tuple(rows), -1 if bundle.gpu is None else rows[0])
 
 
-def _joined(demand: RoundDemand, parts: Floats, found: Sequence[tuple[Crew, _Bundle]], small: Mask, suits: Mask) -> RoundDemand:
+def _joined(
+    demand: RoundDemand, parts: Floats, found: Sequence[tuple[ColocationGroup, _SharedGpu]], small: Mask, suits: Mask
+) -> RoundDemand:
     """Put what bundles are owed on their types into the rows of their first jobs; suits: (N, K) where each bundle can be."""
     deficits, fractions, received = demand.deficits.copy(), demand.fractions.copy(), demand.received.copy()
     runnable, on, restarts = demand.runnable.copy(), demand.running_on.copy(), demand.restart_rounds.copy()

@@ -1,8 +1,9 @@
 """Co-location groups: time with partners that an allocation promises, its accounts, and jobs that share GPUs in a round.
 
-`Companies`: for each job, with partners of which kind, on which type, for how long; `CompanyLedger`: what was promised with
-partners of each kind, and what was received. `Crews`: jobs that are to run on the same GPUs in a round, which are one gang to the
-mechanism and to placement. `PairTable`: what a profile says of pairs, asked once for each kind of job and not at every allocation.
+`ColocationPromises`: for each job, with partners of which kind, on which type, for how long; `ColocationLedger`: what was promised
+with partners of each kind, and what was received. `ColocationGroups`: jobs that are to run on the same GPUs in a round, which are
+one gang to the mechanism and to placement. `PairTable`: what a profile says of pairs, asked once for each kind of job and not at
+every allocation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from gavel_py.scheduling.ledger import LONGEST_PAYBACK_ROUNDS, MOST_OWED_ROUNDS
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.round import Assignment
 
-__all__ = ["Companies", "CompanyKey", "CompanyLedger", "Crew", "Crews", "PairTable", "companies_of"]
+__all__ = [
+    "ColocationGroup",
+    "ColocationGroups",
+    "ColocationLedger",
+    "ColocationPromises",
+    "PairTable",
+    "PartnerKey",
+    "companies_of",
+]
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +42,7 @@ Mask = NDArray[np.bool_]
 Held = Mapping[str, Assignment]
 
 
-class CompanyKey(NamedTuple):
+class PartnerKey(NamedTuple):
     """A job's time on a type with partners of one job type, whose gangs are as large as its own."""
 
     job_id: str
@@ -42,7 +51,7 @@ class CompanyKey(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Companies:
+class ColocationPromises:
     """E promises on A accounts. keys: (A,) whose and which; accounts: (E,) that of each promise; rows: (E,) the jobs;
     partners: (E,) the kinds of their partners; types: (E,) columns; fractions: (E,) S_i(b,j), parts of the time; kinds: (N,) the
     kind of each job.
@@ -52,7 +61,7 @@ class Companies:
     With whom of a kind a job shares is free to be decided from round to round, and so nobody waits for a partner that has left.
     """
 
-    keys: tuple[CompanyKey, ...]
+    keys: tuple[PartnerKey, ...]
     accounts: Indices
     rows: Indices
     partners: Indices
@@ -87,7 +96,7 @@ class Companies:
         return table
 
 
-def companies_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> Companies:
+def companies_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> ColocationPromises:
     """Return what pairs of jobs come to for each of them; kinds: (N,) as in `PairSpeeds`."""
     rows = np.concatenate([pairs.first, pairs.second])
     partners = kinds[np.concatenate([pairs.second, pairs.first])]
@@ -96,38 +105,38 @@ def companies_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_
     fractions = np.bincount(back.ravel(), np.tile(pairs.times, 2), len(found)).astype(float)
     rows, partners, types = found.T
     names = {int(kind): jobs[int(row)].job_type for kind, row in zip(*np.unique(kinds, return_index=True), strict=True)}
-    numbers: dict[CompanyKey, int] = {}
+    numbers: dict[PartnerKey, int] = {}
     columns = zip(rows.tolist(), partners.tolist(), types.tolist(), strict=True)
-    keys = (CompanyKey(jobs[i].job_id, names[b], accelerator_types[j]) for i, b, j in columns)
+    keys = (PartnerKey(jobs[i].job_id, names[b], accelerator_types[j]) for i, b, j in columns)
     accounts = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    return Companies(tuple(numbers), accounts, rows, partners, types, fractions, kinds)
+    return ColocationPromises(tuple(numbers), accounts, rows, partners, types, fractions, kinds)
 
 
-class CompanyLedger:
+class ColocationLedger:
     """A_i(b,j) += S_i(b,j) − received so, in rounds: the part of a job's deficit on a type that is owed with partners of kind b.
 
     It is kept between the bounds of deficits, and as long as allocations promise such time: what they no longer do is owed alone.
     """
 
     def __init__(self) -> None:
-        self._owed: dict[CompanyKey, float] = {}
+        self._owed: dict[PartnerKey, float] = {}
 
-    def owed(self, keys: Sequence[CompanyKey]) -> Floats:
+    def owed(self, keys: Sequence[PartnerKey]) -> Floats:
         """Return (A,) rounds owed, 0 for what was not promised before."""
         return np.array([self._owed.get(key, 0.0) for key in keys], dtype=float)
 
-    def record(self, keys: Sequence[CompanyKey], fractions: Floats, received: Floats) -> None:
+    def record(self, keys: Sequence[PartnerKey], fractions: Floats, received: Floats) -> None:
         """Enter one round: (A,) what was promised, and (A,) what was had."""
         most_ahead = -np.maximum(1.0, LONGEST_PAYBACK_ROUNDS * fractions)
         balance = np.clip(self.owed(keys) + fractions - received, most_ahead, MOST_OWED_ROUNDS)
         self._owed.update(zip(keys, balance.tolist(), strict=True))
 
-    def take_back(self, key: CompanyKey) -> None:
+    def take_back(self, key: PartnerKey) -> None:
         """Enter that a round was not had after all."""
         if key in self._owed:
             self._owed[key] = min(self._owed[key] + 1.0, MOST_OWED_ROUNDS)
 
-    def keep(self, keys: Iterable[CompanyKey]) -> None:
+    def keep(self, keys: Iterable[PartnerKey]) -> None:
         """Drop all but these."""
         self._owed = {key: self._owed[key] for key in keys if key in self._owed}
 
@@ -140,14 +149,14 @@ class CompanyLedger:
         return [[*key, owed] for key, owed in self._owed.items()]
 
     @classmethod
-    def from_list(cls, data: Iterable[Sequence[Any]]) -> CompanyLedger:
+    def from_list(cls, data: Iterable[Sequence[Any]]) -> ColocationLedger:
         """Return the accounts that `to_list` described."""
         made = cls()
-        made._owed = {CompanyKey(*key): float(owed) for *key, owed in data}
+        made._owed = {PartnerKey(*key): float(owed) for *key, owed in data}
         return made
 
 
-class Crew(NamedTuple):
+class ColocationGroup(NamedTuple):
     """rows: of its jobs, the first of which stands for all; holder: the row of the job whose GPUs it keeps, if any, -1 for none."""
 
     rows: tuple[int, ...]
@@ -155,14 +164,14 @@ class Crew(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Crews:
+class ColocationGroups:
     """crews: each job is in one of them at most; they run this round or not at all.
 
     demand: with what all of a crew are owed together in the row of its first job, and nothing in the others'; in the rows of jobs
     that are in no crew, what they are owed alone.
     """
 
-    crews: tuple[Crew, ...]
+    crews: tuple[ColocationGroup, ...]
     demand: RoundDemand
 
     def before(self, previous: Held, ids: list[str]) -> dict[str, Assignment]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling.colocation.groups import Companies, Crew, Crews
+from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups, ColocationPromises
 from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
-from gavel_py.scheduling.placement.gangs import Kind
+from gavel_py.scheduling.placement.gangs import PlacementPreference
 
 __all__ = ["matched"]
 
@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-def matched(demand: RoundDemand, companies: Companies, owed: Floats, partners: Indices) -> Crews:
+def matched(demand: RoundDemand, companies: ColocationPromises, owed: Floats, partners: Indices) -> ColocationGroups:
     """Return who goes with whom this round.
 
     demand: of all jobs, what they are owed on each type in whatever company; owed: (E,) A_i(b,j), the part of it that is owed
@@ -41,7 +41,7 @@ def matched(demand: RoundDemand, companies: Companies, owed: Floats, partners: I
     return _with_crews(alone, companies, claims, pairs)
 
 
-def _together_now(demand: RoundDemand, companies: Companies, partners: Indices) -> Mask:
+def _together_now(demand: RoundDemand, companies: ColocationPromises, partners: Indices) -> Mask:
     """(E,) the promises that are being kept now."""
     there = partners[companies.rows]
     same: Mask = (
@@ -50,7 +50,7 @@ def _together_now(demand: RoundDemand, companies: Companies, partners: Indices) 
     return same
 
 
-def _kept_for(demand: RoundDemand, companies: Companies, fractions: Floats) -> Floats:
+def _kept_for(demand: RoundDemand, companies: ColocationPromises, fractions: Floats) -> Floats:
     return hysteresis_of(fractions, demand.num_gpus[companies.rows], demand.restart_rounds[companies.rows])
 
 
@@ -72,7 +72,7 @@ def _may_pair(demand: RoundDemand) -> Mask:
 class _Matching:
     """Picks partners. scores: (E,) of promises; alone: (N,) what each job is owed without company; partners: (N,) of now."""
 
-    def __init__(self, companies: Companies, scores: Floats, alone: Floats, partners: Indices) -> None:
+    def __init__(self, companies: ColocationPromises, scores: Floats, alone: Floats, partners: Indices) -> None:
         self._companies = companies
         self._scores: list[float] = scores.tolist()
         self._alone: list[float] = alone.tolist()
@@ -118,7 +118,9 @@ class _Matching:
         return partner != job and free[partner] and bool(self._scores[place] > self._alone[partner])
 
 
-def _with_crews(demand: RoundDemand, companies: Companies, claims: Floats, pairs: list[tuple[int, int]]) -> Crews:
+def _with_crews(
+    demand: RoundDemand, companies: ColocationPromises, claims: Floats, pairs: list[tuple[int, int]]
+) -> ColocationGroups:
     """Put what pairs are owed into the rows of their leaders: of the two who runs now, the one that stands first."""
     running = demand.running_on.tolist()
     ordered = [(a, b) if (running[a] < 0, a) < (running[b] < 0, b) else (b, a) for a, b in pairs]
@@ -136,7 +138,9 @@ def _with_crews(demand: RoundDemand, companies: Companies, claims: Floats, pairs
     received[leaders] = (received[leaders] + received[followers]) / 2
     new[leaders] &= new[followers]
     promised[leaders] = np.minimum(promised[leaders], promised[followers])
-    kinds[leaders] = np.where(kinds[leaders] == Kind.APART, Kind.TOGETHER, kinds[leaders])  # how fast pairs are spread nobody knows
+    kinds[leaders] = np.where(
+        kinds[leaders] == PlacementPreference.APART, PlacementPreference.TOGETHER, kinds[leaders]
+    )  # how fast pairs are spread nobody knows
     on[followers] = -1
     joint = replace(
         demand,
@@ -150,10 +154,10 @@ def _with_crews(demand: RoundDemand, companies: Companies, claims: Floats, pairs
         promised=promised,
         kinds=kinds,
     )
-    return Crews(tuple(Crew(pair, pair[0] if running[pair[0]] >= 0 else -1) for pair in ordered), joint)
+    return ColocationGroups(tuple(ColocationGroup(pair, pair[0] if running[pair[0]] >= 0 else -1) for pair in ordered), joint)
 
 
-def _of_pair(companies: Companies, claims: Floats, a: int, b: int, num_types: int) -> tuple[Floats, Floats, Mask]:
+def _of_pair(companies: ColocationPromises, claims: Floats, a: int, b: int, num_types: int) -> tuple[Floats, Floats, Mask]:
     """(K,) what a pair is owed from before, (K,) what it is promised, the mean of both, and (K,) where it is promised anything."""
     deficits, fractions, open_to = np.zeros(num_types), np.zeros(num_types), np.zeros(num_types, dtype=bool)
     kinds = companies.kinds[[a, b]].tolist()

@@ -1,9 +1,9 @@
 """Decisions between which little changes: an ordered policy's pass over jobs kept in order, and places for those that start.
 
-It is the same decision as that of `Chooser`, which asks the policy about all jobs anew, wherever this one is made at all. `InTurn`
-decides. `KeptGpus` knows which GPUs no job holds, from one decision to the next, while all nodes are up and say nothing of CPUs
-and memory. `GangOnType` is a gang on an accelerator type, and its rank among the others there, in the same order as when all
-jobs are chosen and placed anew.
+It is the same decision as that of `Chooser`, which asks the policy about all jobs anew, wherever this one is made at all.
+`EventDrivenPlanner` decides. `KeptGpus` knows which GPUs no job holds, from one decision to the next, while all nodes are up and
+say nothing of CPUs and memory. `GangOnType` is a gang on an accelerator type, and its rank among the others there, in the same
+order as when all jobs are chosen and placed anew.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.cluster import Node
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling.event_driven.queue import BY_PLACE, InLine, Line, Looker, Seating, can_keep_order
+from gavel_py.scheduling.event_driven.queue import BY_PLACE, JobProfiler, JobQueue, QueuedJob, Seating, can_keep_order
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
-from gavel_py.scheduling.placement.assign import Reach, Settlement
-from gavel_py.scheduling.placement.free_gpus import FreeGpus, Stock, find_kind
-from gavel_py.scheduling.placement.gangs import Crowd, Kind
+from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
+from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, find_kind
+from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
 from gavel_py.scheduling.placement.migration import Misplaced, put_right
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["GangOnType", "InTurn", "KeptGpus", "crowd_of"]
+__all__ = ["EventDrivenPlanner", "GangOnType", "KeptGpus", "crowd_of"]
 
 Natural = tuple[tuple[str | int, ...], str]
 
@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 
 class GangOnType(NamedTuple):
-    """A gang on a type; number: that of the type; scope, kind, fewest: as in `Crowd`; natural: the job's id as a sort key;
+    """A gang on a type; number: that of the type; scope, kind, fewest: as in `GangBatch`; natural: the job's id as a sort key;
     kept_for: how many rounds more than others it must be owed to whom it loses its place.
     """
 
@@ -78,12 +78,12 @@ class KeptGpus:
 
     def __init__(self, nodes: Sequence[Node], gang: Callable[[str, str], GangOnType]) -> None:
         self.layout = Layout(nodes)
-        self._gang, self._stock = gang, Stock(self.layout)
+        self._gang, self._stock = gang, FreeResources(self.layout)
         parts = self.layout.parts
         names = self.layout.named(range(self.layout.num_gpus))
         self._names = [names[part.gpus] for part in parts]
         self._numbers = [{gpu: i for i, gpu in enumerate(here)} for here in self._names]
-        self._reach = [Reach(part, self._stock.free[part.gpus], *self._limits(t)) for t, part in enumerate(parts)]
+        self._reach = [PlacementDomains(part, self._stock.free[part.gpus], *self._limits(t)) for t, part in enumerate(parts)]
         self.clear()
 
     def clear(self) -> None:
@@ -162,9 +162,13 @@ class KeptGpus:
         """Place gangs beside those that stand, none of which moves; None where one would have to."""
         free, found = self._free_of(number), {}
         for gang in sorted(gangs, key=lambda gang: gang.hardest_first):
-            gpus = None if gang.kind == Kind.APART else free.take_tightest(gang.size)
+            gpus = None if gang.kind == PlacementPreference.APART else free.take_tightest(gang.size)
             if gpus is None:
-                parts = None if gang.kind == Kind.ANY else find_kind(gang.kind, free.room, gang.size, gang.scope, gang.fewest)
+                parts = (
+                    None
+                    if gang.kind == PlacementPreference.ANY
+                    else find_kind(gang.kind, free.room, gang.size, gang.scope, gang.fewest)
+                )
                 gpus = None if parts is None else free.lowest(parts)
                 if gpus is None:
                     gpus = free.find(gang.size, self._reach[number].narrowest(gang.size, gang.scope))
@@ -193,12 +197,12 @@ class KeptGpus:
             found[gang.job_id] = self._hold(kept, gang, numbers)
         return found
 
-    def _settled(self, number: int, crowd: Crowd, starters: Set[str]) -> Settlement:
+    def _settled(self, number: int, crowd: GangBatch, starters: Set[str]) -> PlacementPass:
         """Place gangs on a type as `place_on_type` does, on what is known to be free while those stay that stand."""
         for job_id in starters & self._on[number].keys():
             self.release(job_id)
         stays = np.bincount(crowd.owners, minlength=len(crowd)) > 0
-        settled = Settlement(self._free_of(number), crowd, stays, self._reach[number])
+        settled = PlacementPass(self._free_of(number), crowd, stays, self._reach[number])
         settled.settle(hardest_first(crowd))
         if settled.placed.all():
             settled.put_right()
@@ -210,8 +214,8 @@ class KeptGpus:
         self._held[gang.job_id] = assignment, gang, gpus
         self._on[gang.number][gang.job_id] = gang
         self.type_of[gang.job_id] = gang.number
-        is_apart = gang.kind != Kind.ANY and assignment.num_nodes > gang.fewest
-        if gang.kind != Kind.ANY and is_apart != (gang.kind == Kind.APART):
+        is_apart = gang.kind != PlacementPreference.ANY and assignment.num_nodes > gang.fewest
+        if gang.kind != PlacementPreference.ANY and is_apart != (gang.kind == PlacementPreference.APART):
             parts = self.layout.parts[gang.number].parts_of(gpus)
             self._wrong[gang.number][gang.job_id] = Misplaced(gpus, parts, gang.kind, gang.size, gang.scope, gang.fewest)
         else:
@@ -236,9 +240,9 @@ class KeptGpus:
         return self._stock.cpus[nodes], self._stock.memory_gb[nodes]
 
 
-def crowd_of(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> Crowd:
+def crowd_of(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> GangBatch:
     """Return gangs on one type, the one first that matters most, with the GPUs that they had."""
-    return Crowd(
+    return GangBatch(
         sizes=np.array([gang.size for gang in gangs], dtype=np.int64),
         types=np.array([gang.number for gang in gangs], dtype=np.int64),
         scopes=np.array([gang.scope for gang in gangs], dtype=np.int64),
@@ -256,7 +260,7 @@ PROOF_EVERY = 1_000
 
 
 @dataclass(frozen=True)
-class Turns:
+class EventDecision:
     """What was decided: who runs where, all of its time; who can run nowhere, and why; moved: all who hold other GPUs than when the
     latest round began or get others now, None where that may be anybody.
     """
@@ -270,7 +274,7 @@ class Turns:
         return {job_id: held.accelerator for job_id, held in self.assignments.items()}
 
 
-class InTurn:
+class EventDrivenPlanner:
     """What is kept for one policy and one cluster; the settings are those of `RoundScheduler`."""
 
     @staticmethod
@@ -293,8 +297,8 @@ class InTurn:
         cluster = state.nodes.cluster
         self._profile = profile
         self.policy, self._restart_seconds, self._round_seconds = policy, restart_seconds, round_seconds
-        self.looker = Looker(policy, state.nodes, profile, whole_gangs, state.rows)
-        self._line = Line(policy, self.looker)
+        self.looker = JobProfiler(policy, state.nodes, profile, whole_gangs, state.rows)
+        self._line = JobQueue(policy, self.looker)
         self._gpus = KeptGpus(cluster.nodes, self._gang)
         self._names = cluster.accelerator_names
         self._columns = {name: column for column, name in enumerate(self._names)}
@@ -304,7 +308,7 @@ class InTurn:
         self._decisions = 0
         self._kept_for: dict[tuple[int, float], float] = {}
         self._changed: set[str] = set()
-        self._latest: tuple[Turns, set[str]] | None = None
+        self._latest: tuple[EventDecision, set[str]] | None = None
         state.book.follow()
 
     def holds_for(self, policy: Policy, profile: Profile, restart_seconds: float) -> bool:
@@ -316,7 +320,7 @@ class InTurn:
         """Whether the policy is to be asked about all jobs now, to see that it comes to the same."""
         return self._decisions % PROOF_EVERY == 1
 
-    def decide(self, state: SchedulerState) -> Turns | None:
+    def decide(self, state: SchedulerState) -> EventDecision | None:
         """Return the decision, None where `Chooser` has to make it: jobs are owed time, nodes are down, a gang has to make room."""
         self._changed |= state.book.touched
         if not self._line.follow(state.book) or not state.nodes.all_up or state.ledger.owes_any_of(self._line.of):
@@ -336,7 +340,7 @@ class InTurn:
         self._decisions += 1
         before, now = state.gangs.moved, {*stop, *found}
         moved = None if before is None else before | now
-        self._latest = Turns(_with(state.gangs.as_now(), stop, found), self._line.excluded, moved), now
+        self._latest = EventDecision(_with(state.gangs.as_now(), stop, found), self._line.excluded, moved), now
         return self._latest[0]
 
     def _unsure(self, state: SchedulerState) -> Set[str] | None:
@@ -354,7 +358,7 @@ class InTurn:
         there = running.keys() if among is None else running.keys() & among
         return all(job_id in known and not running[job_id].shared_with for job_id in there)
 
-    def _runs(self, order: Sequence[InLine]) -> list[int]:
+    def _runs(self, order: Sequence[QueuedJob]) -> list[int]:
         """The column on which each of these jobs runs, -1 for none."""
         type_of, columns = self._gpus.type_of, self._column_of
         return [columns[type_of.get(each.job_id, -1)] for each in order]

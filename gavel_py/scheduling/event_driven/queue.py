@@ -1,8 +1,8 @@
 """The job queue of an ordered policy and the types that it gives, kept from one decision to the next.
 
-`Line` has the jobs in the order in which the policy serves them. `Seating` says which jobs have a seat, all of their time on one
-type: few jobs can get another than they had. `Traits` are what the policy and the placement need to know of a job, the same for all
-jobs like it.
+`JobQueue` has the jobs in the order in which the policy serves them. `Seating` says which jobs have a seat, all of their time on
+one type: few jobs can get another than they had. `JobProfile` are what the policy and the placement need to know of a job, the same
+for all jobs like it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gavel_py.problem.array_validation import returned_numbers
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.current_allocation import new_only
-from gavel_py.scheduling.jobs import JobBook
+from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.placement.gangs import Kind, Spans
+from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans
 from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
 from gavel_py.scheduling.problem_cache import LIKE, JobRows
 from gavel_py.throughput_profiles import ThroughputProfile
 
-__all__ = ["BY_PLACE", "InLine", "Line", "Looker", "Seating", "Traits", "can_keep_order"]
+__all__ = ["BY_PLACE", "JobProfile", "JobProfiler", "JobQueue", "QueuedJob", "Seating", "can_keep_order"]
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ Place = tuple[float, float, tuple[tuple[str | int, ...], str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class JobProfile:
     """size: GPUs of the gang, 0 of a part of one; is_plain: whether they are whole, and may be split in any way; wishes: the types
     on which it can run, as columns, the fastest first; fastest: steps/s there; scope: its locality, as its place in `SCOPES`;
     kinds, fewest: by column, the placement that it is to have, and the nodes on which it must be at least; reason: why it can run
@@ -57,7 +57,7 @@ class Traits:
     reason: str | None
 
 
-class Looker:
+class JobProfiler:
     """Finds out about jobs on a cluster whose nodes are all up, under one policy."""
 
     def __init__(self, policy: OrderedPolicy, nodes: NodeStates, profile: Profile, whole_gangs: bool, rows: JobRows) -> None:
@@ -67,13 +67,13 @@ class Looker:
         self._layout, self._spans = Layout(nodes.cluster.nodes), Spans(nodes.cluster)
         # A profile by job type knows nothing else of a job.
         self._by_type = type(profile) is ThroughputProfile
-        self._like: dict[tuple[object, ...], Traits] = {}
+        self._like: dict[tuple[object, ...], JobProfile] = {}
 
     def knows(self, job: Job) -> bool:
         """Say whether a job like this one has been looked at, whose steps are known as those of this one are."""
         return self._by_type and job.total_steps is not None and LIKE(job) in self._like
 
-    def __call__(self, job: Job) -> tuple[float, Traits]:
+    def __call__(self, job: Job) -> tuple[float, JobProfile]:
         """Return the total steps of a job, NaN where nobody knows, and its traits. Raises `InputError` as `Policy.check`."""
         if self.knows(job):
             assert job.total_steps is not None  # noqa: S101
@@ -89,8 +89,8 @@ class Looker:
                 fewest[j] = self._spans.fewest(self._types[j], int(job.num_gpus))
                 # The same as in `Crowd.with_kinds_on`.
                 if job.num_gpus > fewest[j] and fewest[j] < self._nodes_of(j) and scope != NODE:
-                    kinds[j] = Kind.APART if problem.speeds.apart[0, j] else Kind.TOGETHER
-        traits = Traits(
+                    kinds[j] = PlacementPreference.APART if problem.speeds.apart[0, j] else PlacementPreference.TOGETHER
+        traits = JobProfile(
             size=int(job.num_gpus),
             is_plain=job.num_gpus == int(job.num_gpus) and not (job.even_split and job.num_gpus > 1),
             wishes=[j for j in preference if jobs.runnable[0, j]],
@@ -135,14 +135,14 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
     return policy.by_job and not own and set(policy.reads) <= {*FIXED, "total_steps", REMAINING}
 
 
-class InLine:
+class QueuedJob:
     """One job in line. total_steps: NaN where nobody knows; numbers: by attribute that is read; traits, with size and wishes: see
-    `Traits`; restart_seconds: None where the job does not say.
+    `JobProfile`; restart_seconds: None where the job does not say.
     """
 
     __slots__ = ("job_id", "natural", "numbers", "place", "restart_seconds", "size", "total_steps", "traits", "wishes")
 
-    def __init__(self, job: Job, total_steps: float, traits: Traits, reads: Iterable[str]) -> None:
+    def __init__(self, job: Job, total_steps: float, traits: JobProfile, reads: Iterable[str]) -> None:
         self.job_id, self.natural, self.total_steps, self.traits = job.job_id, natural_key(job.job_id), total_steps, traits
         self.size, self.wishes = traits.size, traits.wishes
         self.numbers = [total_steps if name == "total_steps" else float(FIXED[name](job)) for name in reads]
@@ -161,20 +161,20 @@ class _Numbers:
         return len(self.fastest)
 
 
-class Line:
-    """asked: what there is to know of a job, its total steps and `Traits`; excluded: the jobs that can run nowhere, in order."""
+class JobQueue:
+    """asked: all that must be known of a job, its total steps and `JobProfile`; excluded: jobs that can run nowhere, in order."""
 
-    def __init__(self, policy: OrderedPolicy, asked: Callable[[Job], tuple[float, Traits]]) -> None:
+    def __init__(self, policy: OrderedPolicy, asked: Callable[[Job], tuple[float, JobProfile]]) -> None:
         self._policy, self._asked = policy, asked
         self._fixed = [name for name in policy.reads if name != REMAINING]
         self._moves = REMAINING in policy.reads
-        self._order: list[InLine] = []
+        self._order: list[QueuedJob] = []
         self._odd: set[str] = set()
         self._done: set[str] = set()
-        self.of: dict[str, InLine] = {}
+        self.of: dict[str, QueuedJob] = {}
         self.excluded: dict[str, str] = {}
 
-    def follow(self, book: JobBook) -> bool:
+    def follow(self, book: JobRegistry) -> bool:
         """Take note of who has come, changed or left; say whether each has steps left and asks for whole GPUs, split anyhow."""
         touched, book.touched = book.touched, set()
         told, book.told = book.told - touched, set()
@@ -198,7 +198,7 @@ class Line:
                 insort(self._order, entry, key=BY_PLACE)
         return not self._done and not self._odd
 
-    def _left(self, book: JobBook, asked: Sequence[InLine]) -> list[float]:
+    def _left(self, book: JobRegistry, asked: Sequence[QueuedJob]) -> list[float]:
         """Return the steps that jobs have left, and take note of those that have none."""
         ids = list(map(JOB_ID, asked))
         # Where nobody knows how many there are (NaN), none are left.
@@ -208,25 +208,25 @@ class Line:
         return left
 
     @property
-    def order(self) -> list[InLine]:
+    def order(self) -> list[QueuedJob]:
         """The jobs that can run somewhere, in the order in which they are served."""
         return self._order
 
-    def _entry(self, job: Job) -> InLine:
-        return InLine(job, *self._asked(job), self._fixed)
+    def _entry(self, job: Job) -> QueuedJob:
+        return QueuedJob(job, *self._asked(job), self._fixed)
 
     def _drop(self, job_id: str) -> None:
         entry = self.of.pop(job_id)
         at = bisect_left(self._order, entry.place, key=BY_PLACE)
         del self._order[at]
 
-    def _follow_excluded(self, touched: set[str], come: Sequence[InLine]) -> None:
+    def _follow_excluded(self, touched: set[str], come: Sequence[QueuedJob]) -> None:
         new = {entry.job_id: entry.traits.reason for entry in come if entry.traits.reason is not None}
         if new or (self.excluded and touched.intersection(self.excluded)):
             left = {job_id: reason for job_id, reason in self.excluded.items() if job_id not in touched} | new
             self.excluded = {job_id: left[job_id] for job_id in sorted(left, key=natural_key)}
 
-    def _set_keys(self, entries: Sequence[InLine], columns: dict[str, Floats]) -> None:
+    def _set_keys(self, entries: Sequence[QueuedJob], columns: dict[str, Floats]) -> None:
         if not entries:
             return
         columns |= {name: np.array([entry.numbers[i] for entry in entries]) for i, name in enumerate(self._fixed)}
@@ -243,7 +243,7 @@ AT_ONCE = 16
 
 SIZE, WISHES = attrgetter("size"), attrgetter("wishes")
 
-Runs = Callable[[Sequence[InLine]], list[int]]
+Runs = Callable[[Sequence[QueuedJob]], list[int]]
 
 
 class Seating:
@@ -258,18 +258,18 @@ class Seating:
 
     def clear(self) -> None:
         """Forget all seats."""
-        self._order: list[InLine] = []
+        self._order: list[QueuedJob] = []
         self._free = self._capacities.copy()
-        self._columns: dict[InLine, int] = {}
-        self._seated: dict[str, InLine] = {}
-        self._content: set[InLine] = set()
+        self._columns: dict[QueuedJob, int] = {}
+        self._seated: dict[str, QueuedJob] = {}
+        self._content: set[QueuedJob] = set()
         self._first_without: int | None = None
 
-    def column_of(self, each: InLine | None) -> int:
+    def column_of(self, each: QueuedJob | None) -> int:
         """The column of the type on which a job has all of its time, -1 for none."""
         return -1 if each is None else self._columns.get(each, -1)
 
-    def follow(self, order: Sequence[InLine], changed: Set[str], runs: Runs) -> set[str]:
+    def follow(self, order: Sequence[QueuedJob], changed: Set[str], runs: Runs) -> set[str]:
         """Give seats to the jobs in this order, and return those that have got another than they had, or none any more.
 
         changed: those that have come, changed or left; runs: the column on which each of some jobs runs, -1 for none.
@@ -303,10 +303,10 @@ class Seating:
         unsure = map(not_, map(self._content.__contains__, islice(self._order, same, None)))
         return next(compress(count(same), unsure), len(self._order))
 
-    def _other_seats(self, first: int, runs: Runs) -> dict[InLine, int]:
+    def _other_seats(self, first: int, runs: Runs) -> dict[QueuedJob, int]:
         """Ask the policy about the jobs from this place on; return the columns of those whose seats are others, -1 for none."""
         self._first_without = None
-        moved: dict[InLine, int] = {}
+        moved: dict[QueuedJob, int] = {}
         if first == len(self._order):
             return moved
         free, end = self._free_before(first)
@@ -337,7 +337,7 @@ class Seating:
             left -= len(part) - had.count(-1)
         return free, end
 
-    def _sit_down(self, each: InLine, column: int) -> None:
+    def _sit_down(self, each: QueuedJob, column: int) -> None:
         if column not in each.wishes:
             raise ProofError(f"job {each.job_id!r} was given time where it cannot run")
         self._free[column] -= each.size
@@ -346,7 +346,7 @@ class Seating:
         if column == each.wishes[0]:
             self._content.add(each)
 
-    def _get_up(self, each: InLine) -> None:
+    def _get_up(self, each: QueuedJob) -> None:
         self._free[self._columns.pop(each)] += each.size
         del self._seated[each.job_id]
         self._content.discard(each)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand, Seats, scores_of
+from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand, TypeSelection, scores_of
 from gavel_py.scheduling.mechanism.local_search import improve
 
 __all__ = ["choose_jobs", "serve"]
@@ -21,7 +21,7 @@ Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def serve(seats: Seats, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> None:
+def serve(seats: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> None:
     """Seat waiting jobs on eligible pairs, smallest keys first (the first key counts most), then by row.
 
     eligible, keys: (N, K). The same as trying one pair after the other: what comes before the first gang that does not fit is
@@ -38,7 +38,7 @@ def serve(seats: Seats, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> Non
         rows, columns = rows[left], columns[left]
 
 
-def _until_one_does_not_fit(seats: Seats, rows: Indices, columns: Indices) -> Indices:
+def _until_one_does_not_fit(seats: TypeSelection, rows: Indices, columns: Indices) -> Indices:
     """The positions, in a list of pairs, of those that one would seat before the first misfit."""
     first = np.flatnonzero(_first_of_job(rows, len(seats.columns)))
     sizes, types = seats.num_gpus[rows[first]], columns[first]
@@ -78,7 +78,7 @@ def choose_jobs(
     single-GPU jobs a bound of 1 then holds nearly always. For these, step 3 ends with the best choice there is (a maximum-weight
     assignment); with gangs of mixed sizes each round is a packing problem, which it solves nearly, not exactly.
     """
-    seats = Seats(demand.num_gpus, demand.capacities)
+    seats = TypeSelection(demand.num_gpus, demand.capacities)
     if demand.locked.any():
         serve(seats, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
     scores = scores_of(demand, hysteresis_rounds, urgent_rounds)

@@ -1,7 +1,8 @@
 """What a mechanism chooses from: the demand of a round, what a place is worth to each job on each type, and the choice so far.
 
 `RoundDemand` is the demand, and `Mechanism` the form of a rule. `scores_of` is what a place is worth: most to the jobs that are
-owed most, and more to those that run already. `Seats` says which job has a place on which type while a round is being chosen.
+owed most, and more to those that run already. `TypeSelection` says which job has a place on which type while a round is being
+chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HYSTERESIS_ROUNDS", "URGENT_ROUNDS", "Mechanism", "RoundDemand", "Seats", "hysteresis_of", "rounded", "scores_of"]
+__all__ = [
+    "HYSTERESIS_ROUNDS",
+    "URGENT_ROUNDS",
+    "Mechanism",
+    "RoundDemand",
+    "TypeSelection",
+    "hysteresis_of",
+    "rounded",
+    "scores_of",
+]
 
 Floats = NDArray[np.float64]
 
@@ -179,7 +189,7 @@ def _nearness(demand: RoundDemand, urgent_rounds: float) -> Floats:
     return result
 
 
-class Seats:
+class TypeSelection:
     """The choice so far: columns: (N,) type of each job, -1 = none; free: (K,) GPUs left of each type."""
 
     def __init__(self, num_gpus: Indices, capacities: Indices) -> None:
@@ -187,13 +197,13 @@ class Seats:
         self.columns: Indices = np.full(len(num_gpus), -1, dtype=np.int64)
         self.free: list[int] = [int(capacity) for capacity in capacities]
 
-    def copy(self) -> Seats:
+    def copy(self) -> TypeSelection:
         """Return the same choice, to be changed by itself."""
-        other = Seats(self.num_gpus, np.array(self.free))
+        other = TypeSelection(self.num_gpus, np.array(self.free))
         other.columns = self.columns.copy()
         return other
 
-    def take(self, other: Seats) -> None:
+    def take(self, other: TypeSelection) -> None:
         """Become what a copy has become."""
         self.columns, self.free = other.columns, other.free
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling.mechanism.demand import Seats
+from gavel_py.scheduling.mechanism.demand import TypeSelection
 
 __all__ = ["displace", "exchange", "improve", "replace_one"]
 
@@ -32,7 +32,7 @@ Indices = NDArray[np.int64]
 LEAST_GAIN = 1e-6
 
 
-def exchange(seats: Seats, scores: Floats) -> None:
+def exchange(seats: TypeSelection, scores: Floats) -> None:
     """Let jobs change places, largest gangs first, while the sum of the scores of the seated rises.
 
     scores: (N, K) value of each pair, -inf where a job must not sit; jobs for which that is all of the row stay as they are.
@@ -51,7 +51,7 @@ def exchange(seats: Seats, scores: Floats) -> None:
 class _Moves:
     """The moves of the gangs of one size between K types and the waiting room, which is the last node."""
 
-    def __init__(self, seats: Seats, worth: Floats, rows: Indices, size: int) -> None:
+    def __init__(self, seats: TypeSelection, worth: Floats, rows: Indices, size: int) -> None:
         self.seats, self.rows, self.size = seats, rows, size
         self.worth, self.room = worth, len(worth) - 1
         # Numbers so short are sorted in one pass.
@@ -131,12 +131,12 @@ class Move(NamedTuple):
     loss: float
 
 
-def displace(seats: Seats, scores: Floats) -> bool:
+def displace(seats: TypeSelection, scores: Floats) -> bool:
     """Seat the waiting gang that raises Σ s_i·score_i over the seated most; False when there is none."""
     return make_best(seats, displacements(seats, scores))
 
 
-def make_best(seats: Seats, ways: Iterable[list[Move]]) -> bool:
+def make_best(seats: TypeSelection, ways: Iterable[list[Move]]) -> bool:
     """Make the moves that raise Σ s_i·score_i over the seated most; False when none of these ways does."""
     loss, best = min(((sum(move.loss for move in moves), moves) for moves in ways), key=lambda way: way[0], default=(0.0, []))
     if loss >= -LEAST_GAIN:
@@ -146,7 +146,7 @@ def make_best(seats: Seats, ways: Iterable[list[Move]]) -> bool:
     return True
 
 
-def displacements(seats: Seats, scores: Floats) -> Iterator[list[Move]]:
+def displacements(seats: TypeSelection, scores: Floats) -> Iterator[list[Move]]:
     """The ways to seat the best waiting job of each size on each type, whether they gain or not.
 
     scores: (N, K) value of each pair per GPU, -inf where a job must not sit; who sits there all the same stays. Those gangs make
@@ -174,7 +174,7 @@ class _Leavers:
     any number leaves, those of the smallest losses first.
     """
 
-    def __init__(self, seats: Seats, scores: Floats, column: int, most: int) -> None:
+    def __init__(self, seats: TypeSelection, scores: Floats, column: int, most: int) -> None:
         rows = np.flatnonzero((seats.columns == column) & np.isfinite(scores[:, column]))
         losses = seats.num_gpus[rows] * (scores[rows, column] - _elsewhere(seats, scores, rows, column))
         self._least, needed = np.full(most + 1, np.inf), np.arange(most + 1)
@@ -202,7 +202,7 @@ class _Leavers:
         return found
 
 
-def _elsewhere(seats: Seats, scores: Floats, rows: Indices, column: int) -> Floats:
+def _elsewhere(seats: TypeSelection, scores: Floats, rows: Indices, column: int) -> Floats:
     """(R,) what each of these jobs is worth per GPU on the best other type that has room for it, 0 where it would wait."""
     worth = np.zeros(len(rows))
     for other in _open_types(seats, column):
@@ -211,12 +211,12 @@ def _elsewhere(seats: Seats, scores: Floats, rows: Indices, column: int) -> Floa
     return worth
 
 
-def _open_types(seats: Seats, column: int) -> list[int]:
+def _open_types(seats: TypeSelection, column: int) -> list[int]:
     """The other types that have room for anybody."""
     return [other for other, left in enumerate(seats.free) if left > 0 and other != column]
 
 
-def _leaving(seats: Seats, scores: Floats, rows: list[int], column: int) -> list[Move]:
+def _leaving(seats: TypeSelection, scores: Floats, rows: list[int], column: int) -> list[Move]:
     """The moves of these jobs away from a type, each to the best other type as long as that has room."""
     free, others = list(seats.free), _open_types(seats, column)
     moves: list[Move] = []
@@ -231,12 +231,12 @@ def _leaving(seats: Seats, scores: Floats, rows: list[int], column: int) -> list
     return moves
 
 
-def replace_one(seats: Seats, scores: Floats) -> bool:
+def replace_one(seats: TypeSelection, scores: Floats) -> bool:
     """Unseat the gang whose place raises Σ s_i·score_i over the seated most when smaller ones get it; False when there is none."""
     return make_best(seats, replacements(seats, scores))
 
 
-def replacements(seats: Seats, scores: Floats) -> Iterator[list[Move]]:
+def replacements(seats: TypeSelection, scores: Floats) -> Iterator[list[Move]]:
     """The ways to unseat the gang of each size on each type that is worth least, whether they gain or not.
 
     scores: (N, K) value of each pair per GPU, -inf where a job must not sit. Those that come are smaller: the best waiting ones, in
@@ -253,7 +253,7 @@ def replacements(seats: Seats, scores: Floats) -> Iterator[list[Move]]:
             yield [Move(row, -1, float(size * scores[row, column])), *come]
 
 
-def _waiting(seats: Seats, scores: Floats, column: int) -> Indices:
+def _waiting(seats: TypeSelection, scores: Floats, column: int) -> Indices:
     """The waiting jobs that gain on a type, those with the highest scores first."""
     waiting = np.flatnonzero((seats.columns < 0) & (scores[:, column] > 0))
     return waiting[np.argsort(-scores[waiting, column], kind="stable")]
@@ -281,7 +281,7 @@ MOST_LOOKED_AT = 40_000
 FEW_GPUS = 128
 
 
-def improve(seats: Seats, scores: Floats) -> None:
+def improve(seats: TypeSelection, scores: Floats) -> None:
     """Let jobs change places, displace each other and replace larger ones while Σ s_i·score_i over the seated rises.
 
     On few GPUs, steps are tried that gain only after others have changed places too.
@@ -295,7 +295,7 @@ def improve(seats: Seats, scores: Floats) -> None:
             return
 
 
-def _changed_and_exchanged(seats: Seats, scores: Floats) -> bool:
+def _changed_and_exchanged(seats: TypeSelection, scores: Floats) -> bool:
     """Take the best displacement or replacement that gains when jobs change places afterwards; False when none does."""
     best, most = seats, _value(seats, scores) + LEAST_GAIN
     for moves in chain(displacements(seats, scores), replacements(seats, scores)):
@@ -311,6 +311,6 @@ def _changed_and_exchanged(seats: Seats, scores: Floats) -> bool:
     return True
 
 
-def _value(seats: Seats, scores: Floats) -> float:
+def _value(seats: TypeSelection, scores: Floats) -> float:
     rows = np.flatnonzero((seats.columns >= 0) & np.isfinite(scores).any(axis=1))
     return float((seats.num_gpus[rows] * scores[rows, seats.columns[rows]]).sum())

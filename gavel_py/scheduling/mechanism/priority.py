@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.scheduling.mechanism.deficit import serve
-from gavel_py.scheduling.mechanism.demand import RoundDemand, Seats, rounded
+from gavel_py.scheduling.mechanism.demand import RoundDemand, TypeSelection, rounded
 
 __all__ = ["PUBLISHED_ORDER", "choose_by_priority", "published_order"]
 
@@ -29,7 +29,7 @@ def choose_by_priority(demand: RoundDemand, *, type_order: Sequence[int] | None 
     It knows neither what was owed before that allocation nor who runs now; jobs that are locked come first.
     """
     fractions = rounded(demand.fractions)
-    seats = Seats(demand.num_gpus, demand.capacities)
+    seats = TypeSelection(demand.num_gpus, demand.capacities)
     serve(seats, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
     keys = (-_priorities(demand.received, fractions), -rounded(demand.deficits), -fractions)
     order = range(len(demand.capacities)) if type_order is None else type_order

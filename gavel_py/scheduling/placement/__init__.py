@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Locality
-from gavel_py.scheduling.placement.assign import Reach, Settlement, loads_of, who_stays
-from gavel_py.scheduling.placement.free_gpus import FreeGpus, Stock
-from gavel_py.scheduling.placement.gangs import Crowd, Kind, Spans
-from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NOTHING, SCOPES, Gpu, Layout, Needs, TypeLayout
+from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, loads_of, who_stays
+from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
+from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference, Spans
+from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NOTHING, SCOPES, Gpu, Layout, Resources, TypeLayout
 
 __all__ = ["Gang", "Places", "hardest_first", "largest_holes", "place", "place_crowd", "place_on_type"]
 
@@ -43,8 +43,8 @@ class Gang(NamedTuple):
     accelerator: str
     locality: Locality = "any"
     previous: tuple[Gpu, ...] = ()
-    needs: Needs = NOTHING
-    kind: Kind = Kind.ANY
+    needs: Resources = NOTHING
+    kind: PlacementPreference = PlacementPreference.ANY
     even: bool = False
 
 
@@ -63,7 +63,7 @@ class Places(NamedTuple):
 
 
 def place(
-    nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS
+    nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS
 ) -> dict[str, tuple[Gpu, ...]]:
     """Return {job_id: GPUs} of the gangs that can be placed; the others are left out. The gang that stands first matters most.
 
@@ -79,13 +79,13 @@ def place(
     """
     layout = Layout(nodes)
     gangs = sorted(gangs, key=lambda gang: layout.type_number.get(gang.accelerator, -1))
-    places = place_crowd(Stock(layout, taken, loads), _crowd(gangs, layout, Spans(Cluster(nodes))))
+    places = place_crowd(FreeResources(layout, taken, loads), _crowd(gangs, layout, Spans(Cluster(nodes))))
     named = {gangs[i].job_id: tuple(layout.named(gpus)) for i, gpus in places.found.items()}
     named |= {gangs[i].job_id: gangs[i].previous for i in np.flatnonzero(places.stays).tolist()}
     return named
 
 
-def place_crowd(stock: Stock, crowd: Crowd) -> Places:
+def place_crowd(stock: FreeResources, crowd: GangBatch) -> Places:
     """Place gangs on what is in stock, as `place` says."""
     stays = np.zeros(len(crowd), dtype=bool)
     found: dict[int, list[int]] = {}
@@ -99,18 +99,18 @@ def place_crowd(stock: Stock, crowd: Crowd) -> Places:
 
 
 def largest_holes(
-    nodes: Iterable[Node], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Needs] = NO_LOADS, needs: Needs = NOTHING
+    nodes: Iterable[Node], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS, needs: Resources = NOTHING
 ) -> dict[Locality, dict[str, int]]:
     """Return {locality: {accelerator: GPUs}}, the largest gang with such needs that fits what is not taken."""
     layout = Layout(nodes)
-    holes = Stock(layout, taken, loads).largest_holes(needs).tolist()
+    holes = FreeResources(layout, taken, loads).largest_holes(needs).tolist()
     return {scope: dict(zip(layout.types, row, strict=True)) for scope, row in zip(SCOPES, holes, strict=True)}
 
 
-def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> Crowd:
+def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> GangBatch:
     """The gangs as arrays, in the same order, which must be that of their types."""
     lengths = [len(gang.previous) for gang in gangs]
-    return Crowd(
+    return GangBatch(
         sizes=np.array([gang.num_gpus for gang in gangs], dtype=np.int64),
         types=np.array([layout.type_number.get(gang.accelerator, -1) for gang in gangs], dtype=np.int64),
         scopes=np.array([SCOPES.index(gang.locality) for gang in gangs], dtype=np.int64),
@@ -123,7 +123,7 @@ def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> Crowd:
     )
 
 
-def place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
+def place_on_type(stock: FreeResources, number: int, crowd: GangBatch) -> PlacementPass:
     """Place gangs on one type: the first of three ways that places all, or else the one that serves those that stand first."""
     ways = _ways(stock, number, crowd.with_kinds_on(len(stock.layout.parts[number].sizes)))
     best = next(ways)
@@ -133,26 +133,26 @@ def place_on_type(stock: Stock, number: int, crowd: Crowd) -> Settlement:
     return best
 
 
-def hardest_first(crowd: Crowd) -> Indices:
+def hardest_first(crowd: GangBatch) -> Indices:
     """Return the gangs of a type in the order in which places are sought: those that may be anywhere last, and large ones first."""
     return np.lexsort((-crowd.sizes, (crowd.scopes == ANYWHERE) & ~crowd.evens))
 
 
-def _ways(stock: Stock, number: int, crowd: Crowd) -> Iterator[Settlement]:
+def _ways(stock: FreeResources, number: int, crowd: GangBatch) -> Iterator[PlacementPass]:
     """Staying where it is possible, hardest gangs first; nobody staying; and staying, those first that matter most."""
     part = stock.layout.parts[number]
     free, cpus, memory_gb = stock.free[part.gpus], stock.cpus[part.nodes], stock.memory_gb[part.nodes]
-    reach = Reach(part, free, cpus, memory_gb)
+    reach = PlacementDomains(part, free, cpus, memory_gb)
     by_weight = np.arange(len(crowd))
     hardest = hardest_first(crowd)
     for order, staying in ((hardest, True), (hardest, False), (by_weight, True)):
         stays = who_stays(crowd, part, free, cpus, memory_gb, order) if staying else np.zeros(len(crowd), dtype=bool)
-        settled = Settlement(_beside(crowd, stays, part, free, cpus, memory_gb), crowd, stays, reach)
+        settled = PlacementPass(_beside(crowd, stays, part, free, cpus, memory_gb), crowd, stays, reach)
         settled.settle(order)
         yield settled
 
 
-def _beside(crowd: Crowd, stays: Mask, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> FreeGpus:
+def _beside(crowd: GangBatch, stays: Mask, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> FreeGpus:
     """What these gangs leave of the GPUs, CPUs and memory of a type when they stay."""
     free, cpus, memory_gb = free.copy(), cpus.copy(), memory_gb.copy()
     gpus = stays[crowd.owners]

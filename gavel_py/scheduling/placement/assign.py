@@ -1,8 +1,8 @@
 """Placing the gangs of one accelerator type in a given order, those that can keep their GPUs first.
 
 `who_stays`: the running gangs that can keep their GPUs, found for all of them at once, and one after the other only where they
-cannot all. `Reach`: how close together a gang of some size could be on the GPUs of a type, if none of the gangs to be placed had
-any. `Settlement`: the places.
+cannot all. `PlacementDomains`: how close together a gang of some size could be on the GPUs of a type, if none of the gangs to be
+placed had any. `PlacementPass`: the places.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, find_kind
-from gavel_py.scheduling.placement.gangs import Crowd, Kind
-from gavel_py.scheduling.placement.migration import Held, Misplaced, fewest_to_move, fewest_to_move_evenly, put_right
-from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, Needs, TypeLayout, room_for
+from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
+from gavel_py.scheduling.placement.migration import Misplaced, MovableGangs, fewest_to_move, fewest_to_move_evenly, put_right
+from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, Resources, TypeLayout, room_for
 
-__all__ = ["Reach", "Settlement", "loads_of", "who_stays"]
+__all__ = ["PlacementDomains", "PlacementPass", "loads_of", "who_stays"]
 
 Indices = NDArray[np.int64]
 
@@ -26,35 +26,35 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
-class Reach:
+class PlacementDomains:
     """free: (GPUs,) bool, those that the gangs share; cpus, memory_gb: (nodes,) what there is of them."""
 
     def __init__(
         self, layout: TypeLayout, free: NDArray[np.bool_], cpus: NDArray[np.float64], memory_gb: NDArray[np.float64]
     ) -> None:
         self._layout, self._free, self._cpus, self._memory = layout, free, cpus, memory_gb
-        self._largest: dict[Needs, list[int]] = {}
+        self._largest: dict[Resources, list[int]] = {}
 
-    def narrowest(self, size: int, scope: int, needs: Needs = NOTHING) -> int:
+    def narrowest(self, size: int, scope: int, needs: Resources = NOTHING) -> int:
         """Return the narrowest scope, within this one, in which a gang of this size would fit; this one if it fits in none."""
         if needs not in self._largest:
             self._largest[needs] = self._room(needs)
         return next((within for within in range(scope + 1) if self._largest[needs][within] >= size), scope)
 
-    def _room(self, needs: Needs) -> list[int]:
+    def _room(self, needs: Resources) -> list[int]:
         """The largest room of one region of each scope."""
         counts = np.bincount(self._layout.node_of[self._free], minlength=len(self._layout.sizes))
         room = room_for(needs, counts, self._cpus, self._memory)
         return [int(np.bincount(self._layout.regions[scope], weights=room).max(initial=0)) for scope in range(len(SCOPES))]
 
 
-class Settlement:
+class PlacementPass:
     """Who has which GPUs of one type: stays: (M,) bool, gangs that keep theirs; found: those of the others that have a place.
 
     free: what the gangs that stay have left; reach: how near together gangs could be.
     """
 
-    def __init__(self, free: FreeGpus, crowd: Crowd, stays: Mask, reach: Reach) -> None:
+    def __init__(self, free: FreeGpus, crowd: GangBatch, stays: Mask, reach: PlacementDomains) -> None:
         self.free, self.crowd, self.stays = free, crowd, stays.copy()
         self.found: dict[int, list[int]] = {}
         self._reach = reach
@@ -65,7 +65,7 @@ class Settlement:
         crowd, free, limits = self.crowd, self.free, self.free.layout.limited
         self._rank[order] = np.arange(len(order))
         waiting: list[int] = order[~self.stays[order]].tolist()
-        sizes, apart = crowd.sizes.tolist(), (crowd.kinds == Kind.APART).tolist()
+        sizes, apart = crowd.sizes.tolist(), (crowd.kinds == PlacementPreference.APART).tolist()
         for step, gang in enumerate(waiting):  # which grows while gangs are moved
             # On one node with the least left over is best for nearly all.
             gpus = None if limits or apart[gang] else free.take_tightest(sizes[gang])
@@ -105,7 +105,7 @@ class Settlement:
     def _wrong(self) -> list[int]:
         """The gangs that have a place of the wrong kind."""
         crowd, layout = self.crowd, self.free.layout
-        wanted = crowd.kinds != Kind.ANY
+        wanted = crowd.kinds != PlacementPreference.ANY
         if not wanted.any():
             return []
         stay = (wanted & self.stays)[crowd.owners]
@@ -116,14 +116,14 @@ class Settlement:
         pairs = np.unique(owners * len(layout.sizes) + layout.node_of[gpus])
         nodes = np.bincount(pairs // len(layout.sizes), minlength=len(crowd))
         is_apart = nodes > crowd.fewest
-        wrong: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_apart != (crowd.kinds == Kind.APART))).tolist()
+        wrong: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_apart != (crowd.kinds == PlacementPreference.APART))).tolist()
         return wrong
 
     def _sought(self, gang: int, waiting: list[int], step: int) -> list[int] | None:
         """GPUs for one gang, moving gangs that come later: smaller ones to keep it together, any at all to place it."""
         crowd, free = self.crowd, self.free
         size, scope, needs = int(crowd.sizes[gang]), int(crowd.scopes[gang]), crowd.needs[gang]
-        gpus = self._of_kind(gang, size, scope) if crowd.kinds[gang] != Kind.ANY else None
+        gpus = self._of_kind(gang, size, scope) if crowd.kinds[gang] != PlacementPreference.ANY else None
         if gpus is None:
             together = self._reach.narrowest(size, scope, needs)
             gpus = free.find(size, together, needs, even=bool(crowd.evens[gang]))
@@ -153,14 +153,14 @@ class Settlement:
             gpus = free.find(size, scope, needs, even=even)
         return gpus
 
-    def _held(self, movable: Mask) -> Held:
+    def _held(self, movable: Mask) -> MovableGangs:
         crowd = self.crowd
         which = np.flatnonzero(movable[crowd.owners])
         which = which[np.argsort(self._rank[crowd.owners[which]], kind="stable")]
-        return Held(crowd.held[which], crowd.owners[which], crowd.needs)
+        return MovableGangs(crowd.held[which], crowd.owners[which], crowd.needs)
 
 
-def who_stays(crowd: Crowd, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
+def who_stays(crowd: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
     """Return (M,) bool, the gangs on one type that hold as many GPUs as they need, all there, free, and within their locality.
 
     free: (GPUs,); cpus, memory_gb: (nodes,) what is left; order: who comes first where two gangs hold one GPU, or a node has not
@@ -179,7 +179,7 @@ def who_stays(crowd: Crowd, layout: TypeLayout, free: Mask, cpus: Floats, memory
     return stays
 
 
-def loads_of(crowd: Crowd, gpus: Mask, layout: TypeLayout) -> tuple[Floats, Floats]:
+def loads_of(crowd: GangBatch, gpus: Mask, layout: TypeLayout) -> tuple[Floats, Floats]:
     """Return (nodes,) the CPUs and (nodes,) the memory that gangs need for those GPUs that they held; gpus: (H,) bool."""
     nodes, owners = layout.node_of[crowd.held[gpus]], crowd.owners[gpus]
     needs = np.array(crowd.needs, dtype=float).reshape(-1, 2)[owners]
@@ -189,7 +189,7 @@ def loads_of(crowd: Crowd, gpus: Mask, layout: TypeLayout) -> tuple[Floats, Floa
     return used[0], used[1]
 
 
-def _local(crowd: Crowd, layout: TypeLayout, stays: Mask) -> Mask:
+def _local(crowd: GangBatch, layout: TypeLayout, stays: Mask) -> Mask:
     """(M,) bool, those of the gangs that may stay so far which are in one region of their locality."""
     local = np.ones(len(crowd), dtype=bool)
     for scope in (NODE, RACK):
@@ -203,13 +203,15 @@ def _local(crowd: Crowd, layout: TypeLayout, stays: Mask) -> Mask:
     return local
 
 
-def _overloaded(crowd: Crowd, layout: TypeLayout, stays: Mask, cpus: Floats, memory_gb: Floats) -> bool:
+def _overloaded(crowd: GangBatch, layout: TypeLayout, stays: Mask, cpus: Floats, memory_gb: Floats) -> bool:
     """Say whether these gangs together need more CPUs or memory of any node than it has left."""
     used = loads_of(crowd, stays[crowd.owners], layout)
     return bool((used[0] > cpus).any() or (used[1] > memory_gb).any())
 
 
-def _one_by_one(crowd: Crowd, layout: TypeLayout, stays: Mask, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
+def _one_by_one(
+    crowd: GangBatch, layout: TypeLayout, stays: Mask, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices
+) -> Mask:
     """The same as asking one gang after the other whether it can stay beside those that were asked before."""
     free, cpus, memory_gb, kept = free.copy(), cpus.copy(), memory_gb.copy(), np.zeros(len(crowd), dtype=bool)
     starts = np.searchsorted(crowd.owners, np.arange(len(crowd) + 1))

@@ -1,8 +1,8 @@
 """Free GPUs, CPUs and memory while a round is planned, and the nodes on which a gang fits best.
 
-`Stock` is what is free on all types. On one type, `FreeRoom` says how many GPUs are free on each node, and `FreeGpus` which ones.
-`Holes` keeps the nodes of a type by how many GPUs each has for a gang, so that the node that fits best is found in a few steps.
-`find_kind` finds room for a gang on the fewest nodes of its type, or on more than these.
+`FreeResources` is what is free on all types. On one type, `FreeRoom` says how many GPUs are free on each node, and `FreeGpus` which
+ones. `FreeGpuIndex` keeps the nodes of a type by how many GPUs each has for a gang, so that the node that fits best is found in a
+few steps. `find_kind` finds room for a gang on the fewest nodes of its type, or on more than these.
 """
 
 from __future__ import annotations
@@ -14,10 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.eligibility import even_nodes
-from gavel_py.scheduling.placement.gangs import Kind
-from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NODE, NOTHING, RACK, Gpu, Layout, Needs, TypeLayout, room_for
+from gavel_py.scheduling.placement.gangs import PlacementPreference
+from gavel_py.scheduling.placement.topology import (
+    ANYWHERE,
+    NO_LOADS,
+    NODE,
+    NOTHING,
+    RACK,
+    Gpu,
+    Layout,
+    Resources,
+    TypeLayout,
+    room_for,
+)
 
-__all__ = ["FreeGpus", "FreeRoom", "Holes", "Stock", "find_kind", "mask_of"]
+__all__ = ["FreeGpuIndex", "FreeGpus", "FreeResources", "FreeRoom", "find_kind", "mask_of"]
 
 Indices = NDArray[np.int64]
 
@@ -32,7 +43,7 @@ def mask_of(nodes: NDArray[np.bool_]) -> int:
     return int.from_bytes(np.packbits(nodes, bitorder="little").tobytes(), "little")
 
 
-class Holes:
+class FreeGpuIndex:
     """room: (nodes,) the GPUs that each node has, at most `most`, not to be changed but by `change`; total: of all nodes; among: a
     mask of nodes.
 
@@ -50,9 +61,9 @@ class Holes:
         for count, row in zip(counts.tolist(), bits, strict=True):
             self._masks[count] = int.from_bytes(row.tobytes(), "little")
 
-    def copy(self) -> Holes:
+    def copy(self) -> FreeGpuIndex:
         """Return the same, to be changed by itself."""
-        made = object.__new__(Holes)
+        made = object.__new__(FreeGpuIndex)
         made.room, made._masks, made.total = self.room.copy(), self._masks.copy(), self.total
         return made
 
@@ -118,7 +129,7 @@ class FreeRoom:
     def __init__(self, layout: TypeLayout, counts: Indices, cpus: Floats, memory_gb: Floats) -> None:
         self.layout, self._cpus, self._memory = layout, cpus, memory_gb
         self._most = int(layout.sizes.max(initial=0))
-        self._holes = Holes(counts, self._most)
+        self._holes = FreeGpuIndex(counts, self._most)
 
     def copy(self) -> FreeRoom:
         """Return the same, to try something on."""
@@ -133,32 +144,32 @@ class FreeRoom:
         """Whether any GPU is free."""
         return self._holes.total > 0
 
-    def limits(self, needs: Needs) -> bool:
+    def limits(self, needs: Resources) -> bool:
         """Say whether a gang with these needs may lack anything but GPUs."""
         return self.layout.limited and needs != NOTHING
 
-    def holes(self, needs: Needs = NOTHING) -> Holes:
+    def holes(self, needs: Resources = NOTHING) -> FreeGpuIndex:
         """Return the room on each node, not to be changed."""
         if not self.limits(needs):
             return self._holes
-        return Holes(room_for(needs, self._holes.room, self._cpus, self._memory), self._most)
+        return FreeGpuIndex(room_for(needs, self._holes.room, self._cpus, self._memory), self._most)
 
-    def take(self, parts: Mapping[int, int], needs: Needs = NOTHING) -> None:
+    def take(self, parts: Mapping[int, int], needs: Resources = NOTHING) -> None:
         """Take so many GPUs of each node, with what they need."""
         self._change(parts, -1, needs)
 
-    def give_back(self, parts: Mapping[int, int], needs: Needs = NOTHING) -> None:
+    def give_back(self, parts: Mapping[int, int], needs: Resources = NOTHING) -> None:
         """Give back so many GPUs of each node, with what they need."""
         self._change(parts, 1, needs)
 
-    def _change(self, parts: Mapping[int, int], sign: int, needs: Needs) -> None:
+    def _change(self, parts: Mapping[int, int], sign: int, needs: Resources) -> None:
         self._holes.change(parts, sign)
         if self.limits(needs):
             for node, gpus in parts.items():
                 self._cpus[node] += sign * gpus * needs.cpus
                 self._memory[node] += sign * gpus * needs.memory_gb
 
-    def fit(self, size: int, scope: int, needs: Needs = NOTHING, *, even: bool = False) -> dict[int, int] | None:
+    def fit(self, size: int, scope: int, needs: Resources = NOTHING, *, even: bool = False) -> dict[int, int] | None:
         """Return {node: GPUs} of a gang, or None when there is no room in any one region.
 
         One node if possible, else one rack, else the fewest nodes; always where the least is left over, so that large holes stay
@@ -175,7 +186,7 @@ class FreeRoom:
         among = next(self.regions(holes, size, scope), None)
         return None if among is None else gathered(holes, size, among)
 
-    def regions(self, holes: Holes, size: int, scope: int) -> Iterator[int]:
+    def regions(self, holes: FreeGpuIndex, size: int, scope: int) -> Iterator[int]:
         """Yield the regions of several nodes with room for a gang, as masks: racks first, if there are any, then everything.
 
         Of racks those with the least room first, the first of equals first.
@@ -189,7 +200,7 @@ class FreeRoom:
         if scope >= ANYWHERE and holes.total >= size:
             yield ALL_NODES
 
-    def _even(self, holes: Holes, size: int, scope: int) -> dict[int, int] | None:
+    def _even(self, holes: FreeGpuIndex, size: int, scope: int) -> dict[int, int] | None:
         for within in range(RACK, scope + 1):
             found = even_nodes(size, holes.room, self.layout.regions[within])
             if found is not None:
@@ -197,7 +208,7 @@ class FreeRoom:
         return None
 
 
-def gathered(holes: Holes, size: int, among: int) -> dict[int, int]:
+def gathered(holes: FreeGpuIndex, size: int, among: int) -> dict[int, int]:
     """Return {node: GPUs} on the fewest of these nodes: the fullest holes whole, and for the rest the smallest that holds it."""
     parts: dict[int, int] = {}
     for fullest in holes.most_first(among):
@@ -240,7 +251,7 @@ class FreeGpus:
         self.room.take({n: size})
         return gpus
 
-    def take(self, gpus: Sequence[int], needs: Needs = NOTHING) -> None:
+    def take(self, gpus: Sequence[int], needs: Resources = NOTHING) -> None:
         """Mark free GPUs as taken, with what they need."""
         there = self.layout.by_node(gpus)
         for n, numbers in there.items():
@@ -249,7 +260,7 @@ class FreeGpus:
                 free.remove(number)
         self.room.take({n: len(numbers) for n, numbers in there.items()}, needs)
 
-    def give_back(self, gpus: Sequence[int], needs: Needs = NOTHING) -> None:
+    def give_back(self, gpus: Sequence[int], needs: Resources = NOTHING) -> None:
         """Mark GPUs as free again."""
         there = self.layout.by_node(gpus)
         for n, numbers in there.items():
@@ -258,7 +269,7 @@ class FreeGpus:
                 insort(free, number)
         self.room.give_back({n: len(numbers) for n, numbers in there.items()}, needs)
 
-    def find(self, size: int, scope: int, needs: Needs = NOTHING, *, even: bool = False) -> list[int] | None:
+    def find(self, size: int, scope: int, needs: Resources = NOTHING, *, even: bool = False) -> list[int] | None:
         """Return `size` free GPUs for a gang, on the nodes where it fits best (`FreeRoom.fit`), or None where it fits nowhere."""
         parts = self.room.fit(size, scope, needs, even=even)
         return None if parts is None else self.lowest(parts)
@@ -268,17 +279,17 @@ class FreeGpus:
         return [gpu for n, count in parts.items() for gpu in self._free[n][:count]]
 
 
-def find_kind(kind: int, room: FreeRoom, size: int, scope: int, fewest: int, needs: Needs = NOTHING) -> dict[int, int] | None:
+def find_kind(kind: int, room: FreeRoom, size: int, scope: int, fewest: int, needs: Resources = NOTHING) -> dict[int, int] | None:
     """Return {node: GPUs} within one region of the scope, on no more than the fewest nodes (together) or on more (apart), or None.
 
     One rack if possible; always the region with the least room.
     """
-    if kind == Kind.APART:
+    if kind == PlacementPreference.APART:
         return _apart(room, size, scope, fewest, needs)
     return _together(room, size, scope, fewest, needs)
 
 
-def _together(room: FreeRoom, size: int, scope: int, fewest: int, needs: Needs) -> dict[int, int] | None:
+def _together(room: FreeRoom, size: int, scope: int, fewest: int, needs: Resources) -> dict[int, int] | None:
     """Room where the fullest holes, as many as there are to be nodes, are enough."""
     if fewest == 1:
         return room.fit(size, NODE, needs)
@@ -288,7 +299,7 @@ def _together(room: FreeRoom, size: int, scope: int, fewest: int, needs: Needs) 
     return None if among is None else gathered(holes, size, among)
 
 
-def _apart(room: FreeRoom, size: int, scope: int, fewest: int, needs: Needs) -> dict[int, int] | None:
+def _apart(room: FreeRoom, size: int, scope: int, fewest: int, needs: Resources) -> dict[int, int] | None:
     """Room in the smallest holes, so that large ones stay whole, but no more of each than leaves one for every further node."""
     if size <= fewest:
         return None
@@ -298,7 +309,7 @@ def _apart(room: FreeRoom, size: int, scope: int, fewest: int, needs: Needs) -> 
     return None if among is None else _parts(holes, among, size, fewest + 1)
 
 
-def _parts(holes: Holes, among: int, size: int, least: int) -> dict[int, int]:
+def _parts(holes: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, int]:
     """{node: GPUs} of a gang on these nodes, the smallest holes first, at least on so many of them."""
     parts: dict[int, int] = {}
     for n in holes.least_first(among):
@@ -310,10 +321,10 @@ def _parts(holes: Holes, among: int, size: int, least: int) -> dict[int, int]:
     return parts
 
 
-class Stock:
+class FreeResources:
     """free: (GPUs,) bool; cpus, memory_gb: (nodes,) what is left, infinite where a node does not say what it has."""
 
-    def __init__(self, layout: Layout, taken: Iterable[Gpu] = (), loads: Mapping[str, Needs] = NO_LOADS) -> None:
+    def __init__(self, layout: Layout, taken: Iterable[Gpu] = (), loads: Mapping[str, Resources] = NO_LOADS) -> None:
         self.layout = layout
         self.free = np.ones(layout.num_gpus, dtype=bool)
         self.cpus, self.memory_gb = layout.cpus.copy(), layout.memory_gb.copy()
@@ -324,7 +335,7 @@ class Stock:
                 self.cpus[n] -= load.cpus
                 self.memory_gb[n] -= load.memory_gb
 
-    def take(self, gpus: Indices, needs: Needs = NOTHING) -> None:
+    def take(self, gpus: Indices, needs: Resources = NOTHING) -> None:
         """Take GPUs by number, each with what it needs; -1 stands for one that is not there."""
         here = gpus[gpus >= 0]
         self.free[here] = False
@@ -332,18 +343,18 @@ class Stock:
             np.subtract.at(self.cpus, self.layout.node_of[here], needs.cpus)
             np.subtract.at(self.memory_gb, self.layout.node_of[here], needs.memory_gb)
 
-    def room(self, needs: Needs = NOTHING) -> Indices:
+    def room(self, needs: Resources = NOTHING) -> Indices:
         """Return (nodes,) the GPUs that are free on each node with what they need."""
         counts = np.bincount(self.layout.node_of[self.free], minlength=len(self.layout.names))
         return room_for(needs, counts, self.cpus, self.memory_gb) if self.layout.limited else counts
 
-    def splits_evenly(self, size: int, scope: int, needs: Needs = NOTHING) -> NDArray[np.bool_]:
+    def splits_evenly(self, size: int, scope: int, needs: Resources = NOTHING) -> NDArray[np.bool_]:
         """Return (types,) bool, where one region of the scope has room for such a gang, as many of its GPUs on each node."""
         layout, room = self.layout, self.room(needs)
         there = zip(layout.parts, np.split(room, layout.starts[NODE][1:-1]) if layout.parts else (), strict=True)
         return np.array([even_nodes(size, here, part.regions[scope]) is not None for part, here in there], dtype=bool)
 
-    def largest_holes(self, needs: Needs = NOTHING) -> Indices:
+    def largest_holes(self, needs: Resources = NOTHING) -> Indices:
         """Return (scopes, types) the largest gang with such needs that fits one region of each scope."""
         layout, room = self.layout, self.room(needs)
         holes = np.zeros((3, len(layout.types)), dtype=np.int64)

@@ -1,8 +1,8 @@
 """Gangs to be placed, as arrays: what they ask of their places, on how many nodes they are, and on how many they must or should be.
 
-`Asks` is what jobs ask for, `Crowd` the gangs to be placed, and `Spans` the fewest nodes that they need. `kinds_of` says in which
-placement each gang should run: on as few nodes as possible, or on more, as its time was promised. `Ground` is what rounds have in
-common as long as neither jobs nor nodes change, so that it need not be computed again for each of them.
+`ResourceRequests` is what jobs ask for, `GangBatch` the gangs to be placed, and `Spans` the fewest nodes that they need. `kinds_of`
+says in which placement each gang should run: on as few nodes as possible, or on more, as its time was promised. `PlacementContext`
+is what rounds have in common as long as neither jobs nor nodes change, so that it need not be computed again for each of them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import fewest_nodes
-from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Needs
+from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
 from gavel_py.scheduling.round import Assignment
 
-__all__ = ["Asks", "Crowd", "Ground", "Kind", "Spans", "kinds_of"]
+__all__ = ["GangBatch", "PlacementContext", "PlacementPreference", "ResourceRequests", "Spans", "kinds_of"]
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
 
-class Asks:
+class ResourceRequests:
     """ids: of N jobs; scopes: (N,) places of their localities in `SCOPES`; evens: (N,) who must be split evenly; needs: the
     different ones, nothing first; need_of: (N,).
 
@@ -43,20 +43,20 @@ class Asks:
         self.ids = [job.job_id for job in jobs]
         self.scopes = np.array([numbers[job.locality] for job in jobs], dtype=np.int64)
         self.evens = np.array([job.even_split for job in jobs], dtype=bool)
-        self.needs: list[Needs] = [NOTHING]
+        self.needs: list[Resources] = [NOTHING]
         self.need_of = np.zeros(len(jobs), dtype=np.int64)
         if layout.limited:
             codes = {NOTHING: 0}
-            found = [codes.setdefault(Needs(job.cpus_per_gpu, job.memory_gb_per_gpu), len(codes)) for job in jobs]
+            found = [codes.setdefault(Resources(job.cpus_per_gpu, job.memory_gb_per_gpu), len(codes)) for job in jobs]
             self.needs, self.need_of = list(codes), np.array(found, dtype=np.int64)
 
-    def needs_of(self, rows: NDArray[np.int64]) -> list[Needs]:
+    def needs_of(self, rows: NDArray[np.int64]) -> list[Resources]:
         """Return what each GPU of these jobs needs."""
         if len(self.needs) == 1:
             return [NOTHING] * len(rows)
         return [self.needs[code] for code in self.need_of[rows].tolist()]
 
-    def joined(self, groups: Iterable[Sequence[int]], parts: NDArray[np.float64]) -> Asks:
+    def joined(self, groups: Iterable[Sequence[int]], parts: NDArray[np.float64]) -> ResourceRequests:
         """Return requests in which the row of the first job of each group asks for what the whole group asks for.
 
         Args:
@@ -71,7 +71,7 @@ class Asks:
             made.scopes[rows[0]], made.evens[rows[0]] = self.scopes[rows].min(), self.evens[rows].any()
             if len(self.needs) > 1:
                 cpus, memory = parts[rows] @ np.array([self.needs[code] for code in self.need_of[rows].tolist()])
-                made.need_of[rows[0]] = codes.setdefault(Needs(float(cpus), float(memory)), len(codes))
+                made.need_of[rows[0]] = codes.setdefault(Resources(float(cpus), float(memory)), len(codes))
         made.needs = list(codes)
         return made
 
@@ -80,7 +80,7 @@ SWITCH_ROUNDS = 1.0
 """A gang that is promised both placements changes to the other one when it is owed so many rounds more of it, and its restart."""
 
 
-class Kind(IntEnum):
+class PlacementPreference(IntEnum):
     """A placement of a gang: ANY: as few nodes as can be, but it is not moved for that; TOGETHER: as few; APART: more than that."""
 
     ANY = 0
@@ -97,7 +97,7 @@ def kinds_of(
     stands_apart: Floats,
     restart_rounds: Floats,
 ) -> NDArray[np.int8]:
-    """Return (N, K) the `Kind` of placement that each job should have on each type this round.
+    """Return (N, K) the `PlacementPreference` of placement that each job should have on each type this round.
 
     fractions: (N, K) X_ij; apart: (N, K) the part S_ij of it that is to be spread, NaN where that is no matter;
     faster_apart: (N, K) whether it is faster so, which decides where nothing is promised; deficits: (N, K) D_ij;
@@ -112,19 +112,21 @@ def kinds_of(
         [faster_apart, np.zeros_like(matters), np.ones_like(matters)],
         more_apart + kept > 0,
     )
-    kinds: NDArray[np.int8] = np.where(matters, np.where(is_apart, Kind.APART, Kind.TOGETHER), Kind.ANY).astype(np.int8)
+    kinds: NDArray[np.int8] = np.where(
+        matters, np.where(is_apart, PlacementPreference.APART, PlacementPreference.TOGETHER), PlacementPreference.ANY
+    ).astype(np.int8)
     return kinds
 
 
 @dataclass(frozen=True, eq=False)
-class Crowd:
+class GangBatch:
     """M gangs, those on one type in a row and of these the one first that matters most.
 
     sizes: (M,) GPUs; types: (M,) rising, their numbers in the layout, -1 for one that has no nodes;
-    scopes: (M,) places in `SCOPES`; evens: (M,) bool, who must have as many GPUs on each node; kinds: (M,) values of `Kind`;
-    fewest: (M,) nodes on which each must be at least, told where its kind matters; needs: by gang, what each of its GPUs needs on
-    its node;
-    held: (H,) GPUs that they had until now, by number, -1 for one that is not there; owners: (H,) whose they were, rising.
+    scopes: (M,) places in `SCOPES`; evens: (M,) bool, who must have as many GPUs on each node; kinds: (M,) values of
+    `PlacementPreference`; fewest: (M,) nodes on which each must be at least, told where its kind matters; needs: by gang, what each
+    of its GPUs needs on its node; held: (H,) GPUs that they had until now, by number, -1 for one that is not there; owners: (H,)
+    whose they were, rising.
     """
 
     sizes: Indices
@@ -133,27 +135,27 @@ class Crowd:
     evens: NDArray[np.bool_]
     kinds: NDArray[np.int8]
     fewest: Indices
-    needs: Sequence[Needs]
+    needs: Sequence[Resources]
     held: Indices
     owners: Indices
 
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def on_type(self, number: int, first_gpu: int) -> tuple[int, Crowd]:
+    def on_type(self, number: int, first_gpu: int) -> tuple[int, GangBatch]:
         """Return where the gangs on a type begin, and these by themselves, their GPUs numbered from this one."""
         start, stop = np.searchsorted(self.types, [number, number + 1]).tolist()
         gangs, held = slice(start, stop), slice(*np.searchsorted(self.owners, [start, stop]).tolist())
         numbers, owners = self.held[held] - first_gpu, self.owners[held] - start
         what = self.sizes[gangs], self.types[gangs], self.scopes[gangs], self.evens[gangs], self.kinds[gangs], self.fewest[gangs]
-        return start, Crowd(*what, self.needs[gangs], numbers, owners)
+        return start, GangBatch(*what, self.needs[gangs], numbers, owners)
 
-    def with_kinds_on(self, nodes: int) -> Crowd:
+    def with_kinds_on(self, nodes: int) -> GangBatch:
         """Return the same gangs on one type of so many nodes, where no kind matters that a gang could not or must have anyhow."""
         if not self.kinds.any():
             return self
         may_spread = (self.sizes > self.fewest) & (self.fewest < nodes) & (self.scopes != NODE) & ~self.evens
-        return replace(self, kinds=np.where(may_spread, self.kinds, Kind.ANY).astype(np.int8))
+        return replace(self, kinds=np.where(may_spread, self.kinds, PlacementPreference.ANY).astype(np.int8))
 
 
 class Spans:
@@ -177,13 +179,13 @@ class Spans:
         return held.num_nodes > self.fewest(held.accelerator, len(held.gpus))
 
 
-class Ground:
+class PlacementContext:
     """jobs, nodes: of the rounds; layout, asks: the same as arrays; spans: the fewest nodes of gangs, by default on these."""
 
     def __init__(self, jobs: Sequence[Job], nodes: Sequence[Node], spans: Spans | None = None) -> None:
         self.jobs, self.nodes = jobs, nodes
         self.layout = Layout(nodes)
-        self.asks = Asks(jobs, self.layout)
+        self.asks = ResourceRequests(jobs, self.layout)
         self._spans = spans
 
     @cached_property
@@ -195,7 +197,7 @@ class Ground:
         """Say whether it is that of these jobs, the very same sequence, and of these nodes."""
         return jobs is self.jobs and nodes == self.nodes
 
-    def asking(self, asks: Asks) -> Ground:
+    def asking(self, asks: ResourceRequests) -> PlacementContext:
         """Return the same ground for jobs that ask for something else."""
         made = copy(self)
         made.asks = asks

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from gavel_py.problem.eligibility import even_parts
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeRoom, find_kind
-from gavel_py.scheduling.placement.gangs import Kind
-from gavel_py.scheduling.placement.topology import NODE, NOTHING, Needs
+from gavel_py.scheduling.placement.gangs import PlacementPreference
+from gavel_py.scheduling.placement.topology import NODE, NOTHING, Resources
 
-__all__ = ["Held", "Misplaced", "fewest_to_move", "fewest_to_move_evenly", "put_right"]
+__all__ = ["Misplaced", "MovableGangs", "fewest_to_move", "fewest_to_move_evenly", "put_right"]
 
 Indices = NDArray[np.int64]
 
 
-class Held(NamedTuple):
+class MovableGangs(NamedTuple):
     """The GPUs of gangs that may move.
 
     gpus: (H,) by number; owners: (H,) whose they are, the gangs in the order in which they are to be kept rather than others that
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
     gpus: Indices
     owners: Indices
-    needs: Sequence[Needs]
+    needs: Sequence[Resources]
 
     def of(self, gang: int) -> list[int]:
         """Return the GPUs of one gang."""
@@ -54,7 +54,7 @@ class _Leavers(NamedTuple):
     starts: Indices
 
 
-def fewest_to_move(free: FreeGpus, size: int, scope: int, needs: Needs, held: Held) -> list[int]:
+def fewest_to_move(free: FreeGpus, size: int, scope: int, needs: Resources, held: MovableGangs) -> list[int]:
     """Return the fewest gangs (of equals, those with the fewest GPUs) that must leave one region of the scope to make room there.
 
     Empty if no region would have room. Where CPUs or memory are short too, the gangs with the most GPUs there leave first.
@@ -71,7 +71,7 @@ def fewest_to_move(free: FreeGpus, size: int, scope: int, needs: Needs, held: He
     return [gang for last in best.tolist() for gang in leavers.gangs[leavers.starts[last] : last + 1].tolist()]
 
 
-def movers_by_node(free: FreeGpus, size: int, needs: Needs, held: Held) -> Iterator[tuple[int, int, list[int]]]:
+def movers_by_node(free: FreeGpus, size: int, needs: Resources, held: MovableGangs) -> Iterator[tuple[int, int, list[int]]]:
     """The nodes that get room for so many GPUs when gangs leave: each with the GPUs of the fewest of these, and who they are."""
     if not len(held.gpus):
         return
@@ -88,7 +88,7 @@ def movers_by_node(free: FreeGpus, size: int, needs: Needs, held: Held) -> Itera
             yield node, int(leavers.gpus[start + count - 1]), order[:count]
 
 
-def _leavers(free: FreeGpus, scope: int, held: Held) -> _Leavers:
+def _leavers(free: FreeGpus, scope: int, held: MovableGangs) -> _Leavers:
     layout = free.layout
     gangs, first, sizes = np.unique(held.owners, return_index=True, return_counts=True)
     gang = np.searchsorted(gangs, held.owners)
@@ -103,7 +103,7 @@ def _leavers(free: FreeGpus, scope: int, held: Held) -> _Leavers:
     return _Leavers(regions, gangs[gang], room + _summed(gains, starts), left, _summed(sizes[gang], starts), starts)
 
 
-def _room_in_regions(free: FreeGpus, scope: int, needs: Needs = NOTHING) -> Indices:
+def _room_in_regions(free: FreeGpus, scope: int, needs: Resources = NOTHING) -> Indices:
     """The room of each region for a gang."""
     return np.bincount(free.layout.regions[scope], weights=free.room.holes(needs).room).astype(np.int64)
 
@@ -116,7 +116,7 @@ def _summed(values: Indices, starts: Indices) -> Indices:
 
 
 def _fewest_with_needs(
-    free: FreeGpus, size: int, scope: int, needs: Needs, held: Held, leavers: _Leavers, firsts: Indices
+    free: FreeGpus, size: int, scope: int, needs: Resources, held: MovableGangs, leavers: _Leavers, firsts: Indices
 ) -> list[int]:
     """The same where more gangs than their GPUs tell may have to leave; firsts: by region, the first with which GPUs suffice."""
     ends = np.searchsorted(leavers.regions, leavers.regions, side="right")
@@ -132,7 +132,9 @@ def _fewest_with_needs(
     return min(options)[-1] if options else []
 
 
-def _enough(free: FreeGpus, size: int, scope: int, needs: Needs, region: int, held: Held, order: Sequence[int], least: int) -> int:
+def _enough(
+    free: FreeGpus, size: int, scope: int, needs: Resources, region: int, held: MovableGangs, order: Sequence[int], least: int
+) -> int:
     """How many of these gangs must leave, in this order, until there is room with CPUs and memory; 0 if all are not enough."""
     count = 0
     while count < len(order) and (count < least or _room_in_regions(free, scope, needs)[region] < size):
@@ -153,7 +155,7 @@ class _Cleared(NamedTuple):
     gangs: list[int]
 
 
-def fewest_to_move_evenly(free: FreeGpus, size: int, scope: int, needs: Needs, held: Held) -> list[int]:
+def fewest_to_move_evenly(free: FreeGpus, size: int, scope: int, needs: Resources, held: MovableGangs) -> list[int]:
     """Return gangs that must leave one region of the scope to make room there for an even split, on as few nodes as can be.
 
     Of each region, the nodes that the fewest gangs must leave; a gang on two of them counts twice. Empty if none would have room.
@@ -186,7 +188,7 @@ class Misplaced(NamedTuple):
     size: int
     scope: int
     fewest: int
-    needs: Needs = NOTHING
+    needs: Resources = NOTHING
 
 
 def put_right(free: FreeGpus, gangs: Sequence[Misplaced]) -> dict[int, list[int]]:
@@ -194,7 +196,7 @@ def put_right(free: FreeGpus, gangs: Sequence[Misplaced]) -> dict[int, list[int]
 
     Those that matter most come first. Who moves is of its kind then; the others stay where they are.
     """
-    righting = _Righting(free, gangs)
+    righting = _Migration(free, gangs)
     wrong = list(range(len(gangs)))
     while wrong:
         before = len(righting.found)
@@ -205,7 +207,7 @@ def put_right(free: FreeGpus, gangs: Sequence[Misplaced]) -> dict[int, list[int]
     return righting.found
 
 
-class _Righting:
+class _Migration:
     """Gangs by their places; found: those that have moved, and where to."""
 
     def __init__(self, free: FreeGpus, gangs: Sequence[Misplaced]) -> None:
@@ -222,7 +224,7 @@ class _Righting:
         """Let gangs change places all at once: those that cannot be of their kind then are left out, and it is tried anew."""
         groups = [wrong[start : start + MOST_EXCHANGED] for start in range(0, len(wrong), MOST_EXCHANGED)]
         for group in groups:
-            gangs = sorted(group, key=lambda i: (self._gangs[i].kind == Kind.APART, -self._gangs[i].size))
+            gangs = sorted(group, key=lambda i: (self._gangs[i].kind == PlacementPreference.APART, -self._gangs[i].size))
             room = self._without(gangs)
             while len(gangs) > 1:
                 after = self._placed(room.copy(), gangs)

@@ -1,6 +1,6 @@
 """Numbers for the nodes and GPUs of a cluster, so that what holds for all of them takes a few steps on arrays.
 
-`Needs` are the CPUs and host memory that GPUs need on their node, and `room_for` says how many GPUs of a node have them.
+`Resources` are the CPUs and host memory that GPUs need on their node, and `room_for` says how many GPUs of a node have them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gavel_py.problem.cluster import Node
 from gavel_py.problem.job import Locality
 
-__all__ = ["ANYWHERE", "NODE", "NOTHING", "NO_LOADS", "RACK", "SCOPES", "Gpu", "Layout", "Needs", "TypeLayout", "room_for"]
+__all__ = ["ANYWHERE", "NODE", "NOTHING", "NO_LOADS", "RACK", "SCOPES", "Gpu", "Layout", "Resources", "TypeLayout", "room_for"]
 
 Indices = NDArray[np.int64]
 
@@ -144,19 +144,21 @@ def _starts(regions: Indices, types: Indices, count: int) -> Indices:
 ROUNDING = 1e-9
 
 
-class Needs(NamedTuple):
+class Resources(NamedTuple):
     """What each GPU of a gang needs on its node, or what some gangs on a node need there together; memory_gb in GB."""
 
     cpus: float = 0.0
     memory_gb: float = 0.0
 
 
-NOTHING = Needs()
+NOTHING = Resources()
 
-NO_LOADS: Mapping[str, Needs] = MappingProxyType({})
+NO_LOADS: Mapping[str, Resources] = MappingProxyType({})
 
 
-def room_for(needs: Needs, gpus: NDArray[np.int64], cpus: NDArray[np.float64], memory_gb: NDArray[np.float64]) -> NDArray[np.int64]:
+def room_for(
+    needs: Resources, gpus: NDArray[np.int64], cpus: NDArray[np.float64], memory_gb: NDArray[np.float64]
+) -> NDArray[np.int64]:
     """Return (nodes,) how many of the free GPUs of each node can have what they need of its free CPUs and memory."""
     for there, per_gpu in ((cpus, needs.cpus), (memory_gb, needs.memory_gb)):
         if per_gpu > 0:
