@@ -1,6 +1,6 @@
 """Charts as plain data, the policies that are drawn, and the colours, dashes and markers of a report; nothing here draws.
 
-A `Chart` is what is drawn and the table beside it. `cast_of` chooses the policies and their styles, the same in all charts of a
+A `Chart` is what is drawn and the table beside it. `palette_of` chooses the policies and their styles, the same in all charts of a
 setting. The eight hues are those of Okabe and Ito, for a light and a dark page, as light or dark as it takes for each to stand out
 from the page (a contrast of 3 at least) and from each of the others with any kind of colour vision. Dashes and markers tell curves
 apart without any colour.
@@ -39,7 +39,7 @@ __all__ = [
     "Points",
     "StayPicture",
     "Table",
-    "cast_of",
+    "palette_of",
     "tone_names",
 ]
 
@@ -139,7 +139,7 @@ class Palette:
         return chosen
 
 
-def cast_of(setting: Setting) -> Palette:
+def palette_of(setting: Setting) -> Palette:
     """Return who is drawn: all policies, or the best of them where there are more than can be told apart."""
     policies = setting.policies
     if len(policies) <= MOST_STYLES:

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import check_folder, check_report, write_whole
-from gavel_py.report.charts import DARK, LIGHT, Chart, Palette, Table, cast_of, tone_names
+from gavel_py.report.charts import DARK, LIGHT, Chart, Palette, Table, palette_of, tone_names
 from gavel_py.report.measures import CONFIDENCE, UNKNOWN, at_load, clean, label_text, measure_of
 from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, stays_chart, time_charts, tradeoff_charts
 from gavel_py.report.runs import METRICS, Labels, Run
@@ -65,7 +65,7 @@ def _section(number: int, setting: Setting, *, alone: bool) -> Section:
     charts: list[Chart] = []
     wide: list[Chart] = []
     if number <= MOST_SETTINGS:
-        cast = cast_of(setting)
+        cast = palette_of(setting)
         notes += [cast.note] if cast.note else []
         charts = [*([] if is_one_run else _compared(cast)), *distribution_charts(cast), *time_charts(cast), *_heat_charts(cast)]
         wide = list(_stays_charts(cast))

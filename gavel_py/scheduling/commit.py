@@ -30,7 +30,7 @@ def in_words(
     """
     before = state.last.assignments if state.last is not None else {}
     if moved is None:
-        assignments = _with_present_company(assignments)
+        assignments = _with_current_partners(assignments)
         started = _started(state, assignments, assignments)
         stopped = before.keys() - assignments.keys()
     else:
@@ -57,7 +57,7 @@ def _started(state: SchedulerState, assignments: Mapping[str, Assignment], among
     return [i for i in among if (had := running.get(i)) is not (held := assignments[i]) and had != held]
 
 
-def _with_present_company(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
+def _with_current_partners(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """Return them without partners that have left since they were decided."""
     return {
         job_id: replace(held, shared_with=tuple(other for other in held.shared_with if other in assignments))
@@ -109,7 +109,7 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
         is_apart = np.array([job_id in runs_apart for job_id in problem.job_ids], dtype=bool)
         state.ledger.record_placement(problem.job_ids, fractions, in_force.apart, columns, is_apart, round_seconds)
     if in_force.companies is not None:
-        state.company.record(in_force.companies.keys, *_in_company(in_force, in_force.companies, begun, present))
+        state.company.record(in_force.companies.keys, *_co_located(in_force, in_force.companies, begun, present))
     for job_id, held in begun.assignments.items():
         past = pasts[job_id]
         past.attained_gpu_seconds += round_seconds * held.gpu_share
@@ -148,7 +148,7 @@ def _shares(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -
     return np.array([assignments[i].gpu_share if i in assignments else 0.0 for i in problem.job_ids], dtype=float)
 
 
-def _in_company(
+def _co_located(
     in_force: InForce, companies: ColocationPromises, begun: Round, present: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
     """(A,) what is promised of this round with partners of each job type, and (A,) what is had of it."""

@@ -1,8 +1,8 @@
 """The allocation in force: what the policy was asked, the problem that was solved, its answer, and what it gives the jobs of now.
 
-`PolicyInput` is what the policy is asked, and `InForce` has the answer. `carried_over` keeps an allocation where the policy is not
-to be asked again yet: `ReusedAllocation` says what it gives jobs that are not all those that it was solved for. `LazyAllocation` is
-an allocation in force that has not been written down: it is made when it is needed.
+`PolicyInput` is what the policy is asked, and `InForce` has the answer. `reused_allocation` keeps an allocation where the policy is
+not to be asked again yet: `ReusedAllocation` says what it gives jobs that are not all those that it was solved for.
+`LazyAllocation` is an allocation in force that has not been written down: it is made when it is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gavel_py.policies.constraints import Constraint, placed
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling.colocation.groups import ColocationPromises, companies_of
+from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
 from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import GANG_FIELDS, JobRows
@@ -36,10 +36,10 @@ __all__ = [
     "LazyAllocation",
     "PolicyInput",
     "ReusedAllocation",
-    "carried_over",
     "columns_of",
-    "question_at_event",
-    "question_of",
+    "policy_input_at_event",
+    "policy_input_of",
+    "reused_allocation",
     "same_gang",
     "solved",
 ]
@@ -190,7 +190,7 @@ class InForce:
         pairs, shares = self._pairs, self.problem.pairs
         if pairs is None or shares is None or not len(pairs):
             return None
-        return companies_of(pairs, shares.kinds, self.jobs, self.problem.accelerator_types)
+        return promises_of(pairs, shares.kinds, self.jobs, self.problem.accelerator_types)
 
     @property
     def _pairs(self) -> Pairs | None:
@@ -214,7 +214,7 @@ class InForce:
         return tuple(job_id for job_id, steps in there if not book.known(job_id).steps_done >= steps)
 
 
-def question_at_event(
+def policy_input_at_event(
     book: JobRegistry, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
 ) -> PolicyInput:
     """Return what the policy is to be asked where no time is counted in rounds; before: None where it does not ask for it."""
@@ -225,7 +225,7 @@ def question_at_event(
     return PolicyInput(now_seconds, jobs, nothing, nothing, nothing, running_on, previous, **options)
 
 
-def question_of(
+def policy_input_of(
     book: JobRegistry, now_seconds: float, running: Mapping[str, Assignment], before: InForce | None, **options: Any
 ) -> PolicyInput:
     """Return what the policy is to be asked now.
@@ -299,7 +299,7 @@ NOTHING = 1e-9
 """A part of the time that is told from none."""
 
 
-def carried_over(
+def reused_allocation(
     before: InForce, question: PolicyInput, nodes: NodeStates, profile: Profile, constraints: Sequence[Constraint], rows: JobRows
 ) -> InForce | None:
     """Return the allocation in force for the jobs of now, None where it would give none of them anything.

@@ -21,7 +21,7 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile, gpu_memory
 from gavel_py.problem.job import Job
-from gavel_py.scheduling.colocation import plan_in_crews
+from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import bundled
 from gavel_py.scheduling.colocation.groups import ColocationGroups, Held
 from gavel_py.scheduling.colocation.matching import matched
@@ -29,17 +29,17 @@ from gavel_py.scheduling.current_allocation import (
     InForce,
     LazyAllocation,
     PolicyInput,
-    carried_over,
     columns_of,
-    question_at_event,
-    question_of,
+    policy_input_at_event,
+    policy_input_of,
+    reused_allocation,
     solved,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.placement.gangs import PlacementContext, kinds_of
+from gavel_py.scheduling.placement.gangs import PlacementContext, preferences_of
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.round_planning import plan_round
@@ -173,7 +173,7 @@ class RoundPlanner:
     def decide(self, state: SchedulerState, start: float) -> None:
         """Solve if need be, choose the next round, and only then take note of both."""
         state.begin_decision()
-        if self._decided_in_turn(state, start):
+        if self._decided_at_event(state, start):
             return
         in_force = self._in_force(state, start)
         # A mechanism of the user's own may have reasons that nobody else knows.
@@ -191,7 +191,7 @@ class RoundPlanner:
             logger.debug("the allocation in force is kept: nothing has changed since")
             return before
         question = self._question(state, start)
-        found = self._carried(question, state, start)
+        found = self._reused(question, state, start)
         if found is not None:
             logger.debug("the allocation of %g s is carried over to the %d jobs of now", found.asked_seconds, len(found.jobs))
         return self._solved_in_time(question, state) if found is None else found
@@ -206,18 +206,18 @@ class RoundPlanner:
                 same = before.carried is None and not state.changed
                 kept = before if same and (found.allocation.gap or 0) >= (before.allocation.gap or 0) else None
             else:
-                kept = carried_over(before, question, state.nodes, self.profile, self.solver.policy.constraints, state.rows)
+                kept = reused_allocation(before, question, state.nodes, self.profile, self.solver.policy.constraints, state.rows)
             if kept is not None:
                 asked = f"the allocation that was solved at {kept.asked_seconds:g} s stays in force"
                 return replace(kept, note=f"the time limit of {self.time_limit_seconds:g} s was reached: {asked}")
         return replace(found, note=found.allocation.notes[0])
 
-    def _carried(self, question: PolicyInput, state: SchedulerState, start: float) -> InForce | None:
+    def _reused(self, question: PolicyInput, state: SchedulerState, start: float) -> InForce | None:
         """What is in force, for the jobs that are there now; None where the policy must be asked."""
         before = state.in_force if self.solve_seconds and not state.at_once else None
         if before is None or not self._is_early(before, start):
             return None
-        return carried_over(before, question, state.nodes, self.profile, self.solver.policy.constraints, state.rows)
+        return reused_allocation(before, question, state.nodes, self.profile, self.solver.policy.constraints, state.rows)
 
     def _is_early(self, before: InForce, start: float) -> bool:
         """Say whether only jobs that come, change or go are no reason yet to ask the policy again."""
@@ -228,9 +228,9 @@ class RoundPlanner:
         policy = self.solver.policy
         options = {"whole_gangs": self.whole_gangs, "sharing": self.sharing, "min_gain": self.min_gain}
         if not self.by_events:
-            return question_of(state.book, start, state.lasting, state.in_force, **options)
+            return policy_input_of(state.book, start, state.lasting, state.in_force, **options)
         before = state.in_force if policy.constraints or "previous_fractions" in policy.reads else None
-        return question_at_event(state.book, start, state.lasting, before, **options)
+        return policy_input_at_event(state.book, start, state.lasting, before, **options)
 
     def _solved(self, question: PolicyInput, state: SchedulerState, nodes: NodeStates) -> InForce:
         with state.asking():
@@ -238,7 +238,7 @@ class RoundPlanner:
         state.solver_seconds += found.allocation.seconds["solve"]
         return found
 
-    def _decided_in_turn(self, state: SchedulerState, start: float) -> bool:
+    def _decided_at_event(self, state: SchedulerState, start: float) -> bool:
         """Decide by what is kept of jobs and GPUs, where that comes to the same; say whether it does."""
         in_turn = self.in_turn(state)
         began = time.perf_counter()
@@ -250,7 +250,7 @@ class RoundPlanner:
         before = state.gangs.as_now()
         later = LazyAllocation(start, *state.book.as_noted, before, turns.given, turns.excluded, self.whole_gangs, ask)
         state.solver_seconds += time.perf_counter() - began
-        state.take_up_later(later)
+        state.resolve_allocation(later)
         state.coming = PlannedRound(start, turns.assignments, turns.moved)
         if in_turn is not None and in_turn.is_to_be_proven:
             assert state.in_force is not None  # which asks the policy  # noqa: S101
@@ -294,7 +294,7 @@ class RoundPlanner:
             return bundled(crews, parts, memory, gpus)
 
         crews, idle = on_one_gpu(_pairs(state, in_force, demand)), lambda left: on_one_gpu(ColocationGroups((), left))
-        return plan_in_crews(plan, demand, crews, idle, ground, parts, state.lasting, fixed)
+        return plan_groups(plan, demand, crews, idle, ground, parts, state.lasting, fixed)
 
     def _demand(self, state: SchedulerState, in_force: InForce, fixed: Mapping[str, Assignment]) -> RoundDemand:
         problem, standings = in_force.problem, state.book.standings
@@ -372,4 +372,4 @@ def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_r
     stands[runs, columns[runs]] = [1.0 if is_spread(lasting[problem.job_ids[i]]) else -1.0 for i in runs.tolist()]
     owed = state.ledger.apart(problem.job_ids)
     fractions = in_force.fractions
-    return kinds_of(fractions, apart, problem.speeds.apart, deficits, owed, stands, restart_rounds)
+    return preferences_of(fractions, apart, problem.speeds.apart, deficits, owed, stands, restart_rounds)

@@ -17,7 +17,7 @@ from gavel_py.errors import InputError
 from gavel_py.problem.cluster import Node
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
-from gavel_py.scheduling.placement import Places, place_crowd
+from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementContext, PlacementPreference, ResourceRequests
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, Gpu
@@ -140,7 +140,7 @@ def plan_round(
         left = _leftovers(demand, asks, waiting, accelerator_types, stock)
         columns = _checked(mechanism(left), left)
         chosen = Selection(columns, demand, ground, accelerator_types, previous)
-        places = place_crowd(stock, chosen.crowd)
+        places = place_batch(stock, chosen.crowd)
         assigned = chosen.assigned(places)
         assignments = assignments | assigned if assignments else assigned
         placed = places.placed
@@ -194,7 +194,7 @@ def _leftovers(
     numbers = stock.layout.type_number
     # A type that has no nodes has no room: the column after the last.
     types = [numbers.get(name, len(numbers)) for name in accelerator_types]
-    room = np.stack([np.pad(stock.largest_holes(each), ((0, 0), (0, 1)))[:, types] for each in asks.needs])
+    room = np.stack([np.pad(stock.largest_free(each), ((0, 0), (0, 1)))[:, types] for each in asks.needs])
     runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[asks.need_of, asks.scopes])
     asking: dict[tuple[int, int, int], list[int]] = {}
     for row in np.flatnonzero(asks.evens & (asks.scopes != NODE) & runnable.any(axis=1)).tolist():

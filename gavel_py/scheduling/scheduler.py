@@ -71,7 +71,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         """
         self._state.check_at_rest()
         coming = self._decided(self._start(now_seconds))
-        told = in_words(self._state, self._state.standing_plan, coming.start_seconds, self.round_seconds)
+        told = in_words(self._state, self._state.plan_still_valid, coming.start_seconds, self.round_seconds)
         return given_away(told)
 
     @synchronized
@@ -87,7 +87,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         held = replace(held, gpus=list(held.gpus))
         if state.coming is None:
             return Lease(held, state.last.end_seconds)
-        if state.standing_plan.get(job_id) != held:
+        if state.plan_still_valid.get(job_id) != held:
             return Lease(held, state.last.end_seconds, renewed=False)
         return Lease(held, state.coming.start_seconds + self.round_seconds, renewed=True)
 
@@ -112,7 +112,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         planned = state.coming is not None
         coming = self._decided(start)
         planned |= state.changed  # what is decided now stands, unless policy or mechanism have reported something meanwhile
-        assignments = state.standing_plan if planned else coming.assignments
+        assignments = state.plan_still_valid if planned else coming.assignments
         if len(assignments) < len(coming.assignments):
             assert state.in_force is not None  # noqa: S101
             assignments = self._chooser.chosen(state, state.in_force, assignments)

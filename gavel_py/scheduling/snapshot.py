@@ -166,14 +166,14 @@ def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Prof
         question.problem(then, profile), runnable=from_data(document["runnable"]), excluded=dict(document["excluded"])
     )
     allocation = Allocation.from_dict(document["allocation"])
-    lasting, carried = np.asarray(from_data(document["lasting"])), _carried_from(document.get("carried"), allocation)
+    lasting, carried = np.asarray(from_data(document["lasting"])), _reused_from(document.get("carried"), allocation)
     found = InForce(question, then.to_dict(), problem, allocation, lasting, carried, document.get("note", ""))
     if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == found.fractions.shape:
         raise ValueError("the arrays of the allocation in force do not fit each other")
     return found
 
 
-def _carried_from(document: Mapping[str, Any] | None, allocation: Allocation) -> ReusedAllocation | None:
+def _reused_from(document: Mapping[str, Any] | None, allocation: Allocation) -> ReusedAllocation | None:
     if document is None:
         return None
     rows = np.asarray(from_data(document["rows"]))

@@ -199,7 +199,7 @@ class SchedulerState:
         return {job_id: held for job_id, held in self.running.items() if self.nodes.is_open(held.gpus)}
 
     @property
-    def standing_plan(self) -> dict[str, Assignment]:
+    def plan_still_valid(self) -> dict[str, Assignment]:
         """What still holds of the coming round: not the gangs whose GPUs are gone, or that have left, finished or changed.
 
         On a draining node those stay that run there, since they have been told so; none starts there.
@@ -244,7 +244,7 @@ class SchedulerState:
         """Note from now on what happens while the next round is being decided."""
         self.changed_since = self.at_once_since = False
 
-    def take_up_later(self, later: LazyAllocation) -> None:
+    def resolve_allocation(self, later: LazyAllocation) -> None:
         """Let an allocation be in force that nobody has asked for yet."""
         self.ledger.begin_allocation()
         self.told, self.changed, self.at_once = later, self.changed_since, self.at_once_since

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.allocation.explain.bindings import turn_of
+from gavel_py.allocation.explain.bindings import service_order_of
 from tests.support.examples import examples
 from tests.support.instances import TIGHT, best_level, best_value, crowds, problems, valid_rows
 
@@ -509,7 +509,7 @@ def test_an_ordered_job_has_what_it_has_because_of_those_before_it(
     assert isinstance(policy, gp.OrderedPolicy)
     allocation = gp.solve(problem, policy)
     assert allocation.evidence is not None
-    turn = turn_of(policy, problem, allocation.evidence.rules, allocation.time_fractions, i)
+    turn = service_order_of(policy, problem, allocation.evidence.rules, allocation.time_fractions, i)
     alone = gp.solve(problem.select(turn.before | (np.arange(problem.num_jobs) == i)), policy)
     assert np.array_equal(alone.time_fractions[alone.job_ids.index(problem.job_ids[i])], allocation.time_fractions[i])
     # Were it not for those who hold the types that are gone, it would have more.

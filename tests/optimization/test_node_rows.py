@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.placement import Gang, largest_holes, place
+from gavel_py.scheduling.placement import Gang, largest_free, place
 from gavel_py.scheduling.placement.topology import Resources
 from tests.support.examples import examples
 
@@ -109,7 +109,7 @@ class TestPlaces:
     def test_what_others_need_is_gone(self) -> None:
         nodes, needs = [node("n", 4, cpus=16, memory_gb=64)], Resources(cpus=4)
         assert place(nodes, [Gang("a", 2, "v100", needs=needs)], loads={"n": Resources(cpus=9)}) == {}
-        assert largest_holes(nodes, loads={"n": Resources(cpus=9)}, needs=needs)["any"] == {"v100": 1}
+        assert largest_free(nodes, loads={"n": Resources(cpus=9)}, needs=needs)["any"] == {"v100": 1}
 
     def test_smaller_gangs_move_where_cpus_are_short(self) -> None:
         """One core-hungry job on each node: one of them makes room, though GPUs are free on both."""
@@ -139,6 +139,6 @@ class TestPlaces:
             assert all((used[each.name] <= [each.num_gpus, each.cpus, each.memory_gb]).all() for each in there)
             assert all(len(set(places[g.job_id])) == g.num_gpus for g in gangs if g.job_id in places)
             if gangs and (first := gangs[0]):
-                holes = largest_holes(there, needs=first.needs)[first.locality]["v100"]
+                holes = largest_free(there, needs=first.needs)[first.locality]["v100"]
                 assert (first.job_id in places) == (holes >= first.num_gpus)
             gangs = [Gang(g.job_id, g.num_gpus, "v100", g.locality, places.get(g.job_id, ()), g.needs) for g in gangs]

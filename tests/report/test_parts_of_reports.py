@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 import gavel_py as gp
-from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES, Heat, cast_of
+from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES, Heat, palette_of
 from gavel_py.report.figures import limits_of
 from gavel_py.report.measures import Estimate, estimate, quantiles, short, stretches, thinned
 from gavel_py.report.run_charts import heat_chart, not_beaten, time_charts
@@ -203,6 +203,6 @@ def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> 
 def test_charts_of_one_run_of_each_policy_tell_its_seed_if_it_has_one(seed: int | None, said: str) -> None:
     runs = [some_run(policy, 2.0, 0, jobs=20) for policy in ("fifo", "las")]
     (setting,) = settings_of([replace(run, labels={"policy": run.labels["policy"], "seed": seed}) for run in runs])
-    charts = list(time_charts(cast_of(setting)))
+    charts = list(time_charts(palette_of(setting)))
     assert charts
     assert all(chart.told.endswith(said) for chart in charts)

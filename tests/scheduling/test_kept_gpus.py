@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py.io.names import natural_key
-from gavel_py.scheduling.event_driven import GangOnType, KeptGpus, crowd_of
+from gavel_py.scheduling.event_driven import GangOnType, KeptGpus, gang_batch_of
 from gavel_py.scheduling.placement import migration, place_on_type
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import PlacementPreference
@@ -49,7 +49,7 @@ class Anew:
         """Say whether all have a place; if not, nothing has changed."""
         ranks = [(gang.standing, gang) for gang in self.gangs.values()] + [(gang.starting, gang) for gang in starters]
         ordered = [gang for _, gang in sorted(ranks)]
-        crowd = crowd_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
+        crowd = gang_batch_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
         settled = place_on_type(FreeResources(self.layout), 0, crowd)
         if not settled.placed.all():
             return False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Locality
 from gavel_py.scheduling import Gang, place
-from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.placement.topology import Gpu
 from tests.scheduling.support import nodes
 from tests.support.examples import examples
@@ -137,7 +137,7 @@ def test_taken_gpus_are_left_alone() -> None:
     taken = frozenset({("n0", 0), ("n1", 1)})
     assert place(nodes(2, 2), [gang("a", 2)], taken) == {"a": (("n0", 1), ("n1", 0))}
     assert place(nodes(2, 2), [gang("a", 2, "node")], taken) == {}
-    assert largest_holes(nodes(2, 2), taken) == {"node": {"v100": 1}, "rack": {"v100": 1}, "any": {"v100": 2}}
+    assert largest_free(nodes(2, 2), taken) == {"node": {"v100": 1}, "rack": {"v100": 1}, "any": {"v100": 2}}
 
 
 @st.composite
@@ -209,7 +209,7 @@ def test_who_runs_alone_or_fits_beside_the_others_stays(crowd: tuple[list[Node],
 def test_no_hole_is_left_that_would_hold_a_gang_left_out(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
     places = place(cluster, gangs)
-    holes = largest_holes(cluster, {gpu for gpus in places.values() for gpu in gpus})
+    holes = largest_free(cluster, {gpu for gpus in places.values() for gpu in gpus})
     for g in gangs:
         if g.job_id not in places:
             assert g.num_gpus > holes[g.locality].get(g.accelerator, 0)

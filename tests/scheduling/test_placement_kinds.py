@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import Gang, PlacementPreference, RoundDemand, choose_jobs, place
-from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.placement.gangs import PlacementContext, Spans
 from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Resources
 from gavel_py.scheduling.round import Assignment
@@ -233,7 +233,7 @@ def test_only_gangs_of_the_wrong_kind_move_for_it(crowd: tuple[list[Node], list[
 def test_the_first_gang_is_placed_whatever_the_kinds(crowd: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = crowd
     for g in gangs[:1]:
-        holes = largest_holes(cluster, needs=g.needs)
+        holes = largest_free(cluster, needs=g.needs)
         assert (g.job_id in place(cluster, gangs)) == (g.num_gpus <= holes[g.locality].get(g.accelerator, 0))
 
 

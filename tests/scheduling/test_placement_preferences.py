@@ -9,7 +9,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans, kinds_of
+from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans, preferences_of
 from tests.optimization.test_placement_kinds import gangs, measured, nodes_of
 
 
@@ -19,7 +19,7 @@ def kind(
     """The placement of one job on one type."""
     tables = [np.array([[value]], dtype=float) for value in (fraction, apart)]
     rest = [np.array([[value]], dtype=float) for value in (deficit, owed, stands)]
-    return PlacementPreference(kinds_of(*tables, np.array([[faster]]), *rest, np.array([restart]))[0, 0])
+    return PlacementPreference(preferences_of(*tables, np.array([[faster]]), *rest, np.array([restart]))[0, 0])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.placement import largest_holes
+from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.round import Assignment
 from tests.scheduling.support import nodes, play_on
 from tests.support.examples import examples
@@ -110,7 +110,7 @@ def assert_rules(scene: Scene, assignments: dict[str, Assignment]) -> None:
 
 def assert_nothing_wasted(scene: Scene, assignments: dict[str, Assignment]) -> None:
     """No waiting job would fit what is left, by count and locality."""
-    holes = largest_holes(scene.cluster.nodes, {gpu for assignment in assignments.values() for gpu in assignment.gpus})
+    holes = largest_free(scene.cluster.nodes, {gpu for assignment in assignments.values() for gpu in assignment.gpus})
     for job in scene.jobs:
         if job.job_id not in assignments:
             assert job.num_gpus > max(holes[job.locality].values())

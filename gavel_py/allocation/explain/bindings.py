@@ -1,7 +1,7 @@
 """Bindings: why a job has what it has, and no more, by the proof, by the order in which jobs are served, or by a formula.
 
 With a proof, a job is bound by the rows that have a price (`bindings_of`) and by those of its own that just hold. Under an ordered
-policy it is bound by what earlier jobs had left when it was served (`turn_bindings`), and in both cases by constraints that close
+policy it is bound by what earlier jobs had left when it was served (`order_bindings`), and in both cases by constraints that close
 types to it (`place_bindings`). `Types` maps the columns and rows of a proof to accelerator types, in the user's words, where
 some types have several columns. `reasons_of` is all of it together.
 """
@@ -25,7 +25,7 @@ from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["closed_by", "duals_of_job", "is_certain", "reasons_of", "turn_of"]
+__all__ = ["closed_by", "duals_of_job", "is_certain", "reasons_of", "service_order_of"]
 
 Floats = NDArray[np.float64]
 
@@ -96,7 +96,7 @@ class ServiceOrder:
         return short
 
 
-def turn_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fractions: Floats, i: int) -> ServiceOrder:
+def service_order_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fractions: Floats, i: int) -> ServiceOrder:
     """Return the turn of job i, given (N, K) the fractions of an allocation under this policy."""
     jobs = policy.view(separate_jobs(problem, policy.name, policy.reads, rules))
     shown, order = fractions[jobs.jobs], policy.serve(jobs)[1]
@@ -105,7 +105,7 @@ def turn_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fra
     return ServiceOrder(policy, jobs, int(np.searchsorted(jobs.jobs, i)), shown, places)
 
 
-def turn_bindings(turn: ServiceOrder) -> Iterator[Binding]:
+def order_bindings(turn: ServiceOrder) -> Iterator[Binding]:
     """Yield why the job has no more than it has."""
     time = time_binding(turn.jobs, turn.at, turn.fractions[turn.at], turn.jobs.accelerator_types)
     if time is not None:
@@ -335,12 +335,12 @@ def _by_proof(allocation: Allocation, evidence: Evidence, certificate: Certifica
 
 
 def _by_order(policy: OrderedPolicy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
-    turn = turn_of(policy, evidence.problem, evidence.rules, allocation.time_fractions, i)
+    turn = service_order_of(policy, evidence.problem, evidence.rules, allocation.time_fractions, i)
     rows = [turn.jobs.rules.hard_rows[r] for r in np.flatnonzero(turn.used_up)]
     contested = _contested(evidence.asked, types_of(evidence), turn.gone, rows)
     before = np.zeros(evidence.problem.num_jobs, dtype=bool)
     before[turn.jobs.jobs] = turn.before
-    bindings = (*turn_bindings(turn), *place_bindings(evidence, allocation.time_fractions[i], i))
+    bindings = (*order_bindings(turn), *place_bindings(evidence, allocation.time_fractions[i], i))
     return Reasons(bindings, contested & before[:, None])
 
 

@@ -30,13 +30,13 @@ __all__ = [
     "MappedJob",
     "Parts",
     "Where",
-    "asks_of",
     "closed_nodes",
     "cluster_of",
     "cpus_used_by",
     "job_for",
     "kind_of",
     "most_measured",
+    "requests_of",
     "state_of",
     "tracked_from",
     "used_by",
@@ -213,7 +213,7 @@ class Where:
         return self._rooms[key]
 
 
-def asks_of(job: SlurmJob) -> str:
+def requests_of(job: SlurmJob) -> str:
     """Return what a job asks for as far as its user can change it: another text is another job to the scheduler."""
     said = said_in(job.comment)
     asked = sorted(f"{kind}={gpus}" for kind, gpus in job.requested.items())
@@ -237,7 +237,7 @@ def tracked_from(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
         arrival_seconds=now_seconds if submitted is None else submitted,
         seen_seconds=now_seconds,
         total_steps=kind.total_steps,
-        asks=asks_of(job),
+        asks=requests_of(job),
         is_known=kind.is_known,
         per_node=job.per_node,
         fewest_nodes=job.fewest_nodes,

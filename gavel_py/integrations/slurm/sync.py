@@ -20,11 +20,11 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_mapping import (
     MappedJob,
     Where,
-    asks_of,
     closed_nodes,
     cpus_used_by,
     job_for,
     kind_of,
+    requests_of,
     state_of,
     tracked_from,
     used_by,
@@ -246,7 +246,7 @@ class Follower:
         self.standings |= beyond_limits(live, [i for i, standing in self.standings.items() if standing.role is Role.MANAGED])
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
-            if self.standings[job_id].role is not Role.MANAGED or (job.phase is Phase.WAITING and tracked.asks != asks_of(job)):
+            if self.standings[job_id].role is not Role.MANAGED or (job.phase is Phase.WAITING and tracked.asks != requests_of(job)):
                 self._set_aside(job_id)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._take_in({job_id: job for job_id, job in live.items() if self.standings[job_id].role is Role.MANAGED}, now)
@@ -313,7 +313,7 @@ class Follower:
         """What is to be submitted for a job, None if it is refused."""
         state = self._state
         tracked = state.aside.get(job.job_id)
-        if tracked is None or tracked.asks != asks_of(job):
+        if tracked is None or tracked.asks != requests_of(job):
             tracked = self._new(job, now, tracked)
         try:
             return tracked, job_for(tracked, job, self._where, state.speeds, self._settings)

@@ -30,7 +30,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["Balance", "PairColumns", "Pairs", "SelfPairingCut", "deal", "lonely_rows", "pair_columns"]
+__all__ = ["Balance", "PairColumns", "Pairs", "SelfPairingCut", "deal", "pair_columns", "self_pairing_rows"]
 
 Floats = NDArray[np.float64]
 
@@ -183,7 +183,7 @@ class PairColumns(FurtherColumns):
         np.add.at(time, self.pairs.kinds[jobs.rows], jobs.counts[:, None] * columns)
         return time
 
-    def mended(self, jobs: JobClasses, columns: Floats) -> Floats:
+    def repaired(self, jobs: JobClasses, columns: Floats) -> Floats:
         """Return (G, K') time of each class's jobs in which partners have just the same time, and types no more than their GPUs.
 
         What is too much by a solver's tolerance is taken away.
@@ -195,8 +195,8 @@ class PairColumns(FurtherColumns):
         columns = columns * np.divide(theirs, time, out=np.ones_like(time), where=time > theirs)[self.pairs.kinds[jobs.rows]]
         used = self.gpus(columns, jobs.counts * jobs.num_gpus)
         room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
-        mended: Floats = columns * room[self.source]
-        return mended
+        repaired: Floats = columns * room[self.source]
+        return repaired
 
     def over_all(self, row: Load) -> Load:
         """Return a rule on GPUs of types as one on all columns, in each of which a job has its part of them."""
@@ -224,10 +224,10 @@ def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds) ->
     parts = np.repeat([1.0, 0.5], [types, len(shared)])
     wider, joint = with_rules(problem, rules, source, parts)
     made = PairColumns(problem, wider, source, parts, joint, pairs, shared, sides, speeds)
-    return replace(made, rules=replace(wider, rows=(*wider.rows, *_balances(made)), mend=made.mended))
+    return replace(made, rules=replace(wider, rows=(*wider.rows, *_balances(made)), mend=made.repaired))
 
 
-def lonely_rows(made: PairColumns, times: ClassTimes) -> list[Row]:
+def self_pairing_rows(made: PairColumns, times: ClassTimes) -> list[Row]:
     """Return rows for the jobs that are promised more time with partners of their own kind than these have.
 
     Jobs that are equal have each other, so these are the only ones of their class.

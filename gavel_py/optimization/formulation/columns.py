@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.formulation.linear_rows import CompiledConstraint, Limit, Load, Row, Rules
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["FurtherColumns", "PlacementColumns", "spread_part", "two_kinds", "with_columns", "with_rules"]
+__all__ = ["FurtherColumns", "PlacementColumns", "placement_columns", "spread_part", "with_columns", "with_rules"]
 
 Floats = NDArray[np.float64]
 
@@ -165,7 +165,7 @@ def spread_part(problem: AllocationProblem, time_fractions: Floats) -> Floats | 
     return None if problem.speeds is None else np.where(problem.speeds.apart, time_fractions, 0.0)
 
 
-def two_kinds(problem: AllocationProblem, rules: Rules) -> PlacementColumns:
+def placement_columns(problem: AllocationProblem, rules: Rules) -> PlacementColumns:
     """Return the problem with a second column for each type on which the placement of some gang matters, and its rules."""
     speeds = problem.speeds
     assert speeds is not None  # noqa: S101

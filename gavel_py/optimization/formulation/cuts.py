@@ -34,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
-from gavel_py.optimization.formulation.colocation import PairColumns, lonely_rows
-from gavel_py.optimization.formulation.columns import PlacementColumns, two_kinds
+from gavel_py.optimization.formulation.colocation import PairColumns, self_pairing_rows
+from gavel_py.optimization.formulation.columns import PlacementColumns, placement_columns
 from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
 from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.optimization.formulation.packings import packing_rows
@@ -341,14 +341,14 @@ def missing_rows(
         return rows, columns
     rows = [*kind_rows(problem, fractions, columns.second if columns else {})]
     if rows and columns is None:
-        columns = two_kinds(problem, rules)
+        columns = placement_columns(problem, rules)
         rows = [*kind_rows(columns.problem, columns.unfolded(fractions), columns.second)]
     return rows, columns
 
 
 def _rows_of_pairs(columns: PairColumns, times: ClassTimes) -> list[Row]:
     """Rows about partners of jobs of their own kind, and, if none is missing, about what whole gangs and fractions can use."""
-    lonely = lonely_rows(columns, times)
+    lonely = self_pairing_rows(columns, times)
     if lonely or columns.base.hosts is None:
         return lonely
     parts = times.jobs.spread(columns.folded(times.fractions * columns.parts))

@@ -15,7 +15,7 @@ from gavel_py.scheduling.placement.gangs import PlacementContext
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 
-__all__ = ["Plan", "plan_in_crews", "with_company"]
+__all__ = ["Plan", "plan_groups", "with_partners"]
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ class Plan(Protocol):
         ...
 
 
-def plan_in_crews(
+def plan_groups(
     plan: Plan,
     demand: RoundDemand,
     crews: ColocationGroups,
@@ -48,10 +48,10 @@ def plan_in_crews(
     waits = crews.without_place(found, ids)
     if demand.backfill and waits.any():
         found = _planned(plan, idle(_idle_gpus_for(demand, waits)), ground, parts, previous, found)
-    return with_company(found, dict(zip(ids, parts.tolist(), strict=True)))
+    return with_partners(found, dict(zip(ids, parts.tolist(), strict=True)))
 
 
-def with_company(assignments: Held, parts: Mapping[str, float]) -> dict[str, Assignment]:
+def with_partners(assignments: Held, parts: Mapping[str, float]) -> dict[str, Assignment]:
     """Return them sorted by job_id, each with its part of its GPUs, and the names of those that have the same ones."""
     on: dict[Gpu, list[str]] = {}
     for job_id in sorted(assignments):

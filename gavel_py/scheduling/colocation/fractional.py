@@ -52,7 +52,7 @@ def bundled(crews: ColocationGroups, parts: Floats, memory: GpuMemory, gpus: Seq
         return crews
     packing = _Packing(crews.demand, parts, memory, gpus)
     packing.pack(np.flatnonzero(small))
-    found = [(_crew(bundle, gpus), bundle) for bundle in packing.bundles]
+    found = [(_group_on_gpu(bundle, gpus), bundle) for bundle in packing.bundles]
     demand = _joined(crews.demand, parts, found, small, packing.suits(found))
     return ColocationGroups((*crews.crews, *(crew for crew, _ in found)), demand)
 
@@ -139,7 +139,7 @@ class _Packing:
         return bundle
 
 
-def _crew(bundle: _SharedGpu, gpus: Sequence[Gpu | None]) -> ColocationGroup:
+def _group_on_gpu(bundle: _SharedGpu, gpus: Sequence[Gpu | None]) -> ColocationGroup:
     """Who leads is who has the GPU that is kept."""
     rows = sorted(bundle.rows, key=lambda row: (bundle.gpu is None or gpus[row] != bundle.gpu, row))
     return ColocationGroup(tuple(rows), -1 if bundle.gpu is None else rows[0])

@@ -30,7 +30,7 @@ __all__ = [
     "ColocationPromises",
     "PairTable",
     "PartnerKey",
-    "companies_of",
+    "promises_of",
 ]
 
 Floats = NDArray[np.float64]
@@ -96,7 +96,7 @@ class ColocationPromises:
         return table
 
 
-def companies_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> ColocationPromises:
+def promises_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> ColocationPromises:
     """Return what pairs of jobs come to for each of them; kinds: (N,) as in `PairSpeeds`."""
     rows = np.concatenate([pairs.first, pairs.second])
     partners = kinds[np.concatenate([pairs.second, pairs.first])]

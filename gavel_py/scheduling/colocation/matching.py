@@ -38,7 +38,7 @@ def matched(demand: RoundDemand, companies: ColocationPromises, owed: Floats, pa
     fractions = np.maximum(0.0, demand.fractions - promised)
     pairs = _Matching(companies, scores, _alone(demand, deficits, fractions, partners), partners).pairs(_may_pair(demand))
     alone = replace(demand, deficits=deficits, fractions=fractions)
-    return _with_crews(alone, companies, claims, pairs)
+    return _with_groups(alone, companies, claims, pairs)
 
 
 def _together_now(demand: RoundDemand, companies: ColocationPromises, partners: Indices) -> Mask:
@@ -118,7 +118,7 @@ class _Matching:
         return partner != job and free[partner] and bool(self._scores[place] > self._alone[partner])
 
 
-def _with_crews(
+def _with_groups(
     demand: RoundDemand, companies: ColocationPromises, claims: Floats, pairs: list[tuple[int, int]]
 ) -> ColocationGroups:
     """Put what pairs are owed into the rows of their leaders: of the two who runs now, the one that stands first."""

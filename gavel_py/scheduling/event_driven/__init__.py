@@ -29,7 +29,7 @@ from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["EventDrivenPlanner", "GangOnType", "KeptGpus", "crowd_of"]
+__all__ = ["EventDrivenPlanner", "GangOnType", "KeptGpus", "gang_batch_of"]
 
 Natural = tuple[tuple[str | int, ...], str]
 
@@ -186,7 +186,7 @@ class KeptGpus:
         held = [self._held[gang.job_id] if gang.job_id not in new else None for gang in gangs]
         before = [None if each is None else each[0] for each in held]
         gpus = [[] if each is None else each[2] for each in held]
-        settled = self._settled(number, crowd_of(gangs, gpus), new)
+        settled = self._settled(number, gang_batch_of(gangs, gpus), new)
         if not settled.placed.all():
             return None
         found = {}
@@ -240,7 +240,7 @@ class KeptGpus:
         return self._stock.cpus[nodes], self._stock.memory_gb[nodes]
 
 
-def crowd_of(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> GangBatch:
+def gang_batch_of(gangs: Sequence[GangOnType], held: Sequence[Sequence[int]]) -> GangBatch:
     """Return gangs on one type, the one first that matters most, with the GPUs that they had."""
     return GangBatch(
         sizes=np.array([gang.size for gang in gangs], dtype=np.int64),

@@ -281,7 +281,7 @@ class Seating:
         before, self._order = self._order, list(order)
         same = next(compress(count(), map(is_not, order, before)), min(len(order), len(before)))
         first = self._first_unsure(same)
-        moved = {} if first is None else self._other_seats(first, runs)
+        moved = {} if first is None else self._other_types(first, runs)
         for each in moved.keys() & self._columns.keys():
             self._get_up(each)
         for each, column in moved.items():
@@ -303,7 +303,7 @@ class Seating:
         unsure = map(not_, map(self._content.__contains__, islice(self._order, same, None)))
         return next(compress(count(same), unsure), len(self._order))
 
-    def _other_seats(self, first: int, runs: Runs) -> dict[QueuedJob, int]:
+    def _other_types(self, first: int, runs: Runs) -> dict[QueuedJob, int]:
         """Ask the policy about the jobs from this place on; return the columns of those whose seats are others, -1 for none."""
         self._first_without = None
         moved: dict[QueuedJob, int] = {}

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gavel_py.problem.cluster import Cluster, Node
 from gavel_py.problem.job import Locality
-from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, loads_of, who_stays
+from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, kept_gangs, loads_of
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NOTHING, SCOPES, Gpu, Layout, Resources, TypeLayout
 
-__all__ = ["Gang", "Places", "hardest_first", "largest_holes", "place", "place_crowd", "place_on_type"]
+__all__ = ["Gang", "Places", "hardest_first", "largest_free", "place", "place_batch", "place_on_type"]
 
 Indices = NDArray[np.int64]
 
@@ -79,13 +79,13 @@ def place(
     """
     layout = Layout(nodes)
     gangs = sorted(gangs, key=lambda gang: layout.type_number.get(gang.accelerator, -1))
-    places = place_crowd(FreeResources(layout, taken, loads), _crowd(gangs, layout, Spans(Cluster(nodes))))
+    places = place_batch(FreeResources(layout, taken, loads), _gang_batch(gangs, layout, Spans(Cluster(nodes))))
     named = {gangs[i].job_id: tuple(layout.named(gpus)) for i, gpus in places.found.items()}
     named |= {gangs[i].job_id: gangs[i].previous for i in np.flatnonzero(places.stays).tolist()}
     return named
 
 
-def place_crowd(stock: FreeResources, crowd: GangBatch) -> Places:
+def place_batch(stock: FreeResources, crowd: GangBatch) -> Places:
     """Place gangs on what is in stock, as `place` says."""
     stays = np.zeros(len(crowd), dtype=bool)
     found: dict[int, list[int]] = {}
@@ -98,16 +98,16 @@ def place_crowd(stock: FreeResources, crowd: GangBatch) -> Places:
     return Places(stays, found)
 
 
-def largest_holes(
+def largest_free(
     nodes: Iterable[Node], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS, needs: Resources = NOTHING
 ) -> dict[Locality, dict[str, int]]:
     """Return {locality: {accelerator: GPUs}}, the largest gang with such needs that fits what is not taken."""
     layout = Layout(nodes)
-    holes = FreeResources(layout, taken, loads).largest_holes(needs).tolist()
+    holes = FreeResources(layout, taken, loads).largest_free(needs).tolist()
     return {scope: dict(zip(layout.types, row, strict=True)) for scope, row in zip(SCOPES, holes, strict=True)}
 
 
-def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> GangBatch:
+def _gang_batch(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> GangBatch:
     """The gangs as arrays, in the same order, which must be that of their types."""
     lengths = [len(gang.previous) for gang in gangs]
     return GangBatch(
@@ -125,7 +125,7 @@ def _crowd(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> GangBatch:
 
 def place_on_type(stock: FreeResources, number: int, crowd: GangBatch) -> PlacementPass:
     """Place gangs on one type: the first of three ways that places all, or else the one that serves those that stand first."""
-    ways = _ways(stock, number, crowd.with_kinds_on(len(stock.layout.parts[number].sizes)))
+    ways = _ways(stock, number, crowd.with_preferences_on(len(stock.layout.parts[number].sizes)))
     best = next(ways)
     while not best.placed.all() and (other := next(ways, None)) is not None:
         best = other if other.placed.tolist() > best.placed.tolist() else best
@@ -146,7 +146,7 @@ def _ways(stock: FreeResources, number: int, crowd: GangBatch) -> Iterator[Place
     by_weight = np.arange(len(crowd))
     hardest = hardest_first(crowd)
     for order, staying in ((hardest, True), (hardest, False), (by_weight, True)):
-        stays = who_stays(crowd, part, free, cpus, memory_gb, order) if staying else np.zeros(len(crowd), dtype=bool)
+        stays = kept_gangs(crowd, part, free, cpus, memory_gb, order) if staying else np.zeros(len(crowd), dtype=bool)
         settled = PlacementPass(_beside(crowd, stays, part, free, cpus, memory_gb), crowd, stays, reach)
         settled.settle(order)
         yield settled

@@ -1,6 +1,6 @@
 """Placing the gangs of one accelerator type in a given order, those that can keep their GPUs first.
 
-`who_stays`: the running gangs that can keep their GPUs, found for all of them at once, and one after the other only where they
+`kept_gangs`: the running gangs that can keep their GPUs, found for all of them at once, and one after the other only where they
 cannot all. `PlacementDomains`: how close together a gang of some size could be on the GPUs of a type, if none of the gangs to be
 placed had any. `PlacementPass`: the places.
 """
@@ -17,7 +17,7 @@ from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
 from gavel_py.scheduling.placement.migration import Misplaced, MovableGangs, fewest_to_move, fewest_to_move_evenly, put_right
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, Resources, TypeLayout, room_for
 
-__all__ = ["PlacementDomains", "PlacementPass", "loads_of", "who_stays"]
+__all__ = ["PlacementDomains", "PlacementPass", "kept_gangs", "loads_of"]
 
 Indices = NDArray[np.int64]
 
@@ -160,7 +160,7 @@ class PlacementPass:
         return MovableGangs(crowd.held[which], crowd.owners[which], crowd.needs)
 
 
-def who_stays(crowd: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
+def kept_gangs(crowd: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
     """Return (M,) bool, the gangs on one type that hold as many GPUs as they need, all there, free, and within their locality.
 
     free: (GPUs,); cpus, memory_gb: (nodes,) what is left; order: who comes first where two gangs hold one GPU, or a node has not

@@ -354,7 +354,7 @@ class FreeResources:
         there = zip(layout.parts, np.split(room, layout.starts[NODE][1:-1]) if layout.parts else (), strict=True)
         return np.array([even_nodes(size, here, part.regions[scope]) is not None for part, here in there], dtype=bool)
 
-    def largest_holes(self, needs: Resources = NOTHING) -> Indices:
+    def largest_free(self, needs: Resources = NOTHING) -> Indices:
         """Return (scopes, types) the largest gang with such needs that fits one region of each scope."""
         layout, room = self.layout, self.room(needs)
         holes = np.zeros((3, len(layout.types)), dtype=np.int64)

@@ -1,8 +1,9 @@
 """Gangs to be placed, as arrays: what they ask of their places, on how many nodes they are, and on how many they must or should be.
 
-`ResourceRequests` is what jobs ask for, `GangBatch` the gangs to be placed, and `Spans` the fewest nodes that they need. `kinds_of`
-says in which placement each gang should run: on as few nodes as possible, or on more, as its time was promised. `PlacementContext`
-is what rounds have in common as long as neither jobs nor nodes change, so that it need not be computed again for each of them.
+`ResourceRequests` is what jobs ask for, `GangBatch` the gangs to be placed, and `Spans` the fewest nodes that they need.
+`preferences_of` says in which placement each gang should run: on as few nodes as possible, or on more, as its time was promised.
+`PlacementContext` is what rounds have in common as long as neither jobs nor nodes change, so that it need not be computed again for
+each of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gavel_py.problem.pair_throughputs import fewest_nodes
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
 from gavel_py.scheduling.round import Assignment
 
-__all__ = ["GangBatch", "PlacementContext", "PlacementPreference", "ResourceRequests", "Spans", "kinds_of"]
+__all__ = ["GangBatch", "PlacementContext", "PlacementPreference", "ResourceRequests", "Spans", "preferences_of"]
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +89,7 @@ class PlacementPreference(IntEnum):
     APART = 2
 
 
-def kinds_of(
+def preferences_of(
     fractions: Floats,
     apart: Floats,
     faster_apart: Mask,
@@ -150,7 +151,7 @@ class GangBatch:
         what = self.sizes[gangs], self.types[gangs], self.scopes[gangs], self.evens[gangs], self.kinds[gangs], self.fewest[gangs]
         return start, GangBatch(*what, self.needs[gangs], numbers, owners)
 
-    def with_kinds_on(self, nodes: int) -> GangBatch:
+    def with_preferences_on(self, nodes: int) -> GangBatch:
         """Return the same gangs on one type of so many nodes, where no kind matters that a gang could not or must have anyhow."""
         if not self.kinds.any():
             return self

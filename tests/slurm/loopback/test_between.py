@@ -21,7 +21,7 @@ SHORT_FIRST = ("--policy", "shortest_job_first")
 
 def jobs_leave_and_change(cluster: LoopbackCluster, decision: Decision) -> set[int]:
     """One to be preempted ends, another is cancelled; one to be moved ends; one to start is cancelled, another asks for less."""
-    preempted, moved, new = kinds_of(decision)
+    preempted, moved, new = preferences_of(decision)
     finish(cluster, preempted[0], moved[0])
     cluster.tell("scancel", str(preempted[1]), str(new[0]))
     cluster.tell("scontrol", "update", f"JobId={new[1]}", "Gres=gpu:1")
@@ -31,7 +31,7 @@ def jobs_leave_and_change(cluster: LoopbackCluster, decision: Decision) -> set[i
 
 def nodes_drain_and_fail(cluster: LoopbackCluster, decision: Decision) -> set[int]:
     """A node where a job is to start drains; one where a job is to come from elsewhere fails, and with it the job that it has."""
-    _, moved, new = kinds_of(decision)
+    _, moved, new = preferences_of(decision)
     (drained,), (failed,) = decision.start[new[0]], decision.start[moved[0]]
     there = {job for job, each in cluster.jobs().items() if failed in each.placement}
     cluster.tell("scontrol", "update", f"NodeName={drained}", "State=DRAIN", "Reason=test")
@@ -39,7 +39,7 @@ def nodes_drain_and_fail(cluster: LoopbackCluster, decision: Decision) -> set[in
     return {new[0], moved[0]} | there
 
 
-def kinds_of(decision: Decision) -> tuple[list[int], list[int], list[int]]:
+def preferences_of(decision: Decision) -> tuple[list[int], list[int], list[int]]:
     """The jobs to be preempted, to be moved, and to be started from among those that wait."""
     stop, start = decision.stop, decision.start.keys()
     return sorted(stop - start), sorted(stop & start), sorted(start - stop)
@@ -58,7 +58,7 @@ def test_only_what_it_concerns_is_not_as_decided(
     with driving(cluster, "--round", "3", "--once", *SHORT_FIRST, tools=meddler.folder) as driver:
         meddler.wait_for_pause()
         decision = decisions(log_of(cluster))[-1]
-        assert [len(kind) for kind in kinds_of(decision)] == [9, 18, 9]
+        assert [len(kind) for kind in preferences_of(decision)] == [9, 18, 9]
         touched, ended = happen(cluster, decision), over(cluster)
         meddler.go_on()
         assert driver.wait(within=120) == 0, driver.said()
