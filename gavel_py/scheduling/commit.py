@@ -108,8 +108,10 @@ def _account(state: SchedulerState, in_force: InForce, begun: Round, round_secon
         runs_apart = {job_id for job_id, held in begun.assignments.items() if state.spans.is_spread(held)}
         is_apart = np.array([job_id in runs_apart for job_id in problem.job_ids], dtype=bool)
         state.ledger.record_placement(problem.job_ids, fractions, in_force.apart, columns, is_apart, round_seconds)
-    if in_force.companies is not None:
-        state.company.record(in_force.companies.keys, *_co_located(in_force, in_force.companies, begun, present))
+    if in_force.colocation_promises is not None:
+        state.company.record(
+            in_force.colocation_promises.keys, *_co_located(in_force, in_force.colocation_promises, begun, present)
+        )
     for job_id, held in begun.assignments.items():
         past = pasts[job_id]
         past.attained_gpu_seconds += round_seconds * held.gpu_share

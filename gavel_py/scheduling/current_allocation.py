@@ -185,7 +185,7 @@ class InForce:
         return np.where(speeds.differ, spread if self.carried is None else self.carried.of(spread), np.nan)
 
     @cached_property
-    def companies(self) -> ColocationPromises | None:
+    def colocation_promises(self) -> ColocationPromises | None:
         """What is promised of time in company, None if it is nothing."""
         pairs, shares = self._pairs, self.problem.pairs
         if pairs is None or shares is None or not len(pairs):

@@ -91,7 +91,7 @@ def settled(state: SchedulerState, in_force: InForce, *, backfill: bool) -> dict
     fractions = in_force.fractions
     if (in_force.problem.num_gpus < 1).any():
         return None  # they are packed onto GPUs
-    if in_force.companies is not None or any(held.shared_with for held in state.lasting.values()):
+    if in_force.colocation_promises is not None or any(held.shared_with for held in state.lasting.values()):
         return None
     if not ((fractions == 0) | (fractions == 1)).all():
         return None
@@ -350,7 +350,7 @@ def _first_gpus(state: SchedulerState, in_force: InForce) -> list[Gpu | None]:
 
 def _pairs(state: SchedulerState, in_force: InForce, demand: RoundDemand) -> ColocationGroups:
     """Who shares all of their GPUs with whom."""
-    companies = in_force.companies
+    companies = in_force.colocation_promises
     if companies is None:
         return ColocationGroups((), demand)
     numbers = {job_id: row for row, job_id in enumerate(in_force.problem.job_ids)}

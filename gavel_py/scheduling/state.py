@@ -267,7 +267,7 @@ class SchedulerState:
             past.isolated_seconds, past.steps_counted = seconds, job.steps_done
         if not in_force.is_same_as(self.told):
             self.ledger.begin_allocation()
-        self.company.keep(() if in_force.companies is None else in_force.companies.keys)
+        self.company.keep(() if in_force.colocation_promises is None else in_force.colocation_promises.keys)
         self.told, self.changed, self.at_once = in_force, self.changed_since, self.at_once_since
 
     def stop(self, job_id: str) -> Assignment | None:

@@ -16,7 +16,7 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling import scheduler
 from gavel_py.scheduling.commit import in_words
 from gavel_py.scheduling.event_driven import KeptGpus
-from gavel_py.scheduling.event_driven.queue import JobProfile, JobQueue, QueuedJob, Seating
+from gavel_py.scheduling.event_driven.queue import JobProfile, JobQueue, KeptSelection, QueuedJob
 from gavel_py.scheduling.jobs import JobRegistry
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
 from tests.support.examples import examples
@@ -25,7 +25,7 @@ from tests.support.examples import examples
 @contextmanager
 def counted_anew() -> Iterator[None]:
     """Compare, at each decision of a scheduler and each begin of a round, what is kept with what is found without it."""
-    follow_seats, follow_gpus, follow_line = Seating.follow, KeptGpus.follow, JobQueue.follow
+    follow_seats, follow_gpus, follow_line = KeptSelection.follow, KeptGpus.follow, JobQueue.follow
 
     def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
         found, anew = in_words(state, assignments, start, seconds, moved), in_words(state, assignments, start, seconds)
@@ -33,7 +33,7 @@ def counted_anew() -> Iterator[None]:
         assert [list(each) for each in (found.assignments, found.excluded)] == [list(anew.assignments), list(anew.excluded)]
         return found
 
-    def seats(self: Seating, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
+    def seats(self: KeptSelection, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
         before = {each.job_id: self.column_of(each) for each in self._seated.values()}
         moved = follow_seats(self, order, changed, runs)
         expected, free = seats_anew(self._policy, order, self._capacities, runs(order))
@@ -62,7 +62,7 @@ def counted_anew() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scheduler, "in_words", words)
         patched.setattr(JobQueue, "follow", line)
-        patched.setattr(Seating, "follow", seats)
+        patched.setattr(KeptSelection, "follow", seats)
         patched.setattr(KeptGpus, "follow", gpus)
         yield
 
@@ -149,7 +149,7 @@ def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int
     chosen = policy_of(policy)
     assert isinstance(chosen, OrderedPolicy)
     capacities = [6.0, 4.0, 3.0]
-    kept, there = Seating(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
+    kept, there = KeptSelection(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
     present: set[int] = set()
     for order, count, renewed in lives:
         some = [i for i in order if i in there][:count]

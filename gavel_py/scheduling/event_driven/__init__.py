@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.cluster import Node
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling.event_driven.queue import BY_PLACE, JobProfiler, JobQueue, QueuedJob, Seating, can_keep_order
+from gavel_py.scheduling.event_driven.queue import BY_PLACE, JobProfiler, JobQueue, KeptSelection, QueuedJob, can_keep_order
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
@@ -302,7 +302,7 @@ class EventDrivenPlanner:
         self._gpus = KeptGpus(cluster.nodes, self._gang)
         self._names = cluster.accelerator_names
         self._columns = {name: column for column, name in enumerate(self._names)}
-        self._seating = Seating(policy, cluster.capacities.tolist())
+        self._seating = KeptSelection(policy, cluster.capacities.tolist())
         numbers = self._gpus.layout.type_number
         self._column_of = {number: self._columns[name] for name, number in numbers.items()} | {-1: -1}
         self._decisions = 0

@@ -1,8 +1,8 @@
 """The job queue of an ordered policy and the types that it gives, kept from one decision to the next.
 
-`JobQueue` has the jobs in the order in which the policy serves them. `Seating` says which jobs have a seat, all of their time on
-one type: few jobs can get another than they had. `JobProfile` are what the policy and the placement need to know of a job, the same
-for all jobs like it.
+`JobQueue` has the jobs in the order in which the policy serves them. `KeptSelection` says which jobs have a seat, all of their time
+on one type: few jobs can get another than they had. `JobProfile` are what the policy and the placement need to know of a job, the
+same for all jobs like it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
 from gavel_py.scheduling.problem_cache import LIKE, JobRows
 from gavel_py.throughput_profiles import ThroughputProfile
 
-__all__ = ["BY_PLACE", "JobProfile", "JobProfiler", "JobQueue", "QueuedJob", "Seating", "can_keep_order"]
+__all__ = ["BY_PLACE", "JobProfile", "JobProfiler", "JobQueue", "KeptSelection", "QueuedJob", "can_keep_order"]
 
 Floats = NDArray[np.float64]
 
@@ -246,7 +246,7 @@ SIZE, WISHES = attrgetter("size"), attrgetter("wishes")
 Runs = Callable[[Sequence[QueuedJob]], list[int]]
 
 
-class Seating:
+class KeptSelection:
     """The seats that an ordered policy gives; capacities: the GPUs of each type, by column."""
 
     def __init__(self, policy: OrderedPolicy, capacities: Sequence[float]) -> None:

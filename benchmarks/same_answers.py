@@ -1,0 +1,197 @@
+"""Whether two checkouts of gavel-py answer alike: the same problems, rounds, simulations and sweep, compared bit by bit.
+
+    python benchmarks/same_answers.py BEFORE AFTER [--problems 200] [--scenarios 20]
+
+BEFORE and AFTER are directories of checkouts, which need not be installed; both run with this interpreter. Numbers, ids, GPUs and
+their order are compared, seconds and routes are not. The exit code is 1 if anything differs, and each difference is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Document = dict[str, Any]
+
+MOST_SHOWN = 20
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    if arguments.play:
+        for document in _played(arguments.problems, arguments.scenarios):
+            print(json.dumps(document), flush=True)
+        return 0
+    before, after = (_lines(Path(tree), arguments) for tree in (arguments.before, arguments.after))
+    differing = [name for name in [*before, *(name for name in after if name not in before)] if before.get(name) != after.get(name)]
+    for name in differing[:MOST_SHOWN]:
+        print(f"{name}:\n  before {_first_difference(before.get(name), after.get(name))}")
+    print(f"{len(before)} answers compared, {len(differing)} differ")
+    return 1 if differing or not before else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("before", nargs="?", help="a checkout")
+    parser.add_argument("after", nargs="?", default=".", help="another one")
+    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--scenarios", type=int, default=20)
+    parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _lines(tree: Path, arguments: argparse.Namespace) -> dict[str, str]:
+    command = [sys.executable, __file__, "--play", f"--problems={arguments.problems}", f"--scenarios={arguments.scenarios}"]
+    with tempfile.TemporaryDirectory() as home:
+        environment = os.environ | {"PYTHONPATH": str(tree.resolve()), "HOME": home, "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(command, env=environment, cwd=home, stdout=subprocess.PIPE, text=True, check=True)
+    return {(document := json.loads(line))["name"]: json.dumps(document) for line in done.stdout.splitlines()}
+
+
+def _first_difference(before: str | None, after: str | None) -> str:
+    if before is None or after is None:
+        return f"{'missing' if before is None else 'there'}, after {'missing' if after is None else 'there'}"
+    at = next((i for i, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after)))
+    return f"...{before[max(0, at - 60) : at + 60]}...\n  after  ...{after[max(0, at - 60) : at + 60]}..."
+
+
+def _played(problems: int, scenarios: int) -> Iterator[Document]:
+    for seed in range(problems):
+        yield from _solved(seed)
+    for seed in range(scenarios):
+        yield {"name": f"rounds {seed}", "rounds": _rounds(seed)}
+    for seed in range(5):
+        yield {"name": f"simulation {seed}", "jobs": _simulation(seed)}
+    yield {"name": "sweep", "rows": _sweep()}
+
+
+def _solved(seed: int) -> Iterator[Document]:
+    """Every policy on one seeded problem, in turn with each of its options that are on or off."""
+    import numpy as np
+
+    import gavel_py as gp
+
+    rng = np.random.default_rng(seed)
+    jobs, types = int(rng.integers(1, 9)), int(rng.integers(1, 4))
+    steps = rng.integers(1, 200, jobs) * 100.0
+    problem = gp.AllocationProblem.from_arrays(
+        rng.integers(1, 40, (jobs, types)) * (rng.random((jobs, types)) < 0.9) / 4,
+        rng.integers(1, 9, types),
+        num_gpus=rng.choice([1, 1, 1, 2, 4, 0.5], jobs),
+        weights=rng.choice([1.0, 1.0, 2.0, 0.5], jobs),
+        priorities=rng.integers(0, 3, jobs),
+        prices_per_hour=rng.integers(1, 9, types) / 2,
+        total_steps=steps,
+        steps_remaining=steps * rng.choice([1.0, 0.5], jobs),
+        deadlines_seconds=rng.integers(100, 90_000, jobs) * 1.0,
+        waiting_seconds=rng.integers(0, 9_000, jobs) * 1.0,
+        isolated_seconds=rng.integers(100, 90_000, jobs) * 1.0,
+        attained_gpu_seconds=rng.integers(0, 20_000, jobs) * 1.0,
+        tenants=rng.choice(["a", "b", "c"], jobs).tolist(),
+    )
+    for policy in gp.policy_names():
+        flags = [name for name, option in gp.policy_options(gp.policy_class(policy)).items() if option.type is bool]
+        for options in ({}, *({flag: True} for flag in flags), *({flag: False} for flag in flags)):
+            name = f"problem {seed}, {policy} {json.dumps(options)}"
+            try:
+                found = gp.solve(problem, gp.resolve_policy(policy, **options))
+            except gp.GavelError as error:
+                yield {"name": name, "error": type(error).__name__}
+                continue
+            yield {
+                "name": name,
+                "objective": repr(found.objective_value),
+                "bound": repr(found.objective_bound),
+                "fractions": found.time_fractions.tolist(),
+                "throughputs": found.throughputs.tolist(),
+                "prices": None if found.shadow_prices is None else found.shadow_prices.tolist(),
+                "excluded": dict(found.excluded),
+                "status": str(found.status),
+            }
+
+
+POLICIES = ("max_min_fairness", "fifo", "min_makespan", "hierarchical", "shortest_job_first", "max_total_throughput")
+
+
+def _rounds(seed: int) -> list[Document]:
+    """Rounds in which jobs and nodes come, fail and go, with gangs of all sizes, shared GPUs, and a file in between."""
+    import numpy as np
+
+    import gavel_py as gp
+
+    rng = np.random.default_rng(seed)
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    cluster = gp.Cluster.from_counts({"v100": (int(rng.integers(1, 4)) * 8, 4), "p100": (8, 4), "k80": (8, 8)})
+    by_events, sharing = seed % 5 == 3, seed % 5 == 4
+    scheduler = gp.RoundScheduler(
+        cluster,
+        profile,
+        "fifo" if by_events else "max_min_fairness" if sharing else POLICIES[seed % len(POLICIES)],
+        sharing=sharing,
+        by_events=by_events,
+        mechanism="priority" if seed % 4 == 2 and not by_events else "deficit",
+        restart_seconds=0.0 if by_events else 30.0,
+        solve_seconds=0.0 if by_events or seed % 2 else 720.0,
+    )
+    trace = gp.generate_trace(
+        60, profile, jobs_per_hour=None, seed=seed, gang_mix={1: 6, 2: 2, 4: 2, 8: 1} if not sharing else {1: 1}
+    )
+    coming = [submission.job for submission in trace.submissions]
+    rounds = []
+    for number in range(24):
+        for job in [coming.pop() for _ in range(min(len(coming), int(rng.integers(0, 6))))]:
+            scheduler.submit(job)
+        alive = sorted(job.job_id for job in scheduler.jobs)
+        if alive and rng.random() < 0.5:
+            scheduler.complete(alive[int(rng.integers(len(alive)))])
+        running = sorted(scheduler.running)
+        if running and rng.random() < 0.3:
+            scheduler.job_failed(running[int(rng.integers(len(running)))])
+        node = sorted(scheduler.nodes)[int(rng.integers(len(scheduler.nodes)))]
+        match int(rng.integers(6)):
+            case 0:
+                scheduler.node_down(node)
+            case 1:
+                scheduler.drain(node)
+            case 2 | 3:
+                for name in scheduler.nodes:
+                    scheduler.node_up(name)
+        begun = scheduler.next_round()
+        rounds.append({key: value for key, value in begun.to_dict().items() if key != "notes"})
+        scheduler.report_all(dict.fromkeys(begun.assignments, 100.0 * (number + 1)))
+        if number == 12:
+            scheduler = gp.RoundScheduler.from_dict(scheduler.to_dict(), profile)
+    return [*rounds, scheduler.delivery().to_dict()]
+
+
+def _simulation(seed: int) -> list[Document]:
+    import gavel_py as gp
+
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    trace = gp.generate_trace(40, profile, jobs_per_hour=10.0, seed=seed)
+    policy = ("max_min_fairness", "fifo", "finish_time_fairness", "min_makespan", "allox")[seed]
+    result = gp.simulate(trace, gp.Cluster.from_counts({"v100": 8, "p100": 8, "k80": 8}), profile, policy)
+    return [{"id": job_id, "record": repr(record)} for job_id, record in result.jobs.items()]
+
+
+def _sweep() -> list[Document]:
+    import gavel_py as gp
+
+    spec = {
+        "policies": ["fifo", "isolated", "max_min_fairness"],
+        "traces": [{"generate": {"jobs": 12}}],
+        "clusters": ["v100:8,k80:8"],
+    }
+    rows = gp.sweep(spec, seeds=[0, 1], executor=None, workers=1)
+    return [{name: repr(value) for name, value in row.items() if "seconds" not in name or "jct" in name} for row in rows]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
