@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def main() -> int:
         for document in _played(arguments.problems, arguments.scenarios):
             print(json.dumps(document), flush=True)
         return 0
-    before, after = (_lines(Path(tree), arguments) for tree in (arguments.before, arguments.after))
+    with ThreadPoolExecutor(2) as both:
+        before, after = both.map(lambda tree: _lines(Path(tree), arguments), (arguments.before, arguments.after))
     differing = [name for name in [*before, *(name for name in after if name not in before)] if before.get(name) != after.get(name)]
     for name in differing[:MOST_SHOWN]:
         print(f"{name}:\n  before {_first_difference(before.get(name), after.get(name))}")
@@ -176,7 +178,7 @@ def _simulation(seed: int) -> list[Document]:
 
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     trace = gp.generate_trace(40, profile, jobs_per_hour=10.0, seed=seed)
-    policy = ("max_min_fairness", "fifo", "finish_time_fairness", "min_makespan", "allox")[seed]
+    policy = ("max_min_fairness", "fifo", "finish_time_fairness", "min_makespan", "shortest_job_first")[seed]
     result = gp.simulate(trace, gp.Cluster.from_counts({"v100": 8, "p100": 8, "k80": 8}), profile, policy)
     return [{"id": job_id, "record": repr(record)} for job_id, record in result.jobs.items()]
 
