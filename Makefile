@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # Many tests wait for processes that they have started, so there are more workers than cores.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))(0)) + 1)")
 
 .PHONY: demo test quick deep lint types unit lock clean
 
@@ -29,7 +29,7 @@ unit: $(VENV)/ready
 quick: lint types
 	$(BIN)/pytest -q -n $(WORKERS) -m "not deep and not slow" --hypothesis-profile=quick
 
-# Long plays of faults and figures, and many more examples of each property.
+# Long plays of faults, and many more examples of each property.
 deep: $(VENV)/ready
 	$(BIN)/pytest -q -n $(WORKERS) --hypothesis-profile=deep
 

@@ -27,6 +27,9 @@ MOST_SHOWN = 20
 def main() -> int:
     arguments = _parser().parse_args()
     if arguments.play:
+        import gavel_py
+
+        assert Path(gavel_py.__file__).is_relative_to(os.environ["PYTHONPATH"]), "the checkout to be played is not the one imported"
         for document in _played(arguments.problems, arguments.scenarios):
             print(json.dumps(document), flush=True)
         return 0

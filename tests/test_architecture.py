@@ -134,6 +134,13 @@ def test_names_have_the_words_of_the_glossary() -> None:
     assert not found
 
 
+def test_classes_that_docstrings_and_comments_name_exist() -> None:
+    code = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
+    known = {word for text in code.values() for word in re.findall(r"\w+", re.sub(r"`[^`]*`", "", text))}
+    named = {(path.name, name) for path, text in code.items() for name in re.findall(r"`(_?[A-Z][a-z]\w*)[`.(]", text)}
+    assert not {each for each in named if each[1] not in known}
+
+
 def test_everything_public_is_documented() -> None:
     without = [name for name in gp.__all__ if not inspect.getdoc(getattr(gp, name))]
     for name in gp.__all__:

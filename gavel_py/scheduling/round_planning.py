@@ -126,7 +126,8 @@ def plan_round(
     """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
 
     demand: of the whole cluster, rows as `jobs`, columns as `accelerator_types`; previous: the round before; fixed: what is settled
-    already; lost: GPUs of `nodes` that nobody may have; ground: `Ground(jobs, nodes)`, which a caller may keep for further rounds.
+    already; lost: GPUs of `nodes` that nobody may have; ground: `PlacementContext(jobs, nodes)`, which a caller may keep for
+    further rounds.
 
     The mechanism counts GPUs only. A gang that is chosen, but that its locality, CPUs or memory keep from being placed, is dropped,
     and the GPUs left are offered anew to the jobs without a place whose gangs still fit somewhere, until nobody is chosen any more.

@@ -88,8 +88,8 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(number, words, int(code[1]) if code else 0, "\n".join(output).strip())
 
 
-def run_in_process(command: Command, folder: Path) -> tuple[int, str]:
-    """Run a `gavel` command as a user would in `folder`; return its exit code and all that the terminal would show."""
+def run_as_user(command: Command, folder: Path) -> tuple[int, str]:
+    """Run a `gavel` command in a process of its own, as a user would; return its exit code and all that a terminal would show."""
     surroundings = {"PYTHONPATH": str(Path(gp.__file__).parents[1]), "GAVEL_PY_STORE": str(folder / "store.sqlite")}
     done = subprocess.run(
         [sys.executable, "-m", "gavel_py", *command.words[1:]],
@@ -103,7 +103,7 @@ def run_in_process(command: Command, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def run_here(command: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+def run_in_this_process(command: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     """Run a `gavel` command without a new process, which would spend most of its time on imports; return the same."""
     monkeypatch.setattr(sys, "argv", command.words)
     shown = io.StringIO()
@@ -164,8 +164,7 @@ def test_console_examples_show_what_happens(page: Path, folder: Path, monkeypatc
         if command.words[0] in NOT_RUN:
             continue
         assert command.words[0] == "gavel", f"{where}: cannot run {command.words[0]!r}"
-        in_process = page.name == "README.md"
-        code, output = run_in_process(command, folder) if in_process else run_here(command, monkeypatch)
+        code, output = run_as_user(command, folder) if page.name == "README.md" else run_in_this_process(command, monkeypatch)
         assert code == command.code, f"{where}: exit code {code}\n{output}"
         if command.output:
             assert matches(command.output, output), f"{where}: shows\n{command.output}\nbut this came out\n{output}"

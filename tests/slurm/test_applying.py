@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gavel_py.integrations.slurm.decision import retarget_of
+from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, cluster, cluster_with, driver
 
@@ -186,3 +189,17 @@ def test_cpus_of_a_gang_are_spread_over_its_nodes_as_its_gpus_are(tmp_path: Path
     assert "MinCPUsNode=10 " in lines[1][0]
     assert lines[2]
     assert not any("MinCPUsNode" in line for line in lines[2]), "on one node it is what its user asks for"
+
+
+def test_cpus_stay_as_they_are_asked_for_where_a_state_does_not_say_what_the_user_wanted(tmp_path: Path) -> None:
+    slurm = FakeSlurm(FakeClock(), dict.fromkeys(("v100-0", "v100-1"), ("v100", 4)))
+    slurm.submit(1, per_job="gpu:8", comment=BERT, more={"cpus": 20, "minimum_cpus_per_node": 6})
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+    kept = decided.picture.state.tracked["1"].to_dict()
+    assert kept.pop("fewest_cpus") == 6
+    older = Tracked.from_dict(kept)
+    job = replace(applied.jobs["1"], cpus_per_node=6)
+    for target in ({"v100-0": 4}, {"v100-0": 4, "v100-1": 4}):
+        assert "MinCPUsNode" not in retarget_of(job, target, older.fewest_cpus)
+    assert "MinCPUsNode=10 " in retarget_of(job, {"v100-0": 4, "v100-1": 4}, 6)

@@ -6,6 +6,8 @@ faults that few examples show. Choose one with `pytest --hypothesis-profile NAME
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
 __all__ = ["examples", "register_profiles"]
@@ -16,9 +18,9 @@ number, which is the default of hypothesis times this part."""
 
 
 def register_profiles() -> None:
-    """Register the profiles and load the default. Under `ci`, the examples are the same in every run."""
+    """Register the profiles and load the default. Continuous integration (CI is set) draws the same examples in every run."""
     for name, percent in PERCENT.items():
-        settings.register_profile(name, max_examples=percent, derandomize=name == "ci", deadline=None)
+        settings.register_profile(name, max_examples=percent, derandomize="CI" in os.environ, deadline=None)
     settings.load_profile("ci")
 
 

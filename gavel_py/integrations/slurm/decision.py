@@ -199,7 +199,7 @@ def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
     return len(job.requested) == 1 and all(not kind or is_node_name(kind) for kind in job.requested)
 
 
-def retarget_of(job: SlurmJob, target: Target, fewest_cpus: int = 0) -> str:
+def retarget_of(job: SlurmJob, target: Target, fewest_cpus: int | None) -> str:
     """Return the line for scontrol that has a waiting job start on these nodes, and on no others.
 
     On several nodes, GPUs are asked for by node, whatever the request was: only so is the split as it was decided. Slurm 22.05
@@ -210,7 +210,8 @@ def retarget_of(job: SlurmJob, target: Target, fewest_cpus: int = 0) -> str:
     Args:
         job: as Slurm has it now.
         target: {node: GPUs}, the same number on each.
-        fewest_cpus: what the job's user asks for on each node (--mincpus), 0 for nothing.
+        fewest_cpus: what the job's user asks for on each node (--mincpus), 0 for nothing; None where it is not known, and CPUs stay
+            as they are asked for.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
@@ -219,12 +220,16 @@ def retarget_of(job: SlurmJob, target: Target, fewest_cpus: int = 0) -> str:
     line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
     if len(target) > 1 or job.per_node:
         line += _by_node(job, count)
-    return f"{line}{_with_cpus(job, max(fewest_cpus, job.cpus // len(target) if len(target) > 1 else 0))} StartTime=now"
+    if fewest_cpus is not None and len(target) > 1:
+        fewest_cpus = max(fewest_cpus, job.cpus // len(target))
+    return f"{line}{_with_cpus(job, fewest_cpus)} StartTime=now"
 
 
-def _with_cpus(job: SlurmJob, fewest: int) -> str:
-    """The part of a line that asks for this many CPUs on each node, if the job does not already."""
-    return f" MinCPUsNode={max(1, fewest)}" if max(1, fewest) != max(1, job.cpus_per_node) else ""
+def _with_cpus(job: SlurmJob, fewest: int | None) -> str:
+    """The part of a line that asks for this many CPUs on each node, if that is to change."""
+    if fewest is None or max(1, fewest) == max(1, job.cpus_per_node):
+        return ""
+    return f" MinCPUsNode={max(1, fewest)}"
 
 
 def _by_node(job: SlurmJob, count: int) -> str:

@@ -98,7 +98,7 @@ class Tracked:
     the accelerators that it has had; asks: what its user asks for; is_known: whether its type is its own, not the default;
     per_node, fewest_nodes, most_nodes: whether its user says how many GPUs each node is to give, and on how many nodes (0: no
     limit), which each start changes; exact_nodes: on how many it must be, as its user says how many tasks each is to have, else 0;
-    fewest_cpus: that its user asks for on each node.
+    fewest_cpus: that its user asks for on each node, None in states of versions that did not keep it.
     """
 
     job_id: str
@@ -129,7 +129,7 @@ class Tracked:
     fewest_nodes: int = 1
     most_nodes: int = 0
     exact_nodes: int = 0
-    fewest_cpus: int = 0
+    fewest_cpus: int | None = None
 
     @property
     def is_given_up(self) -> bool:

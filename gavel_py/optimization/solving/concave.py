@@ -368,7 +368,7 @@ class _Search:
         return found <= ENOUGH
 
     def _certificate(self, answer: _Answer) -> ConcaveCertificate:
-        """Solve the linear program of the tangent at an answer, whose dual values bound the objective."""
+        """Solve the linear program of the tangent that is to prove an answer; its dual values bound the objective."""
         if self._proven is not None and self._proven[0] is answer:
             return self._proven[1]
         self._proven = None

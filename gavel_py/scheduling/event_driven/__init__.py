@@ -1,6 +1,6 @@
 """Decisions between which little changes: an ordered policy's pass over jobs kept in order, and places for those that start.
 
-It is the same decision as that of `Chooser`, which asks the policy about all jobs anew, wherever this one is made at all.
+It is the same decision as that of `RoundPlanner`, which asks the policy about all jobs anew, wherever this one is made at all.
 `EventDrivenPlanner` decides. `KeptGpus` knows which GPUs no job holds, from one decision to the next, while all nodes are up and
 say nothing of CPUs and memory. `GangOnType` is a gang on an accelerator type, and its rank among the others there, in the same
 order as when all jobs are chosen and placed anew.
@@ -52,7 +52,7 @@ class GangOnType(NamedTuple):
 
     @property
     def standing(self) -> tuple[float, Natural]:
-        """Where it comes among the gangs of its type when it runs there: who matters most comes first, as in `Chosen`."""
+        """Where it comes among the gangs of its type when it runs there: who matters most comes first, as in `Selection`."""
         return -(1.0 + self.kept_for), self.natural
 
     @property
@@ -321,7 +321,7 @@ class EventDrivenPlanner:
         return self._decisions % PROOF_EVERY == 1
 
     def decide(self, state: SchedulerState) -> EventDecision | None:
-        """Return the decision, None where `Chooser` has to make it: jobs are owed time, nodes are down, a gang has to make room."""
+        """Return the decision, None where `RoundPlanner` makes it: jobs are owed time, nodes are down, a gang makes room."""
         self._changed |= state.book.touched
         if not self._line.follow(state.book) or not state.nodes.all_up or state.ledger.owes_any_of(self._line.of):
             return None

@@ -87,7 +87,7 @@ class JobProfiler:
         if problem.speeds is not None:
             for j in np.flatnonzero(problem.speeds.differ[0]).tolist():
                 fewest[j] = self._spans.fewest(self._types[j], int(job.num_gpus))
-                # The same as in `Crowd.with_kinds_on`.
+                # The same as in `GangBatch.with_preferences_on`.
                 if job.num_gpus > fewest[j] and fewest[j] < self._nodes_of(j) and scope != NODE:
                     kinds[j] = PlacementPreference.APART if problem.speeds.apart[0, j] else PlacementPreference.TOGETHER
         traits = JobProfile(

@@ -180,7 +180,7 @@ MOST_EXCHANGED = 32
 
 
 class Misplaced(NamedTuple):
-    """A gang that is not of its kind on the GPUs that it has, `parts` of them on each node; the rest as in `Crowd`."""
+    """A gang that is not of its kind on the GPUs that it has, `parts` of them on each node; the rest as in `GangBatch`."""
 
     gpus: list[int]
     parts: Mapping[int, int]
