@@ -77,7 +77,6 @@ def measured() -> dict[str, float]:
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef) and node.end_lineno
         ),
-        "minus_median_lines": -statistics.median(lines_of(module) for module in steps),
     }
 
 
@@ -92,18 +91,13 @@ def test_the_house_gets_no_worse() -> None:
     assert not better, f"these figures are better now; write them into {RATCHET.name}: {better}"
 
 
-def test_every_module_has_a_docstring_and_says_what_it_exports() -> None:
-    without = [module for module, tree in sources().items() if not ast.get_docstring(tree)]
-    assert not without
-    silent = [module for module, tree in sources().items() if module != "__main__" and "__all__" not in assigned(tree)]
-    assert not silent
+def test_modules_are_deep_enough_to_be_worth_opening() -> None:
+    steps = [module for module in sources() if not is_package(module) and not module.startswith(INSTANCES)]
+    assert statistics.median(lines_of(module) for module in steps) >= 150
 
 
-def assigned(tree: ast.Module) -> set[str]:
-    """The names that a module assigns."""
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
+def test_every_module_has_a_docstring() -> None:
+    assert not [module for module, tree in sources().items() if not ast.get_docstring(tree)]
 
 
 REPLACED = {

@@ -2,5 +2,3 @@
 
 Entry points: `solver.solve`, `solver.Solver`, `explain`. The package knows nothing of rounds.
 """
-
-__all__: list[str] = []

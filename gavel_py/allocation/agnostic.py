@@ -42,16 +42,9 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes, JobGroups, fairest_times
 from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.policies import Decision, Policy
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
-
-__all__ = ["even_decision"]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
-
-Indices = NDArray[np.int64]
 
 CLOSE, ENOUGH = 1e-12, 5e-10
 """By which part rows should be exceeded at most, and by which part they may be if rounding allows no better."""

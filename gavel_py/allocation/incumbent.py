@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.result import Answer
@@ -16,11 +15,8 @@ from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import Decision, Policy
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["cut_down", "incumbent"]
-
-Floats = NDArray[np.float64]
 
 ANY_GAP = 2.0
 """No difference is more than twice the larger of two numbers."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gavel_py.errors import InputError, ProofError
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
@@ -25,11 +25,8 @@ from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import ConstraintOutcome, outcomes_of
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["Allocation", "Answer", "Route", "nothing", "stated"]
-
-Floats = NDArray[np.float64]
 
 SAME = 1e-9
 """The part of its size by which a stated figure may differ from the one found."""

@@ -10,9 +10,6 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.incumbent import cut_down, incumbent
 from gavel_py.allocation.result import Allocation, Answer, Route, nothing, stated
@@ -31,13 +28,10 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import constrained
 from gavel_py.policies.formulas import PackingPolicy
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["Solver", "solve"]
-
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 TIME_LIMIT = AllocationStatus.TIME_LIMIT
 

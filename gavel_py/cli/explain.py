@@ -13,8 +13,6 @@ import gavel_py as gp
 from gavel_py.cli.inputs import Request, load, policies_of, problem_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, number, table_text, unused_text, width
 
-__all__ = ["command"]
-
 NOTHING = 1e-6
 """A change by less than this part is none."""
 

@@ -27,33 +27,6 @@ import gavel_py as gp
 from gavel_py.cli.output import counted, number, table_text
 from gavel_py.errors import together
 
-__all__ = [
-    "MOST_ROUNDS",
-    "Common",
-    "Inputs",
-    "Option",
-    "Request",
-    "assignments",
-    "bundled",
-    "check_known",
-    "cluster_of",
-    "common_options",
-    "constraints_text",
-    "find_policy",
-    "import_solver",
-    "load",
-    "min_gain_of",
-    "min_gain_option",
-    "output_options",
-    "policies_of",
-    "problem_options",
-    "profile_of",
-    "round_option",
-    "sharing_option",
-    "sharing_text",
-    "warnings_shown",
-]
-
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 MOST_SHOWN = 5

@@ -18,8 +18,6 @@ import click
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["counted", "csv_text", "emit", "gang_text", "number", "table_text", "unused_text", "width"]
-
 LEAST_TEXT = 16
 """Columns that text gets at least, before it folds."""
 

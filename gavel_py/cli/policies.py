@@ -13,8 +13,6 @@ import gavel_py as gp
 from gavel_py.cli.inputs import find_policy, warnings_shown
 from gavel_py.cli.output import table_text
 
-__all__ = ["command"]
-
 
 @click.group("policies", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")

@@ -12,8 +12,6 @@ import click
 import gavel_py as gp
 from gavel_py.cli.output import emit, gang_text, number, table_text
 
-__all__ = ["command"]
-
 MEMORY = "GB/GPU"
 """What a gang takes of the memory of each of its GPUs, the most of all accelerators where there is one figure for them."""
 

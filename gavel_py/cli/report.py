@@ -11,8 +11,6 @@ import gavel_py as gp
 from gavel_py.cli.output import counted
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 
-__all__ = ["command"]
-
 FILE = click.Path(path_type=Path, dir_okay=False)
 Labels = Mapping[str, str | float | None]
 

@@ -28,8 +28,6 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
 
-__all__ = ["RoundOptions", "command", "delivery_text", "play", "rounds_text"]
-
 SAME = "= stays where it was"
 MOST_SHOWN = 5
 """Jobs listed of those that are owed time; the JSON has them all."""

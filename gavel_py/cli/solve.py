@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["command", "stages_text"]
-
 FORM = "TYPE+N, TYPE-N or TYPE=N, several with ',' between them"
 
 MOST_JOBS = 3

@@ -1,3 +1,1 @@
 """Other programs that decide on clusters, driven or fed by gavel_py: one package for each."""
-
-__all__: list[str] = []

@@ -2,5 +2,3 @@
 
 Entry points: `records.Record`, `reading`, `writing`, `snapshots`. The package knows nothing of jobs, clusters or policies.
 """
-
-__all__: list[str] = []

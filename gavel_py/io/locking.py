@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Lock", "Synchronized", "synchronized"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -11,8 +11,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import overload
 
-__all__ = ["NaturalOrder", "NumberedNames", "natural_key", "same_name"]
-
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     """Return a sort key that compares runs of digits as numbers, and the text itself where those are equal.

@@ -11,8 +11,6 @@ from numpy.random import SeedSequence
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["generator_from", "generator_state", "sequence_of"]
-
 
 def generator_state(chance: np.random.Generator) -> dict[str, Any]:
     """Return where a generator is, as plain data."""

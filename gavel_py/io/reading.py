@@ -15,20 +15,6 @@ from typing import Any, ClassVar, NoReturn
 
 from gavel_py.errors import Fault, InputError, nearest
 
-__all__ = [
-    "Document",
-    "csv_header",
-    "csv_rows",
-    "document",
-    "json_document",
-    "json_line",
-    "json_lines",
-    "lines",
-    "numbered_lines",
-    "suffix_of",
-    "yaml_document",
-]
-
 LONGEST_LINE = 1 << 20
 """Characters in one line of a line-based file. A longer one is a broken file, and reading it whole helps nobody."""
 

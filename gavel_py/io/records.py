@@ -12,26 +12,6 @@ from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 
-__all__ = [
-    "MOST",
-    "SMALLEST_FRACTION",
-    "Finite",
-    "GangSize",
-    "Integer",
-    "Name",
-    "NotNegative",
-    "Positive",
-    "Record",
-    "Text",
-    "Whole",
-    "check_records",
-    "gang_size",
-    "has_control",
-    "is_absent",
-    "number_of",
-    "repeated",
-]
-
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
 """Control characters and line breaks: an id with one of them would garble tables, messages and files."""
 

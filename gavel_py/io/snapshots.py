@@ -17,8 +17,6 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_whole
 
-__all__ = ["Format", "as_data", "from_data", "read_state", "write_state"]
-
 PLAIN = bool | int | float | str | None
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["BUSY_SECONDS", "FORMATS", "check_folder", "check_place", "check_plot", "check_report", "clear_errors", "write_whole"]
-
 FORMATS = {".svg": "svg", ".png": "png"}
 
 PAGES = (".html", ".htm")

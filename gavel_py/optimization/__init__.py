@@ -3,5 +3,3 @@
 Entry points: `job_classes`, and the packages `formulation`, `solving` and `checking`. The package knows neither policies nor
 throughput profiles.
 """
-
-__all__: list[str] = []

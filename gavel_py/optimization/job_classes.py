@@ -17,18 +17,12 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, entries_of, scale_of
-from gavel_py.problem.fields import JOB_ATTRIBUTES, isolated_throughputs, size_numbers
+from gavel_py.problem.arrays import JOB_ATTRIBUTES, Floats, Indices, isolated_throughputs, size_numbers
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
-
-__all__ = ["JobClasses", "classes_of", "merged", "separate_jobs"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""

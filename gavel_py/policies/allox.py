@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.formulas import FormulaPolicy
-
-__all__ = ["Allox"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from gavel_py.problem.arrays import Floats, Indices
 
 MOST_COSTS = 50_000_000
 """Numbers in the matrix of costs, 400 MB."""

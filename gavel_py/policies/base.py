@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.optimization.checking.certificates import Certificate, Prices
@@ -20,14 +19,11 @@ from gavel_py.optimization.formulation.linear_rows import Broken, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.policies.constraints import Constraint, given_constraints
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
-
-__all__ = ["AllocationStatus", "Decision", "Policy", "option"]
-
-Floats = NDArray[np.float64]
 
 
 class AllocationStatus(StrEnum):

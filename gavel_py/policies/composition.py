@@ -18,6 +18,7 @@ from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.constraints import SwitchCost
 from gavel_py.policies.sums import SumPolicy
+from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["Then", "without_penalties"]
-
-Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 """The part by which an objective may be missed for the next one, if nothing else is said."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
@@ -22,16 +21,13 @@ from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.levels import LevelCertificate
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
+from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.certificates import Certificate
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.optimization.solving.levels import Levels
     from gavel_py.optimization.solving.progressive_filling import Shares
-
-__all__ = ["DemandPolicy", "FillingPolicy"]
-
-Floats = NDArray[np.float64]
 
 MOST_GUESSES = 20
 

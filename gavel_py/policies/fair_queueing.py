@@ -17,13 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import natural_key
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.tenants import Tenant, TenantTree
-
-__all__ = ["Queues", "Segments", "ServiceRise", "ServiceTree", "service_tree"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
 
-__all__ = ["Fifo"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fifo(OrderedPolicy):

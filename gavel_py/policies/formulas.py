@@ -10,21 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.formulation.colocation import PairColumns, Pairs
 from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.pair_throughputs import PairSpeeds
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
-
-__all__ = ["FormulaPolicy", "Packing", "PackingPolicy"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,8 @@ from gavel_py.optimization.formulation.colocation import Pairs
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.formulas import Packing, PackingPolicy
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.pair_throughputs import PairSpeeds
-
-__all__ = ["Gandiva"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

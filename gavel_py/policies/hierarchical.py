@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.progressive_filling import Shares
     from gavel_py.problem.problem import AllocationProblem
 
-__all__ = ["Hierarchical"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(FillingPolicy):

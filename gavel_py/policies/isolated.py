@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.formulas import FormulaPolicy
 
-__all__ = ["Isolated"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Isolated(FormulaPolicy):

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
-
-__all__ = ["LeastAttainedService"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
 
-__all__ = ["MaxMinFairness"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MaxMinFairness(DemandPolicy):

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from gavel_py.optimization.formulation.program import Program
 
-__all__ = ["MaxProgressRate"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MaxProgressRate(SumPolicy):

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from gavel_py.optimization.formulation.program import Program
 
-__all__ = ["MaxTotalThroughput"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MaxTotalThroughput(SumPolicy):

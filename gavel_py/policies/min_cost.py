@@ -18,16 +18,13 @@ from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.sums import SumPolicy
+from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
-
-__all__ = ["MinCost"]
-
-Floats = NDArray[np.float64]
 
 
 def needs_of(jobs: JobClasses, min_share: float | None) -> Floats:

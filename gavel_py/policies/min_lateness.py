@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import GavelWarning
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
-
-__all__ = ["MinLateness"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

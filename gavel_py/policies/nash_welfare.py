@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, ProofError
 from gavel_py.optimization.checking.certificates import Certificate, Prices
@@ -15,16 +14,13 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.sums import SumPolicy
+from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
-
-__all__ = ["NashWelfare"]
-
-Floats = NDArray[np.float64]
 
 ACCURACY, WORST = 1e-5, 1e-3
 """By how much the part that a job keeps is to be off at most, and may be."""

@@ -14,14 +14,10 @@ from gavel_py.io.names import NumberedNames, natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
+from gavel_py.problem.arrays import Floats, Indices
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
-
-__all__ = ["OrderedPolicy"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 ROUNDING = 1e-10
 """A part of a job's time that is not told from none, or from all: limits are left as differences, which lose digits."""

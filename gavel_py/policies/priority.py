@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
-
-__all__ = ["Priority"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

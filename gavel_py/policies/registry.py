@@ -28,8 +28,6 @@ from gavel_py.policies.constraints import given_constraints
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-__all__ = ["PolicyOption", "policy_class", "policy_names", "policy_options", "policy_source", "resolve_policy"]
-
 
 def imported_policy(target: str, where: str) -> type[Policy]:
     """Return the class that `target`, package.module:Class, names; `where` says in messages who asked for it.

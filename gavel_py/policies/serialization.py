@@ -11,8 +11,6 @@ from gavel_py.policies import Policy, Then, WeightedSum, policy_class
 from gavel_py.policies.constraints import KINDS, Constraint
 from gavel_py.problem.tenants import TenantTree
 
-__all__ = ["policy_document", "policy_from"]
-
 
 class _NotPlainError(Exception):
     pass

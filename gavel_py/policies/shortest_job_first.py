@@ -12,8 +12,6 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
 
-__all__ = ["ShortestJobFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestJobFirst(OrderedPolicy):

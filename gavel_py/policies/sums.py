@@ -18,6 +18,7 @@ from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.policies.base import Decision, Policy
+from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["SumPolicy", "WeightedSum"]
-
-Floats = NDArray[np.float64]
 
 NUDGE, ROUNDING = 1e-7, 1e-12
 """Two values of an objective that differ by no more than such a change of all times makes, or by such a part, are the same."""

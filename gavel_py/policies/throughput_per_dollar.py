@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from gavel_py.optimization.formulation.program import Program
 
-__all__ = ["ThroughputPerDollar"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ThroughputPerDollar(SumPolicy):

@@ -13,8 +13,6 @@ from gavel_py.policies.demand import FillingPolicy
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.progressive_filling import Shares
 
-__all__ = ["WaterFilling"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class WaterFilling(FillingPolicy):

@@ -3,5 +3,3 @@
 Entry points: `problem.AllocationProblem`, `job.Job`, `cluster.Cluster`. Throughputs arrive as arrays or through the `Profile`
 protocol; the package knows nothing of policies and programs.
 """
-
-__all__: list[str] = []

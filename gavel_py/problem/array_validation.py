@@ -13,8 +13,6 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.names import NumberedNames, same_name
 from gavel_py.io.records import MOST, SMALLEST_FRACTION, has_control, is_absent
 
-__all__ = ["ArrayChecker", "labels_of", "returned_numbers"]
-
 Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 Axis = tuple[str, Sequence[str]]

@@ -19,8 +19,6 @@ from gavel_py.io.records import MOST
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
 
-__all__ = ["AcceleratorType", "Cluster", "Node"]
-
 DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 ROUNDING = 1e-9

@@ -13,15 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
-
-__all__ = ["GpuMemory", "even_nodes", "even_parts", "largest_even_gang", "screen"]
-
-Indices = NDArray[np.int64]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
 
 
 def even_parts(size: int) -> Iterator[tuple[int, int]]:

@@ -15,14 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import same_name
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
 from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds, placement_speeds
-
-__all__ = ["Hosts", "Profile", "gpu_memory", "hosts_of", "job_arrays", "largest_gangs"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

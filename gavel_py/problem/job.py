@@ -17,8 +17,6 @@ from gavel_py.errors import Fault, InputError, together
 from gavel_py.io import reading
 from gavel_py.io.records import MOST, Finite, GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records, repeated
 
-__all__ = ["PROGRESS", "RECORDED", "Job", "JobSet", "Locality", "json_rows", "with_steps"]
-
 Locality = Literal["any", "rack", "node"]
 
 DEFAULT_RETRIES = 3

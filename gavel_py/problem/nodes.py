@@ -15,8 +15,6 @@ from gavel_py.errors import Fault, InputError, nearest, together
 from gavel_py.io import reading
 from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record, Whole, check_records, repeated
 
-__all__ = ["AcceleratorType", "Node", "read_cluster"]
-
 GpusPerNode = Annotated[Integer, Field(ge=0, le=4096)]
 
 

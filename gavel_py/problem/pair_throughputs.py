@@ -16,17 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.job import Job
-
-__all__ = ["PairSpeeds", "PlacementSpeeds", "fewest_nodes", "given_pairs", "pair_speeds", "placement_speeds"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
 """From jobs and K types to steps/s, NaN where that was not measured. Pairs: (Q, Q, K), of the first with the second of Q jobs of

@@ -15,25 +15,22 @@ from numpy.typing import ArrayLike, NDArray
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.problem.array_validation import ArrayChecker, labels_of
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.eligibility import GpuMemory, screen
-from gavel_py.problem.fields import (
+from gavel_py.problem.arrays import (
     JOB_COLUMNS,
     UNKNOWN_WORK,
+    Floats,
     OptionalArrays,
     RunningOn,
     isolated_throughputs,
     size_numbers,
     table_shape,
 )
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.eligibility import GpuMemory, screen
 from gavel_py.problem.from_jobs import Hosts, Profile, hosts_of, job_arrays
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
-
-__all__ = ["AllocationProblem"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

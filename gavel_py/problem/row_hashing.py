@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Numbering", "content_keys", "hash_of", "number_equal", "position_keys", "refined"]
+from gavel_py.problem.arrays import Indices
 
 Column = NDArray[np.generic]
-
-Indices = NDArray[np.int64]
 
 Keys = NDArray[np.uint64]
 

@@ -19,8 +19,6 @@ from gavel_py.io import reading
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import Finite, Name, Record, check_records, repeated
 
-__all__ = ["Tenant", "TenantTree"]
-
 Where = Callable[[tuple[str, ...]], str]
 """From the keys that lead to an entry to its place in the user's words."""
 

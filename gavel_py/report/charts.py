@@ -20,29 +20,6 @@ from gavel_py.report.runs import Run
 from gavel_py.report.settings import Group, Setting
 from gavel_py.report.timeline import RoundGrid, StayLanes
 
-__all__ = [
-    "DARK",
-    "DASHES",
-    "LIGHT",
-    "MARKERS",
-    "MOST_STYLES",
-    "Axis",
-    "Bar",
-    "Bars",
-    "Chart",
-    "Curve",
-    "Heat",
-    "Lines",
-    "Palette",
-    "Panel",
-    "Point",
-    "Points",
-    "StayPicture",
-    "Table",
-    "palette_of",
-    "tone_names",
-]
-
 FloatArray = NDArray[np.float64]
 
 LIGHT: Mapping[str, str] = {

@@ -49,8 +49,6 @@ from gavel_py.report.charts import (
 from gavel_py.report.measures import Estimate, Measure, clean, of_count, short, shortened
 from gavel_py.report.timeline import IDLE, Block, Group, is_dark
 
-__all__ = ["figure_bytes", "limits_of"]
-
 WIDTH = 300.0
 """Points, of which a telephone shows as many pixels: letters stay readable there."""
 

@@ -16,27 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-__all__ = [
-    "CONFIDENCE",
-    "UNKNOWN",
-    "Estimate",
-    "Measure",
-    "Unit",
-    "at_load",
-    "clean",
-    "estimate",
-    "every",
-    "interval_text",
-    "label_text",
-    "measure_of",
-    "of_count",
-    "quantiles",
-    "short",
-    "shortened",
-    "stretches",
-    "thinned",
-]
-
 FloatArray = NDArray[np.float64]
 
 CONFIDENCE = 0.95

@@ -35,8 +35,6 @@ from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.settings import Group
 from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
 
-__all__ = ["distribution_charts", "heat_chart", "load_charts", "not_beaten", "stays_chart", "time_charts", "tradeoff_charts"]
-
 FloatArray = NDArray[np.float64]
 
 POINTS = 150

@@ -24,8 +24,6 @@ from gavel_py.report.run_charts import distribution_charts, heat_chart, load_cha
 from gavel_py.report.runs import METRICS, Labels, Run
 from gavel_py.report.settings import Group, Setting, Summary, common_labels, settings_of, summary_of
 
-__all__ = ["write_report"]
-
 Failure = tuple[Labels, str]
 
 MOST_SETTINGS = 4

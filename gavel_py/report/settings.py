@@ -14,8 +14,6 @@ from itertools import groupby
 from gavel_py.report.measures import UNKNOWN, Estimate, Measure, Unit, clean, estimate, label_text, measure_of, short
 from gavel_py.report.runs import METRICS, Run
 
-__all__ = ["Group", "Setting", "Summary", "common_labels", "settings_of", "summary_of"]
-
 COMPARED = ("policy", "load", "seed")
 """Labels by which runs differ within a setting; any other label that differs makes another setting."""
 

@@ -23,25 +23,6 @@ from gavel_py.report.runs import Stay
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Round
 
-__all__ = [
-    "COLOURS",
-    "IDLE",
-    "Bar",
-    "Block",
-    "Group",
-    "Lanes",
-    "RoundGrid",
-    "StayLanes",
-    "bars_of",
-    "blocks_of",
-    "colours_of",
-    "grid_of",
-    "is_dark",
-    "lanes_of",
-    "stay_grid",
-    "stay_lanes",
-]
-
 
 @dataclass(frozen=True)
 class Group:

@@ -45,8 +45,6 @@ from gavel_py.report.timeline_layout import (
 from gavel_py.scheduling.delivery import DeliveryReport
 from gavel_py.scheduling.round import Round
 
-__all__ = ["plot_rounds"]
-
 LEAST_LABEL, READABLE, LARGEST_LABEL = 4.2, 5.0, 8.0
 """Sizes of the job ids in bars; they stand upright only where they would be smaller than the second."""
 

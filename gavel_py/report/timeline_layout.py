@@ -20,22 +20,6 @@ from gavel_py.report.measures import clean, of_count, shortened
 from gavel_py.report.timeline import Bar, Group, Lanes
 from gavel_py.scheduling.round import Round
 
-__all__ = [
-    "DPI",
-    "LEAST_MARKED",
-    "SMALL",
-    "STRIP",
-    "TEXT",
-    "Layout",
-    "Scene",
-    "duration",
-    "name_of",
-    "round_marks",
-    "text_width",
-    "time_marks",
-    "type_label",
-]
-
 Mark = tuple[float, str]
 
 DPI = 150

@@ -9,16 +9,13 @@ from itertools import filterfalse
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import InForce, columns_of
 from gavel_py.scheduling.delivery import waits_of
 from gavel_py.scheduling.round import Assignment, Round
 from gavel_py.scheduling.state import SchedulerState
-
-__all__ = ["begin", "copied", "given_away", "in_words"]
-
-Floats = NDArray[np.float64]
 
 
 def in_words(

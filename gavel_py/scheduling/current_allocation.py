@@ -22,6 +22,7 @@ from gavel_py.io.names import natural_key
 from gavel_py.optimization.formulation.colocation import Pairs
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import Constraint, placed
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
@@ -30,21 +31,6 @@ from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import GANG_FIELDS, JobRows
 from gavel_py.scheduling.round import Assignment
-
-__all__ = [
-    "InForce",
-    "LazyAllocation",
-    "PolicyInput",
-    "ReusedAllocation",
-    "columns_of",
-    "policy_input_at_event",
-    "policy_input_of",
-    "reused_allocation",
-    "same_gang",
-    "solved",
-]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WAITS", "DeliveryReport", "JobDelivery", "Wait", "waits_of"]
-
-Mask = NDArray[np.bool_]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats, Mask
 
 OWED = 1e-6
 """Rounds; less is the noise of solvers and sums."""

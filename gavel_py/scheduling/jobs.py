@@ -13,8 +13,6 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NaturalOrder, natural_key
 from gavel_py.problem.job import Job, with_steps
 
-__all__ = ["Departure", "JobHistory", "JobRegistry", "changed_job"]
-
 
 class Departure(StrEnum):
     """How a job left, in words that follow its name."""

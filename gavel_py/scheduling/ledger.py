@@ -8,14 +8,8 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.fields import plain_size
+from gavel_py.problem.arrays import Floats, Indices, Mask, plain_size
 from gavel_py.scheduling.delivery import WAITS, DeliveryReport, JobDelivery, Wait
-
-__all__ = ["DeliveryLedger"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 # A job that idle GPUs served beyond its fraction has taken from nobody; counted in full, that time would be held against it for as
 # long as it took to "pay it back" once GPUs are scarce. So nobody waits longer than ten rounds for being ahead, or until the round

@@ -8,11 +8,10 @@ from numbers import Integral
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
-
-__all__ = ["NodeState", "NodeStates"]
 
 MOST_NAMED = 5
 """Nodes that a reason names; of more it tells the number."""

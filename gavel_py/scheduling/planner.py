@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.solver import Solver
 from gavel_py.policies import OrderedPolicy
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile, gpu_memory
 from gavel_py.problem.job import Job
@@ -45,11 +46,7 @@ from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.round_planning import plan_round
 from gavel_py.scheduling.state import PlannedRound, SchedulerState
 
-__all__ = ["RoundPlanner", "place_of"]
-
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 
 def place_of(job: Job, accelerator: str, cluster: Cluster, held: Iterable[Assignment]) -> Assignment | None:

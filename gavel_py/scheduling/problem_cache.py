@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory
@@ -20,10 +20,6 @@ from gavel_py.throughput_profiles import ThroughputProfile
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.current_allocation import PolicyInput
-
-__all__ = ["GANG_FIELDS", "LIKE", "JobRows"]
-
-Floats = NDArray[np.float64]
 
 GANG_FIELDS = (
     "num_gpus",

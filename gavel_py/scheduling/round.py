@@ -12,8 +12,6 @@ from typing import Any
 
 from gavel_py.scheduling.placement.topology import Gpu
 
-__all__ = ["Assignment", "Lease", "Round"]
-
 
 @dataclass(frozen=True)
 class Assignment:

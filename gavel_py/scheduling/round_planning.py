@@ -14,18 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
-from gavel_py.problem.cluster import Node
+from gavel_py.problem.arrays import Indices
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementContext, PlacementPreference, ResourceRequests
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, Gpu
 from gavel_py.scheduling.round import Assignment
-
-__all__ = ["plan_round"]
-
-Indices = NDArray[np.int64]
 
 
 class Selection:

@@ -25,8 +25,6 @@ from gavel_py.scheduling.scheduler_base import JobEvents, NodeEvents, fault, is_
 from gavel_py.scheduling.snapshot import OPTIONS, Saved
 from gavel_py.scheduling.state import PlannedRound
 
-__all__ = ["RoundScheduler"]
-
 logger = logging.getLogger(__name__)
 
 

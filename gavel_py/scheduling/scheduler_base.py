@@ -35,8 +35,6 @@ from gavel_py.scheduling.round import Assignment
 from gavel_py.scheduling.snapshot import OPTIONS
 from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["JobEvents", "NodeEvents", "fault", "is_finite", "why_rounds"]
-
 logger = logging.getLogger(__name__)
 
 CLOCK = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})

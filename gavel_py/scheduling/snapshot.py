@@ -19,9 +19,10 @@ from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.snapshots import as_data, from_data, read_state, write_state
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.serialization import policy_document, policy_from
-from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationLedger
 from gavel_py.scheduling.current_allocation import InForce, PolicyInput, ReusedAllocation
@@ -33,8 +34,6 @@ from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.round import Assignment, Round
 from gavel_py.scheduling.state import PlannedRound, Running, SchedulerState
-
-__all__ = ["OPTIONS", "Saved", "document_of", "load", "save", "saved_from"]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.cluster import Node
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import InForce, LazyAllocation
 from gavel_py.scheduling.jobs import JobRegistry
@@ -27,8 +27,6 @@ from gavel_py.scheduling.round import Assignment, Round
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner
-
-__all__ = ["PlannedRound", "Running", "SchedulerState"]
 
 
 class ContextCache:

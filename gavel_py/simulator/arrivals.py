@@ -25,8 +25,6 @@ from gavel_py.simulator.job_progress import JobProgress, deadline_of, total_step
 from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads import Submission
 
-__all__ = ["EVENT_CHECKPOINT_SECONDS", "PROGRESS", "Admission", "Arrivals", "Estimates", "JobFailures", "check_settings"]
-
 
 class Arrivals:
     """A trace that is taken job by job. Raises `InputError` for a job that arrives before the one before it.

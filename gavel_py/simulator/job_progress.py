@@ -19,11 +19,8 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import JobDelivery
-from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.simulator.results import JobRecord, Outcome
 from gavel_py.workloads import Submission
-
-__all__ = ["NUMBERS", "InterferenceModel", "JobProgress", "Spans", "deadline_of", "total_steps_of"]
 
 Key = tuple[str, str, float, str]
 

@@ -15,8 +15,6 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.problem.cluster import Cluster
 from gavel_py.simulator.node_events import NodeEvent
 
-__all__ = ["JobWindow", "Measuring", "Usage", "check_enough", "job_window", "window_text"]
-
 JobWindow = tuple[int, int]
 """The jobs from the first number to before the second, by order of arrival, from 0."""
 

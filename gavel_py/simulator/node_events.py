@@ -16,8 +16,6 @@ from gavel_py.io import reading
 from gavel_py.io.random import generator_from, generator_state
 from gavel_py.io.records import number_of
 
-__all__ = ["NodeEvent", "NodeEvents", "NodeFailures", "NodeWindow", "read_maintenance"]
-
 Change = Literal["down", "drain", "up"]
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.policies import Policy
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
@@ -25,10 +25,6 @@ from gavel_py.simulator.measurements import window_text
 from gavel_py.simulator.results import JobRecord, Outcome, Summary
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.workloads import Submission
-
-__all__ = ["RunRecorder", "played", "record_run"]
-
-Floats = NDArray[np.float64]
 
 
 def summary_metrics(summary: Summary) -> dict[str, float | None]:

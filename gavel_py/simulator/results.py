@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.fields import plain_size
+from gavel_py.problem.arrays import plain_size
 from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
-
-__all__ = ["Distribution", "JobRecord", "Outcome", "SimulationResult", "Summary", "Tally"]
 
 
 class Outcome(StrEnum):

@@ -14,19 +14,16 @@ from itertools import filterfalse
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling import Round, RoundScheduler
+from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.simulator.arrivals import Arrivals
-from gavel_py.simulator.job_progress import NUMBERS, InterferenceModel, JobProgress, Spans
+from gavel_py.simulator.job_progress import NUMBERS, InterferenceModel, JobProgress
 from gavel_py.simulator.measurements import Measuring, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Outcome, Tally
-
-__all__ = ["RoundExecution", "RunningGangs", "SimulationState"]
-
-Floats = NDArray[np.float64]
 
 Leave = Callable[[str, Outcome, float], None]
 

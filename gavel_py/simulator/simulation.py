@@ -44,8 +44,6 @@ from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult, Tal
 from gavel_py.simulator.round_execution import RoundExecution, RunningGangs, SimulationState
 from gavel_py.workloads import Submission
 
-__all__ = ["SIMULATION", "Simulation", "simulate"]
-
 SIMULATION = Format("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
 
 

@@ -30,20 +30,6 @@ from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
 from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
 
-__all__ = [
-    "Choice",
-    "Generator",
-    "Part",
-    "cluster_choice",
-    "digest",
-    "lacks_type",
-    "plain_text",
-    "policy_choice",
-    "policy_content",
-    "profile_choice",
-    "trace_choice",
-]
-
 MOST_UNPACKED = 32
 
 

@@ -35,8 +35,6 @@ from gavel_py.sweeps.axes import Generator, Part, digest, lacks_type, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads import Trace, assign_job_types, extend_profile
 
-__all__ = ["Cell", "Ended", "Source", "Task", "play", "problem_of", "scenario_of", "simulation_of"]
-
 MOST_KEPT = 4
 """Cells of one scenario follow one another, so that few of them are needed at a time."""
 

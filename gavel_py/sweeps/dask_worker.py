@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-__all__ = ["dask_setup"]
-
 
 def dask_setup(worker: Any) -> None:  # noqa: ARG001  as Dask calls it
     """Ignore Ctrl-C, which a terminal sends to all processes, and which is for the sweep to heed."""

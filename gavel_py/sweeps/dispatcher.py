@@ -17,8 +17,6 @@ from gavel_py.report.runs.files import CellStore, Status, StoredCell
 from gavel_py.sweeps.cell import Cell, Ended, play
 from gavel_py.sweeps.local import WorkerDiedError
 
-__all__ = ["Dispatcher", "ExecutorError", "Progress"]
-
 logger = logging.getLogger(__name__)
 
 

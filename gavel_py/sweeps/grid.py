@@ -32,8 +32,6 @@ from gavel_py.sweeps.axes import (
 from gavel_py.sweeps.cell import Cell, Source, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import CheckedSpec
 
-__all__ = ["check_cells", "grid_of"]
-
 
 def check_cells(cells: Sequence[Cell]) -> None:
     """Set up one cell for each trace and cluster, and for each policy there and length of rounds; raises `InputError`."""

@@ -24,8 +24,6 @@ from typing import Any
 
 from gavel_py.errors import Fault, GavelWarning, InputError
 
-__all__ = ["LocalProcesses", "WorkerDiedError", "dask_executor", "usable_cores"]
-
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 SHORT_SECONDS = 0.5

@@ -36,8 +36,6 @@ from gavel_py.sweeps.grid import check_cells, grid_of
 from gavel_py.sweeps.local import LocalProcesses, usable_cores
 from gavel_py.sweeps.spec import read_spec
 
-__all__ = ["Estimate", "SweepPlan", "check_table", "plan_sweep", "sweep", "write_table"]
-
 Row = Mapping[str, str | float | None]
 
 SUFFIXES = (".csv", ".parquet")

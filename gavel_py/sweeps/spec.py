@@ -18,8 +18,6 @@ from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Re
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
 from gavel_py.simulator.measurements import JobWindow, job_window
 
-__all__ = ["CheckedSpec", "read_spec"]
-
 Where = Callable[..., str]
 """The place of an entry, by its way from the top, in the user's words."""
 

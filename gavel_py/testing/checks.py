@@ -19,8 +19,6 @@ import gavel_py as gp
 from gavel_py.testing.problems import BY_JOB, Case, job_count
 from gavel_py.testing.trial import SOLVED, BrokenError, InapplicableError, Trial, problem_code, state_of
 
-__all__ = ["CHECKS", "Check", "solved"]
-
 PLAIN = (str, int, float, tuple, list, dict, set, frozenset, type(None))
 """Values of options that a label must say so that it can be read back; a type of its own cannot be typed on a command line."""
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BY_JOB", "EMPTY_CASES", "Case", "cases", "job_count", "with_jobs", "with_types"]
-
 Case = dict[str, Any]
 """What `AllocationProblem.from_arrays` takes, as lists: throughputs, capacities and whatever else matters."""
 

@@ -15,19 +15,6 @@ from typing import Any, NoReturn
 import gavel_py as gp
 from gavel_py.testing.problems import Case, job_count, with_jobs, with_types
 
-__all__ = [
-    "SOLVED",
-    "BrokenError",
-    "CheckResult",
-    "ContractReport",
-    "InapplicableError",
-    "Trial",
-    "as_code",
-    "problem_code",
-    "smallest",
-    "state_of",
-]
-
 
 @dataclass(frozen=True)
 class CheckResult:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
-__all__ = ["extend_profile"]
-
 Series = dict[tuple[str, str, str], dict[float, float]]
 """By job type, accelerator and placement: steps/s by gang size, running alone."""
 

@@ -19,8 +19,6 @@ from gavel_py.io import reading
 from gavel_py.io.records import check_records
 from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
 
-__all__ = ["READERS", "builtin_names", "read_builtin", "read_csv", "read_gavel_json", "write_csv"]
-
 REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
 
 SPREAD = "_unconsolidated"

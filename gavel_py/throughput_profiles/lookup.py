@@ -15,19 +15,6 @@ from gavel_py.errors import SHOWN_FAULTS, Fault, MissingThroughputError, nearest
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.measurement import PLACEMENTS, Entry
 
-__all__ = [
-    "Catalogue",
-    "counted",
-    "gather",
-    "gather_memory",
-    "gather_pairs",
-    "gather_spread",
-    "may_use",
-    "memory_of",
-    "nearest_entries",
-    "speed_of",
-]
-
 
 class Subject(NamedTuple):
     """One thing that a profile does not know: a name (`field` says of what), or a combination of known names."""

@@ -18,8 +18,6 @@ from gavel_py.problem.array_validation import ArrayChecker
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.lookup import counted, may_use
 
-__all__ = ["ThroughputMatrix"]
-
 
 class ThroughputMatrix:
     """Steps/s of each job's whole gang on each accelerator, found by job id whatever the job type; immutable.

@@ -10,8 +10,6 @@ from pydantic import model_validator
 from gavel_py.errors import Fault
 from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, Text
 
-__all__ = ["PLACEMENTS", "Entry", "Measurement", "Placement", "Row", "collect"]
-
 Placement = Literal["consolidated", "spread"]
 PLACEMENTS: tuple[Placement, ...] = ("consolidated", "spread")
 

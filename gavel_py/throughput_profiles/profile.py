@@ -29,8 +29,6 @@ from gavel_py.throughput_profiles.lookup import (
 from gavel_py.throughput_profiles.matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
 
-__all__ = ["ThroughputProfile"]
-
 
 @dataclass(frozen=True, init=False, repr=False)
 class ThroughputProfile:

@@ -21,8 +21,6 @@ from gavel_py.throughput_profiles.files import builtin_names
 from gavel_py.throughput_profiles.measurement import Measurement, Row
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
-__all__ = ["ProfileSummary", "ThroughputStore"]
-
 APPLICATION_ID = 0x6776_7470
 """Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
 

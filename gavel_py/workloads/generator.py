@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import sequence_of
 from gavel_py.io.records import gang_size
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.submission import Submission, TraceReport
 from gavel_py.workloads.trace import Trace
-
-__all__ = ["Empirical", "LogUniform", "Models", "generate_trace", "known_accelerators", "reference_of"]
-
-Floats = NDArray[np.float64]
 
 SECONDS_PER_HOUR = 3600.0
 

@@ -26,24 +26,6 @@ from gavel_py.io.records import number_of
 from gavel_py.problem.job import Job
 from gavel_py.workloads.submission import Skipped, Submission, TraceReport
 
-__all__ = [
-    "Head",
-    "Importer",
-    "Intake",
-    "SkipError",
-    "amount",
-    "contradicts",
-    "count",
-    "head_of",
-    "is_missing",
-    "moment",
-    "required_moment",
-    "run_between",
-    "table_rows",
-    "whole_or_part",
-    "without_collection",
-]
-
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
 
 ROUNDING_SECONDS = 1.0

@@ -17,8 +17,6 @@ from gavel_py.workloads.intake import without_collection
 from gavel_py.workloads.submission import Submission, counted
 from gavel_py.workloads.trace import Trace
 
-__all__ = ["assign_job_types", "assume_durations"]
-
 SHORTEST = 1.0
 """Seconds of work that a job has at least; some records say 0, and a job without work is none."""
 

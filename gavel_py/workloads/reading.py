@@ -20,8 +20,6 @@ from gavel_py.workloads.intake import Intake, without_collection
 from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 
-__all__ = ["read_trace", "trace_text"]
-
 
 def read_trace(path: str | Path, format: str | None = None, *, strict: bool = False) -> Trace:  # noqa: A002
     """Read a trace; its format is recognised by its content unless `format` names it (`trace_formats`).

@@ -13,8 +13,6 @@ from typing import Any, Literal, get_args
 from gavel_py.errors import SHOWN_FAULTS, Fault, InputError
 from gavel_py.problem.job import RECORDED, Job
 
-__all__ = ["RECORDED_FIELDS", "Skipped", "Submission", "TraceReport", "counted"]
-
 
 def counted(count: int, word: str = "job") -> str:
     """Return "1 job", "2,000 jobs"."""

@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import FORMATS, check_plot, write_whole
-from gavel_py.problem.fields import plain_size
+from gavel_py.problem.arrays import Floats, plain_size
 from gavel_py.workloads.submission import counted
 from gavel_py.workloads.trace import Trace
-
-__all__ = ["TraceSummary", "describe_trace", "plot_trace"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

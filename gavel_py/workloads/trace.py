@@ -19,8 +19,6 @@ from gavel_py.io.random import sequence_of
 from gavel_py.problem.job import JobSet
 from gavel_py.workloads.submission import Submission, TraceReport
 
-__all__ = ["Trace"]
-
 Submissions = Sequence[Submission]
 
 

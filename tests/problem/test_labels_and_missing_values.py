@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py import AllocationProblem
-from gavel_py.problem.fields import JOB_COLUMNS
+from gavel_py.problem.arrays import JOB_COLUMNS
 from tests.support.fakes import FakeProfile, refusal
 
 from_arrays, from_types = AllocationProblem.from_arrays, AllocationProblem.from_types

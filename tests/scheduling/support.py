@@ -13,8 +13,9 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies import Policy
 from gavel_py.policies.base import Decision
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import RoundDemand, choose_jobs
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism

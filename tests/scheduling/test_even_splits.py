@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
-from gavel_py.problem.cluster import Node
 from gavel_py.problem.eligibility import even_nodes
 from gavel_py.problem.job import Locality
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement.topology import Gpu, Resources
 from tests.scheduling.support import nodes

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Locality
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.placement.topology import Gpu

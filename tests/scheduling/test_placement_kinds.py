@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import Gang, PlacementPreference, RoundDemand, choose_jobs, place
 from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.placement.gangs import PlacementContext, Spans

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.round import Assignment

@@ -19,7 +19,7 @@ from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.policies import Policy
-from gavel_py.problem.fields import plain_size
+from gavel_py.problem.arrays import plain_size
 from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together", "explain"]

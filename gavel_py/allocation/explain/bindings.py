@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, is_all, time_binding
 from gavel_py.allocation.explain.records import Binding
@@ -23,15 +22,8 @@ from gavel_py.optimization.formulation.colocation import Balance, SelfPairingCut
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy, Policy
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["closed_by", "duals_of_job", "is_certain", "reasons_of", "service_order_of"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 SOME = 1e-9
 """A part of a job's time below this is not taken."""

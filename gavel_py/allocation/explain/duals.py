@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
@@ -22,12 +21,7 @@ from gavel_py.optimization.solving.levels import LevelCertificate
 from gavel_py.optimization.solving.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
 from gavel_py.policies.sums import SumCertificate
-
-__all__ = ["Duals", "could_use", "duals_of", "is_all", "net_gains", "time_binding"]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
+from gavel_py.problem.arrays import Floats, Mask
 
 SMALL = 1e-9
 """A price below this part of what the dearest type or limit is worth in all is none."""

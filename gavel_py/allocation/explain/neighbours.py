@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.allocation.explain.bindings import closed_by, duals_of_job, is_certain
 from gavel_py.allocation.explain.duals import net_gains
@@ -19,15 +18,9 @@ from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import GavelError
 from gavel_py.optimization.formulation.colocation import PairColumns
-from gavel_py.problem.fields import plain_size
+from gavel_py.problem.arrays import Floats, Mask, plain_size
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["held_gpus", "holders_of", "one_more_of_each", "partners_of", "together"]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
 
 MOST_NAMED = 5
 """Holders that are told by name."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from gavel_py.errors import InputError
 
-__all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together"]
-
 
 @dataclass(frozen=True)
 class Binding:

@@ -23,8 +23,6 @@ from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.simulate.results import YARDSTICK, PolicyResult
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["Outputs", "check_files", "check_run_file", "is_parquet", "write_run_file"]
-
 
 def check_run_file(request: Request) -> None:
     """Raise `InputError` if the file cannot be written, before hours have gone into what it is to hold."""

@@ -36,8 +36,6 @@ from gavel_py.cli.inputs import (
 from gavel_py.cli.trace.files import format_option, read, strict_option
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
-__all__ = ["Request", "Scenario", "load", "measure_option", "seconds_of", "simulation_options", "time_text", "unit_of"]
-
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))

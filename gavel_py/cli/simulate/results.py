@@ -19,8 +19,6 @@ from gavel_py.cli.simulate.options import Request, Scenario, time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
-__all__ = ["YARDSTICK", "PolicyResult", "compared", "csv_of", "json_of", "needs_jobs", "settings_of", "text_of"]
-
 YARDSTICK = "isolated"
 """The policy that finish-time fairness compares with."""
 

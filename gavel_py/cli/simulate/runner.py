@@ -33,8 +33,6 @@ from gavel_py.cli.simulate.options import Request, Scenario, seconds_of, time_te
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 
-__all__ = ["INTERRUPTED", "Interrupt", "Keeper", "Run", "check_keeping", "interruptible", "kept_of", "progress"]
-
 Show = Callable[["gp.Simulation", int, int], None]
 """Called after each step with the simulation, the jobs that have left, and the rounds played."""
 

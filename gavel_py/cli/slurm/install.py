@@ -10,8 +10,6 @@ import click
 import gavel_py as gp
 from gavel_py.cli.output import emit
 
-__all__ = ["command"]
-
 ADVICE = """\
 1. Put {where} beside slurm.conf as job_submit.lua; where there is one already, its functions must call these.
 2. In slurm.conf:

@@ -17,8 +17,6 @@ import gavel_py as gp
 from gavel_py.cli.inputs import Common, Option, assignments, bundled, import_solver, policies_of, profile_of
 from gavel_py.errors import decimal_hint
 
-__all__ = ["Request", "driver_of", "plan_options", "state_directory"]
-
 
 def rules_in(path: Path | None) -> tuple[gp.TypeRule, ...]:
     """Return the rules of the file in its order, none without a file. Raises `InputError`."""

@@ -8,8 +8,6 @@ from typing import Any
 import gavel_py as gp
 from gavel_py.cli.output import counted, number, table_text
 
-__all__ = ["applied_text", "plan_document", "plan_text", "status_document", "status_text"]
-
 
 def status_document(picture: gp.SlurmPicture) -> dict[str, Any]:
     """Return a picture as plain data."""

@@ -10,8 +10,6 @@ import click
 import gavel_py as gp
 from gavel_py.cli.output import emit, number, table_text
 
-__all__ = ["command"]
-
 SHOWN = {
     "finished": ("jobs finished", 1.0),
     "mean_jct_seconds": ("completion time, mean (s)", 1.0),

@@ -14,8 +14,6 @@ from gavel_py.cli.inputs import MOST_ROUNDS, warnings_shown
 from gavel_py.cli.slurm.options import Request, driver_of, plan_options, state_directory
 from gavel_py.cli.slurm.output import applied_text, plan_text
 
-__all__ = ["command"]
-
 
 @click.command("run")
 @plan_options

@@ -11,8 +11,6 @@ from gavel_py.cli.output import emit
 from gavel_py.cli.slurm.options import Request, driver_of, plan_options
 from gavel_py.cli.slurm.output import status_document, status_text
 
-__all__ = ["command"]
-
 
 @click.command("status")
 @plan_options

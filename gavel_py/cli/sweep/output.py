@@ -24,8 +24,6 @@ from gavel_py.cli.inputs import Option, bundled
 from gavel_py.cli.output import counted, number, table_text, unused_text, width
 from gavel_py.cli.simulate.options import measure_option, time_text, unit_of
 
-__all__ = ["Request", "changes_of", "ended_text", "grid_text", "progress", "sweep_options", "told"]
-
 Show = Callable[["gp.Progress"], None]
 
 Row = Mapping[str, str | float | None]

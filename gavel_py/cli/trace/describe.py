@@ -13,8 +13,6 @@ import gavel_py as gp
 from gavel_py.cli.output import emit, gang_text, number, table_text, width
 from gavel_py.cli.trace.files import FILE, find_profile, format_option, out_option, read, report_text, strict_option, trace_argument
 
-__all__ = ["command"]
-
 MOST_NAMES = 10
 """Tenants and job types shown; the JSON has all."""
 

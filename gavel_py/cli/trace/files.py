@@ -16,8 +16,6 @@ import gavel_py as gp
 from gavel_py.cli.output import emit, width
 from gavel_py.errors import Fault
 
-__all__ = ["find_profile", "format_option", "out_option", "read", "report_text", "strict_option", "tell", "trace_argument", "write"]
-
 FILE = click.Path(path_type=Path)
 STANDARD_INPUT = Path("-")
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}

@@ -9,8 +9,6 @@ import click
 import gavel_py as gp
 from gavel_py.cli.output import emit, table_text
 
-__all__ = ["command"]
-
 
 @click.command("formats")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")

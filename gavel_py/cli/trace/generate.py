@@ -10,8 +10,6 @@ import gavel_py as gp
 from gavel_py.cli.trace.files import FILE, find_profile, out_option, read, tell, write
 from gavel_py.errors import decimal_hint
 
-__all__ = ["command"]
-
 
 @click.command("generate")
 @click.option("--jobs", "num_jobs", type=click.IntRange(min=1), required=True, metavar="N", help="How many.")

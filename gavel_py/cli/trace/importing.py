@@ -10,8 +10,6 @@ import gavel_py as gp
 from gavel_py.cli.output import emit
 from gavel_py.cli.trace.files import FILE, find_profile, format_option, out_option, read, strict_option, tell, trace_argument, write
 
-__all__ = ["command"]
-
 
 @click.command("import")
 @trace_argument

@@ -8,8 +8,6 @@ import click
 
 from gavel_py.cli.trace.files import format_option, out_option, read, tell, trace_argument, write
 
-__all__ = ["command"]
-
 
 @click.command("sample")
 @trace_argument

@@ -12,8 +12,6 @@ from gavel_py.integrations.slurm.parsing import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.state import Tracked
 
-__all__ = ["Applied", "Applier"]
-
 FIRST_LOOK, SLOWEST_LOOK = 0.1, 2.0
 """Seconds between two readings while something is waited for."""
 

@@ -23,20 +23,6 @@ from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, printable
 from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
 
-__all__ = [
-    "Answer",
-    "Clock",
-    "Commands",
-    "Rights",
-    "RightsError",
-    "SlurmCommands",
-    "WallClock",
-    "check_sent",
-    "read_cluster",
-    "read_jobs",
-    "rights_of",
-]
-
 
 class Clock(Protocol):
     """The time, and waiting; tests have one of their own."""

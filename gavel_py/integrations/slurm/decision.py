@@ -24,19 +24,6 @@ from gavel_py.policies import Policy
 from gavel_py.scheduling import NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
 
-__all__ = [
-    "Actions",
-    "ClusterSnapshot",
-    "Decided",
-    "Decider",
-    "first_of",
-    "is_as_planned",
-    "mark_orders",
-    "orders_of",
-    "retarget_of",
-    "returns_of",
-]
-
 Target = Mapping[str, int]
 """{node: GPUs}."""
 

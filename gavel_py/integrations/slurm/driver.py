@@ -37,8 +37,6 @@ from gavel_py.integrations.slurm.sync import Progress
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
-__all__ = ["SlurmDriver"]
-
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:

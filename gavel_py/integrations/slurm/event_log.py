@@ -18,17 +18,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.decision import Decided
 from gavel_py.io import reading
+from gavel_py.problem.arrays import Floats
 from gavel_py.report.runs import OverTime, Run, Stay
-
-__all__ = ["RunLog", "applied_line", "round_line", "slurm_run", "warn"]
-
-Floats = NDArray[np.float64]
 
 
 def round_line(decided: Decided) -> dict[str, Any]:

@@ -19,28 +19,13 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 from gavel_py.integrations.slurm.state import Speeds, Tracked
 from gavel_py.io.names import same_name
-from gavel_py.problem.cluster import AcceleratorType, Cluster, Node
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import largest_even_gang
 from gavel_py.problem.job import Job, Locality
+from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.scheduling import NodeState
 from gavel_py.scheduling.placement.topology import NOTHING, Resources
 from gavel_py.throughput_profiles import ThroughputProfile
-
-__all__ = [
-    "MappedJob",
-    "Parts",
-    "Where",
-    "closed_nodes",
-    "cluster_of",
-    "cpus_used_by",
-    "job_for",
-    "kind_of",
-    "most_measured",
-    "requests_of",
-    "state_of",
-    "tracked_from",
-    "used_by",
-]
 
 DOWN = frozenset({"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID", "INVALID_REG", "POWERING_DOWN"})
 

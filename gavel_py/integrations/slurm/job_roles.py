@@ -19,22 +19,6 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import number_of
 
-__all__ = [
-    "CERTAIN_NODES",
-    "REQUEUED_ON_HOLD",
-    "SEVERAL_PARTITIONS",
-    "Eligibility",
-    "Place",
-    "Role",
-    "Said",
-    "beyond_limits",
-    "is_held_here",
-    "mark_in",
-    "said_in",
-    "standing_of",
-    "with_mark",
-]
-
 HOLD = "gavel-hold"
 """A word in the comment of a job that its user holds; the plugin puts it there when somebody says `scontrol hold`."""
 

@@ -18,19 +18,6 @@ from typing import Any
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.io.records import CONTROL
 
-__all__ = [
-    "as_number",
-    "as_words",
-    "expand",
-    "gpus_in",
-    "is_node_name",
-    "is_plain",
-    "jobs_from",
-    "nodes_from",
-    "printable",
-    "satisfies",
-]
-
 PLAIN = re.compile(r"[A-Za-z0-9_.:=-]+(?:[&|][A-Za-z0-9_.:=-]+)*")
 
 

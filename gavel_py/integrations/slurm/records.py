@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Phase", "SlurmJob", "SlurmNode", "Snapshot"]
-
 
 class Phase(StrEnum):
     """Where a job is on its way, whatever its version of Slurm calls it."""

@@ -13,8 +13,6 @@ from gavel_py.integrations.slurm.parsing import is_node_name
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 
-__all__ = ["OnExit", "SlurmSettings", "TypeRule"]
-
 OnExit = Literal["leave", "release"]
 
 COLUMNS = ("name", "job_type", "total_steps")

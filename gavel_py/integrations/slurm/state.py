@@ -23,8 +23,6 @@ from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.throughput_profiles.measurement import Row
 
-__all__ = ["DriverState", "Speeds", "Tracked", "learn_from", "load_state", "measurements_of", "save_state"]
-
 Measured = Mapping[tuple[str, float, str], float]
 
 Sums = dict[tuple[str, int, str], list[float]]

@@ -36,8 +36,6 @@ from gavel_py.integrations.slurm.state import DriverState, Tracked, learn_from
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState, RoundScheduler
 
-__all__ = ["Follower", "Log", "Progress", "Watcher"]
-
 Log = Callable[..., None]
 """Takes the name of an event and what is to be told of it."""
 

@@ -2,5 +2,3 @@
 
 Entry points: `certificates`, `infeasibility`.
 """
-
-__all__: list[str] = []

@@ -14,25 +14,8 @@ from gavel_py.optimization.formulation.colocation import PairColumns
 from gavel_py.optimization.formulation.columns import PlacementColumns
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = [
-    "GAP_TOLERANCE",
-    "Certificate",
-    "CheapestMix",
-    "Evidence",
-    "Prices",
-    "Proof",
-    "Stage",
-    "StageProof",
-    "Stages",
-    "gap",
-    "priced_bound",
-    "violation",
-    "within_capacity",
-]
-
-Floats = NDArray[np.float64]
 
 GAP_TOLERANCE = 1e-6
 

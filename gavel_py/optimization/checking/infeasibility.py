@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import cvxpy as cp
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError, Fault, InputError
 from gavel_py.optimization.formulation.linear_rows import Floor, Place, Rules
@@ -22,14 +21,7 @@ from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import FactorProgram
 from gavel_py.optimization.solving.levels import Chambers
-
-__all__ = ["check_everybody_served", "check_rules"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
+from gavel_py.problem.arrays import Floats, Indices, Mask
 
 Item = TypeVar("Item")
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gavel_py.optimization.checking.certificates import Certificate, Prices, Stages
 from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.levels import LevelCertificate
-
-__all__ = ["level_per_part", "limit_prices"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 STEP = 1e-6
 """The part of all that there is by which there is more, to see what that is worth."""

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, shortfalls
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["ClassTimes", "JobTimes"]
-
-Floats = NDArray[np.float64]
 
 ROUNDING = 1e-9
 

@@ -2,5 +2,3 @@
 
 Entry points: `program.Program`, in which policies write objectives, and `matrices`, the same program as arrays.
 """
-
-__all__: list[str] = []

@@ -27,16 +27,9 @@ from gavel_py.optimization.checking.time_shares import ClassTimes
 from gavel_py.optimization.formulation.columns import FurtherColumns, with_columns, with_rules
 from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["Balance", "PairColumns", "Pairs", "SelfPairingCut", "deal", "pair_columns", "self_pairing_rows"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 
 class Members:

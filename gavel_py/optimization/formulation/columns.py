@@ -19,15 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.optimization.formulation.linear_rows import CompiledConstraint, Limit, Load, Row, Rules
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["FurtherColumns", "PlacementColumns", "placement_columns", "spread_part", "with_columns", "with_rules"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,18 +39,11 @@ from gavel_py.optimization.formulation.columns import PlacementColumns, placemen
 from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
 from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.optimization.formulation.packings import packing_rows
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.pair_throughputs import PlacementSpeeds
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["fraction_rows", "gang_rows", "kind_rows", "missing_rows", "node_rows"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
 

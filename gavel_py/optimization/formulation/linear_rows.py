@@ -10,30 +10,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = [
-    "NO_RULES",
-    "Broken",
-    "CompiledConstraint",
-    "Floor",
-    "Limit",
-    "Load",
-    "Need",
-    "ObjectiveRow",
-    "Place",
-    "Row",
-    "Rules",
-    "entries_of",
-    "floors_of",
-    "scale_of",
-]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 ROUNDING = 1e-9
 

@@ -22,13 +22,8 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.lp_problem import LinearProgram, Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
-
-__all__ = ["CAPACITY", "FACTOR", "LIMITS", "OWN", "PARTS", "TIME", "AllocationProgram", "ProgramMatrices"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,18 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.solving.highs import solved_once
 from gavel_py.optimization.solving.lp_problem import LinearProgram
+from gavel_py.problem.arrays import Floats, Indices
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
-
-__all__ = ["LEAST_EXCESS", "ONE_EACH", "Group", "broken_row", "group_of", "row_of_patterns"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
 """No type has several columns."""

@@ -17,20 +17,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.formulation.linear_rows import Load
 from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["MOST_STATES", "packing_rows"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 Columns = Mapping[int, Mapping[int, float]]
 

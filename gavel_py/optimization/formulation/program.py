@@ -23,10 +23,7 @@ from gavel_py.optimization.formulation.matrices import CAPACITY, LIMITS, PARTS, 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
 from gavel_py.optimization.solving.lp_problem import Slices, Solution
-
-__all__ = ["Program", "check_objective"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 
 def penalty_of(jobs: JobClasses, matrices: ProgramMatrices, parts: cp.Variable, throughput: cp.Expression) -> cp.Expression:

@@ -2,5 +2,3 @@
 
 Entry points: `highs.LinearSolver`, `level_search`, `progressive_filling`, `concave`.
 """
-
-__all__: list[str] = []

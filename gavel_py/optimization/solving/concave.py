@@ -16,7 +16,6 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from cvxpy.atoms.elementwise.elementwise import Elementwise
-from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.checking.certificates import Prices, gap, priced_bound, within_capacity
@@ -24,10 +23,7 @@ from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import COMPILE_SECONDS, CONES_SECONDS, ConicProgram, LinearSolver
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
-
-__all__ = ["ALGORITHM", "ConcaveCertificate", "best_priced", "maximize_concave", "tangent"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 logger = logging.getLogger(__name__)
 

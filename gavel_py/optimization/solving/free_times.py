@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
@@ -19,17 +18,11 @@ from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.time_limit import TimeLimit
-from gavel_py.problem.fields import size_numbers
+from gavel_py.problem.arrays import Floats, Indices, Mask, size_numbers
 from gavel_py.problem.row_hashing import number_equal
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
-
-__all__ = ["FreeTimes", "JobGroups", "fairest_times"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 ROUNDING = 1e-12
 """Relative rounding error of a sum over many jobs."""

@@ -20,15 +20,12 @@ from numpy.typing import NDArray
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.optimization.solving.lp_problem import KeptBasis, LinearProgram, Solution
 from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
+from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-__all__ = ["Algorithm", "ConicProgram", "LinearSolver", "compiled", "solved_once"]
-
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 Keys = NDArray[np.uint64]
 

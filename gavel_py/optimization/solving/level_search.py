@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
@@ -19,10 +18,7 @@ from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.levels import PLATEAU, Chambers, Levels, Slots, digit
 from gavel_py.optimization.solving.lp_problem import Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
-
-__all__ = ["BestLevel", "FactorProgram", "find_best_level"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 SLIGHTLY = 1e-6
 """In parts of a need: so much more is told from a need that is at a border."""

@@ -23,13 +23,8 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import CheapestMix, Prices
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.array_validation import returned_numbers
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.row_hashing import content_keys
-
-__all__ = ["PLATEAU", "Chambers", "LevelCertificate", "Levels", "Slots", "digit"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
 
 JUST_ABOVE = 4e-9
 """Relative difference of throughputs that the solver's tolerance, 1e-9, does not tell apart."""

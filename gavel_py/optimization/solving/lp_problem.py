@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KeptBasis", "LinearProgram", "Slices", "Solution"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 Keys = NDArray[np.uint64]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.job_classes import JobClasses
@@ -14,10 +13,7 @@ from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
-
-__all__ = ["Filled", "Rise", "Shares", "fill", "first_stop_of"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 STOPPED = 1e-9
 """A job that is short of where it stops by no more than this part is there."""

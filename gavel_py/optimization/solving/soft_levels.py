@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices, within_capacity
@@ -15,10 +14,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import COMPILE_SECONDS, LinearSolver
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
-
-__all__ = ["ChargedCertificate", "PricedChargedLevel", "find_charged_level"]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 MOST_CUTS = 40
 

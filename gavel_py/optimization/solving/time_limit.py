@@ -10,15 +10,11 @@ from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-
-__all__ = ["NO_LIMIT", "TimeLimit", "TimeLimitReached", "checked_limit", "run_stoppable"]
+from gavel_py.problem.arrays import Floats
 
 Result = TypeVar("Result")
-Floats = NDArray[np.float64]
-
 GRACE_SECONDS = 0.05
 """How much longer than its limit a native solver, which keeps the limit itself, is waited for."""
 

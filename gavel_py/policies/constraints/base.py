@@ -17,11 +17,8 @@ from gavel_py.errors import Fault, GavelWarning, InputError, nearest
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Positive, Record
 from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
+from gavel_py.problem.arrays import Mask
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["Constraint", "Mask", "Scope", "listed"]
-
-Mask = NDArray[np.bool_]
 
 
 class Scope:

@@ -23,11 +23,8 @@ from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
 from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
-
-__all__ = ["KINDS", "ConstraintOutcome", "constrained", "outcomes_of", "placed", "read_constraints"]
-
-Floats = NDArray[np.float64]
 
 Where = Callable[..., str]
 

@@ -12,9 +12,8 @@ from pydantic import BeforeValidator
 from gavel_py.errors import Fault
 from gavel_py.io.records import Name, Positive
 from gavel_py.optimization.formulation.linear_rows import Need, Place
-from gavel_py.policies.constraints.base import Constraint, Mask, Scope, listed
-
-__all__ = ["Forbid", "KeepRunning", "Pin", "SwitchCost"]
+from gavel_py.policies.constraints.base import Constraint, Scope, listed
+from gavel_py.problem.arrays import Mask
 
 
 def _one_or_more(value: object) -> object:

@@ -6,17 +6,13 @@ from abc import abstractmethod
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from gavel_py.errors import Fault, nearest
 from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
 from gavel_py.optimization.formulation.linear_rows import Limit, Place, Row
-from gavel_py.policies.constraints.base import Constraint, Mask, Scope, listed
-
-__all__ = ["CostBudget", "MaxGpus", "Quota", "Reserve"]
-
-Floats = NDArray[np.float64]
+from gavel_py.policies.constraints.base import Constraint, Scope, listed
+from gavel_py.problem.arrays import Floats, Mask
 
 Share = Annotated[Finite, Field(gt=0, le=1)]
 

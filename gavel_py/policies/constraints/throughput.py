@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault
 from gavel_py.io.records import Finite, Name, Positive
 from gavel_py.optimization.formulation.linear_rows import Need
 from gavel_py.policies.constraints.base import Constraint, Scope
-
-__all__ = ["Deadline", "MinThroughput"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from gavel_py.problem.arrays import Floats, Indices
 
 
 class MinThroughput(Constraint):

@@ -20,8 +20,6 @@ from gavel_py.io import reading
 from gavel_py.io.writing import BUSY_SECONDS, clear_errors, write_whole
 from gavel_py.report.runs.run import DAMAGED, Labels, Run, document_of, labels_from, run_from
 
-__all__ = ["CellStore", "GridPlace", "Status", "StoredCell", "packed", "read_failures", "read_runs", "write_runs"]
-
 APPLICATION_ID = 0x6776_7377
 """Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
 

@@ -13,25 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = [
-    "DAMAGED",
-    "METRICS",
-    "MOST_STRETCHES",
-    "Curves",
-    "Labels",
-    "OverTime",
-    "Run",
-    "Stay",
-    "StayCollector",
-    "document_of",
-    "labels_from",
-    "quantiles",
-    "run_from",
-]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 Labels = Mapping[str, str | float | None]
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.colocation.groups import ColocationGroups, Held
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.placement.gangs import PlacementContext
@@ -16,8 +17,6 @@ from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 
 __all__ = ["Plan", "plan_groups", "with_partners"]
-
-Floats = NDArray[np.float64]
 
 
 class Plan(Protocol):

@@ -8,16 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups
 from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement.topology import Gpu
-
-__all__ = ["bundled"]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
 
 ROUNDING = 1e-9
 """A part of a GPU that is told from none: ten tenths are one."""

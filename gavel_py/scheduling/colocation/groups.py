@@ -14,30 +14,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.ledger import LONGEST_PAYBACK_ROUNDS, MOST_OWED_ROUNDS
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.round import Assignment
-
-__all__ = [
-    "ColocationGroup",
-    "ColocationGroups",
-    "ColocationLedger",
-    "ColocationPromises",
-    "PairTable",
-    "PartnerKey",
-    "promises_of",
-]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
 
 Held = Mapping[str, Assignment]
 

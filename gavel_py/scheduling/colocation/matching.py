@@ -6,17 +6,11 @@ from collections import deque
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups, ColocationPromises
 from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement.gangs import PlacementPreference
-
-__all__ = ["matched"]
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 def matched(demand: RoundDemand, companies: ColocationPromises, owed: Floats, partners: Indices) -> ColocationGroups:

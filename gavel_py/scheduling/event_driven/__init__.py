@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.policies import OrderedPolicy, Policy
-from gavel_py.problem.cluster import Node
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.event_driven.queue import BY_PLACE, JobProfiler, JobQueue, KeptSelection, QueuedJob, can_keep_order
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
@@ -32,8 +32,6 @@ from gavel_py.scheduling.state import SchedulerState
 __all__ = ["EventDrivenPlanner", "GangOnType", "KeptGpus", "gang_batch_of"]
 
 Natural = tuple[tuple[str | int, ...], str]
-
-Floats = NDArray[np.float64]
 
 
 class GangOnType(NamedTuple):

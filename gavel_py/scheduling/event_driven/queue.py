@@ -15,13 +15,13 @@ from operator import attrgetter, is_not, ne, not_
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.array_validation import returned_numbers
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.current_allocation import new_only
@@ -31,10 +31,6 @@ from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans
 from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
 from gavel_py.scheduling.problem_cache import LIKE, JobRows
 from gavel_py.throughput_profiles import ThroughputProfile
-
-__all__ = ["BY_PLACE", "JobProfile", "JobProfiler", "JobQueue", "KeptSelection", "QueuedJob", "can_keep_order"]
-
-Floats = NDArray[np.float64]
 
 Place = tuple[float, float, tuple[tuple[str | int, ...], str]]
 

@@ -11,14 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand, TypeSelection, scores_of
 from gavel_py.scheduling.mechanism.local_search import improve
-
-__all__ = ["choose_jobs", "serve"]
-
-Indices = NDArray[np.int64]
-
-Floats = NDArray[np.float64]
 
 
 def serve(seats: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> None:

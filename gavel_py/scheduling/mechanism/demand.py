@@ -14,20 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "HYSTERESIS_ROUNDS",
-    "URGENT_ROUNDS",
-    "Mechanism",
-    "RoundDemand",
-    "TypeSelection",
-    "hysteresis_of",
-    "rounded",
-    "scores_of",
-]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
+from gavel_py.problem.arrays import Floats, Indices
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -20,13 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.scheduling.mechanism.demand import TypeSelection
-
-__all__ = ["displace", "exchange", "improve", "replace_one"]
-
-Floats = NDArray[np.float64]
-
-Indices = NDArray[np.int64]
 
 # Smaller gains, in rounds, may be the rounding errors of sums, and taking those could go on for ever.
 LEAST_GAIN = 1e-6

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.mechanism.deficit import serve
 from gavel_py.scheduling.mechanism.demand import RoundDemand, TypeSelection, rounded
-
-__all__ = ["PUBLISHED_ORDER", "choose_by_priority", "published_order"]
-
-Floats = NDArray[np.float64]
 
 PUBLISHED_ORDER = ("v100", "p100", "k80")
 

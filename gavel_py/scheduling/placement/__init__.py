@@ -11,22 +11,17 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Locality
+from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, kept_gangs, loads_of
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NOTHING, SCOPES, Gpu, Layout, Resources, TypeLayout
 
 __all__ = ["Gang", "Places", "hardest_first", "largest_free", "place", "place_batch", "place_on_type"]
-
-Indices = NDArray[np.int64]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
 
 
 class Gang(NamedTuple):

@@ -12,18 +12,11 @@ from bisect import insort
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, find_kind
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
 from gavel_py.scheduling.placement.migration import Misplaced, MovableGangs, fewest_to_move, fewest_to_move_evenly, put_right
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, Resources, TypeLayout, room_for
-
-__all__ = ["PlacementDomains", "PlacementPass", "kept_gangs", "loads_of"]
-
-Indices = NDArray[np.int64]
-
-Mask = NDArray[np.bool_]
-
-Floats = NDArray[np.float64]
 
 
 class PlacementDomains:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.eligibility import even_nodes
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.topology import (
@@ -27,12 +28,6 @@ from gavel_py.scheduling.placement.topology import (
     TypeLayout,
     room_for,
 )
-
-__all__ = ["FreeGpuIndex", "FreeGpus", "FreeResources", "FreeRoom", "find_kind", "mask_of"]
-
-Indices = NDArray[np.int64]
-
-Floats = NDArray[np.float64]
 
 ALL_NODES = -1
 """The mask in which each node is."""

@@ -17,19 +17,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.cluster import Cluster, Node
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
+from gavel_py.problem.nodes import Node
 from gavel_py.problem.pair_throughputs import fewest_nodes
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
 from gavel_py.scheduling.round import Assignment
-
-__all__ = ["GangBatch", "PlacementContext", "PlacementPreference", "ResourceRequests", "Spans", "preferences_of"]
-
-Floats = NDArray[np.float64]
-
-Mask = NDArray[np.bool_]
-
-Indices = NDArray[np.int64]
 
 
 class ResourceRequests:

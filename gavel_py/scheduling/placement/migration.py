@@ -10,16 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Indices
 from gavel_py.problem.eligibility import even_parts
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeRoom, find_kind
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, Resources
-
-__all__ = ["Misplaced", "MovableGangs", "fewest_to_move", "fewest_to_move_evenly", "put_right"]
-
-Indices = NDArray[np.int64]
 
 
 class MovableGangs(NamedTuple):

@@ -13,14 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.cluster import Node
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.job import Locality
-
-__all__ = ["ANYWHERE", "NODE", "NOTHING", "NO_LOADS", "RACK", "SCOPES", "Gpu", "Layout", "Resources", "TypeLayout", "room_for"]
-
-Indices = NDArray[np.int64]
-
-Floats = NDArray[np.float64]
+from gavel_py.problem.nodes import Node
 
 Gpu = tuple[str, int]
 """A GPU: the name of its node, and its number there from 0."""

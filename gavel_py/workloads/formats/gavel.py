@@ -9,8 +9,6 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.workloads.intake import Head, Importer, Intake, amount
 
-__all__ = ["IMPORTER"]
-
 # The three ages of the format, told apart by the number of fields. `slo` is a multiple of the ideal duration.
 AGES = {
     7: ("job_type", "", "", "", "total_steps", "arrival_seconds", "num_gpus"),

@@ -19,8 +19,6 @@ from gavel_py.workloads.intake import (
     table_rows,
 )
 
-__all__ = ["IMPORTER"]
-
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration")
 STATUS = {"COMPLETED": "passed", "CANCELLED": "killed", "TIMEOUT": "killed", "FAILED": "failed", "NODE_FAIL": "failed"}
 

@@ -18,8 +18,6 @@ from gavel_py.problem.job import RECORDED, Job, json_rows
 from gavel_py.workloads.intake import Head, Importer, Intake, amount, count, table_rows
 from gavel_py.workloads.submission import RECORDED_FIELDS
 
-__all__ = ["CSV", "JSON", "JSON_LINES", "PARQUET"]
-
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
 
 TEXTS = {"status", "accelerator"}

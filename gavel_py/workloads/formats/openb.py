@@ -8,8 +8,6 @@ from typing import Any
 
 from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, run_between, table_rows
 
-__all__ = ["IMPORTER"]
-
 COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
 GB_PER_MIB = 1.048576e-3

@@ -15,8 +15,6 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, whole_or_part
 
-__all__ = ["IMPORTER"]
-
 Last = tuple[float, float, str]
 """Start, end and machine of the last line of a worker."""
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, whole_or_part
 
-__all__ = ["IMPORTER"]
-
 COLUMNS = ("job_id", "num_gpu", "num_inst", "submit_time", "duration")
 ESTIMATES = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
 """Expected durations, the most particular first: of the job's group and GPUs, of its group, and so on."""

@@ -21,8 +21,6 @@ from gavel_py.workloads.intake import (
     table_rows,
 )
 
-__all__ = ["IMPORTER"]
-
 LOG, MACHINES = "cluster_job_log", "cluster_machine_list"
 STATUS = {"Pass": "passed", "Killed": "killed", "Failed": "failed"}
 OPEN_ENDED = "Attempts without a start or an end count for nothing: {n}."

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, required_moment, table_rows
 
-__all__ = ["IMPORTER"]
-
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 TWICE = "Lines that say the same as an earlier one are jobs of their own: {n}."
 

@@ -24,8 +24,6 @@ from gavel_py.workloads.intake import (
     table_rows,
 )
 
-__all__ = ["IMPORTER"]
-
 Row = tuple[str, Mapping[str, str]]
 """The place of a record, and its cells."""
 

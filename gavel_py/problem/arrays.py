@@ -1,4 +1,4 @@
-"""The arrays that a problem is made of: their names, defaults and rules."""
+"""The arrays that a problem is made of: element types, names, defaults and rules."""
 
 from __future__ import annotations
 
@@ -10,19 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
 
-__all__ = [
-    "JOB_ATTRIBUTES",
-    "JOB_COLUMNS",
-    "UNKNOWN_WORK",
-    "OptionalArrays",
-    "RunningOn",
-    "isolated_throughputs",
-    "plain_size",
-    "size_numbers",
-    "table_shape",
-]
-
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
 
