@@ -1,9 +1,9 @@
 """The answer of an agnostic policy: of all equally good allocations, that with fair total times split evenly over the types.
 
 To an agnostic policy all accelerator types are equally fast, so its program has many optima: the types on which a job runs make no
-difference, nor may the total times of some jobs. A simplex method returns a corner, in which each job runs on one or two types and
-some jobs have all the time that is left over. Another optimum may be far better or far worse in real throughputs, so a corner says
-little about the policy. The allocation here lies in the middle of the optima and does not depend on the solver. Total times are
+difference, and the total times of some jobs may not either. A simplex method returns a vertex, in which each job runs on one or two
+types and some jobs get all of the free time. The optima may differ a lot in real throughputs, so a vertex is not representative of
+the policy. The allocation computed here lies in the middle of the optima and does not depend on the solver. Total times are
 divided fairly where the optimum leaves them open (`optimization.solving.free_times`), and then split as evenly as possible over the
 types (`even_shares`):
 
@@ -21,8 +21,8 @@ active set for the prices at 0 takes a handful of steps. Where some jobs need al
 0 and prices to infinity; each step then still reduces the excess by a factor of about e, where fixed-point iterations would slow
 down without end.
 
-Source: the baselines of Gavel (OSDI 2020), whose code solves these programs with an interior-point method and so returns a point in
-the middle of the optima. The split is that of least relative entropy to an even one (Kullback, Information Theory and Statistics,
+Source: the baselines of Gavel (OSDI 2020). Its code solves these programs with an interior-point method, which also returns a point
+in the middle of the optima. The split has the least relative entropy to an even one (Kullback, Information Theory and Statistics,
 1959).
 """
 
@@ -47,10 +47,10 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
 
 CLOSE, ENOUGH = 1e-12, 5e-10
-"""By which part rows should be exceeded at most, and by which part they may be if rounding allows no better."""
+"""Relative excess of rows: the target, and the largest that is accepted if rounding prevents the target."""
 
 DUST, MANY = 1e-6, 100
-"""Shares below DUST are set to 0 if together they are less than a MANY-th of ENOUGH."""
+"""Shares below DUST are set to 0 if their sum is below ENOUGH / MANY."""
 
 MOST_STEPS = 300
 
@@ -69,7 +69,7 @@ def even_shares(kinds: JobGroups, times: Floats, taken: Floats | None = None) ->
     Args:
         kinds: The kinds of jobs, with the rows that their times must keep.
         times: (Q,) the total time of all jobs of each kind, which is to be split.
-        taken: (Q, K) further time of these jobs whose type is settled.
+        taken: (Q, K) further time of these jobs, with a fixed type.
 
     Raises:
         SolverError: If there is no room for these times.
@@ -89,7 +89,7 @@ def even_shares(kinds: JobGroups, times: Floats, taken: Floats | None = None) ->
 
 
 def _rows(kinds: JobGroups, taken: Floats | None) -> tuple[Floats, Floats]:
-    """(D, Q, K) what all the time of a job on a type uses of each capacity and row, and (D,) how much of each there is."""
+    """Return (D, Q, K) the use of each capacity and row by a job that spends all of its time on a type, and (D,) their limits."""
     jobs = kinds.jobs
     costs, most = jobs.limit_tables
     there = np.flatnonzero(jobs.capacities > 0)
@@ -131,7 +131,7 @@ class _Dual:
         raise SolverError("there is no room for the times that are to be split over accelerator types")
 
     def _at(self, prices: Floats) -> tuple[float, Floats]:
-        """F and the shares at these prices."""
+        """Return F and the shares at these prices."""
         exponents = self._logs - np.tensordot(prices, self._rows, 1)
         top = exponents.max(axis=1, keepdims=True)
         parts = np.exp(exponents - top)
@@ -151,7 +151,7 @@ class _Dual:
             length /= 2
 
     def _direction(self, prices: Floats, shares: Floats, room: Floats) -> Floats:
-        """(D,) Newton's step; prices of 0 that it would lower stay at 0."""
+        """Return (D,) the Newton step, in which prices of 0 do not fall."""
         free = (prices > 0) | (room < 0)
         while True:
             direction = self._newton(shares, room, free)
@@ -161,7 +161,7 @@ class _Dual:
             free &= ~falling
 
     def _newton(self, shares: Floats, room: Floats, free: Mask) -> Floats:
-        """(D,) the step of the prices that are free to move."""
+        """Return (D,) the Newton step of the free prices, 0 for the others."""
         rows = self._rows[free].reshape(int(free.sum()), -1)
         means = (rows * shares.ravel()).reshape(len(rows), *shares.shape).sum(axis=2)
         curvature = (rows * (shares * self._gpus[:, None]).ravel()) @ rows.T - (means * self._gpus) @ means.T
@@ -199,12 +199,12 @@ def even_decision(
         jobs: The job classes as the policy sees them.
         decision: The decision, with its certificate.
         source: (K',) the accelerator type of each column, where types have several columns.
-        limit: When to stop. None if the time limit has passed: the decision then need not be optimal, its total times are divided
-            anew only where this takes no program, and its objective may get better.
+        limit: When to stop. None if the time limit has passed: the decision may then not be optimal, its total times are divided
+            again only if this takes no program, and its objective may improve.
 
     Returns:
-        The decision with the same certificate, so that it is proven again for the new time fractions. If no even split keeps the
-        objective and the rules, the decision itself with a note.
+        A decision with the same certificate, which the caller checks for the new time fractions. If no even split keeps the
+        objective and the rules, the given decision with a note.
 
     Raises:
         TimeLimitReached: The limit has passed. It carries the decision.
@@ -224,10 +224,10 @@ def even_decision(
 
 
 def _choices(policy: Policy, jobs: JobClasses, decision: Decision) -> Iterator[FreeTimes]:
-    """The total times to choose from: those that the optimum leaves open, then the decision's own."""
+    """Yield ranges of total times to try: those that the optimum leaves open, then the mean of equal jobs, then the decision's."""
     free = policy.leaves_free(jobs, decision)
-    if not jobs.rules.switch_cost:  # where change has a cost, both more and less time may cost something
-        # It is unknown what an objective with kinks or curves leaves open, but a fair division may be just as good.
+    if not jobs.rules.switch_cost:  # with a switch cost, both more and less time may have a price
+        # The ranges are unknown for piecewise linear and curved objectives, but a fair division may be optimal too.
         yield FreeTimes(np.minimum(jobs.floors / jobs.fastest, 1.0), np.ones(len(jobs))) if free is None else free
     rows = () if free is None else free.rows
     own = decision.time_fractions @ np.ones(len(jobs.capacities))
@@ -238,7 +238,7 @@ def _choices(policy: Policy, jobs: JobClasses, decision: Decision) -> Iterator[F
 
 
 def _indistinguishable(jobs: JobClasses) -> Indices:
-    """(G,) equal numbers for classes that differ in nothing but throughputs which the policy does not see."""
+    """Return (G,) the same number for classes that differ only in throughputs which the policy ignores."""
     columns = [jobs.throughputs[:, 0], jobs.num_gpus, jobs.floors, *np.packbits(jobs.runnable, axis=1).T]
     for name in jobs.reads:
         values = getattr(jobs, name)
@@ -249,18 +249,18 @@ def _indistinguishable(jobs: JobClasses) -> Indices:
 
 
 def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices | None, limit: TimeLimit | None) -> Floats:
-    """Return (G, K) the time of each job on each type; before: that of the decision."""
+    """Return (G, K) the evenly split time of each job; before: (G, K) the time fractions of the decision."""
     rules = jobs.rules
     rows = (*rules.hard_rows, *(_HeldRow(row, max(row.most, _used(row, jobs, before))) for row in rules.soft_rows))
     kinds = JobGroups(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
     times = fairest_times(jobs, kinds, free, _weights(jobs), limit)
-    if free.rows or free.where is not None:  # rows on total times have served their purpose
+    if free.rows or free.where is not None:  # rows on total times hold already
         kinds = JobGroups(jobs, (*rows, *(row for row in free.rows if _depends_on_types(row, jobs))), source)
     if not rules.switch_cost:
         fractions = even_shares(kinds, kinds.sums(jobs.counts * times)).take(kinds.of, axis=0)
         fractions *= times[:, None]
         return fractions
-    # Time that stays where it was costs nothing, so only the rest is split.
+    # Time that stays on its type has no switch cost, so only the rest is split.
     stays = np.minimum(before, jobs.before)
     rest = np.maximum(0.0, times - stays @ np.ones(stays.shape[1]))
     taken = np.column_stack([kinds.sums(jobs.counts * column) for column in stays.T])
@@ -268,7 +268,7 @@ def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices |
 
 
 def _depends_on_types(row: Row, jobs: JobClasses) -> bool:
-    """Whether a row depends on where a job runs, and not only on how long it runs."""
+    """Return whether a row depends on the types on which a job runs, and not only on its total time."""
     costs = row.costs(jobs.rows, jobs.num_gpus)
     most, least = (np.where(jobs.runnable, costs, way * np.inf) for way in (-1, 1))
     most, least = most.max(axis=1), least.min(axis=1)
@@ -277,7 +277,7 @@ def _depends_on_types(row: Row, jobs: JobClasses) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _HeldRow:
-    """A soft row as a hard one that allows what a decision already uses."""
+    """A soft row as a hard row whose right-hand side is at least what a decision uses."""
 
     row: Row
     most: float
@@ -309,13 +309,13 @@ def _used(row: Row, jobs: JobClasses, fractions: Floats) -> float:
 
 
 def _weights(jobs: JobClasses) -> Floats:
-    """(G,) w_g; 1 if the policy does not read weights, because jobs that differ only in weight are then equal to it."""
+    """Return (G,) w_g; 1 if the policy does not read weights, since a class may then contain different weights."""
     weights: Floats = jobs.weights if "weights" in jobs.reads else np.ones(len(jobs))
     return weights
 
 
 def _is_as_good(certificate: Certificate, fractions: Floats, before: Floats, tolerance: float = 0.0) -> bool:
-    """Whether every stage of a proof comes as close to its bound as before, or as it has to."""
+    """Return whether every stage of a proof is as close to its bound as before, or within the accepted gap."""
     if isinstance(certificate, Stages):
         return all(_is_as_good(stage.certificate, fractions, before, stage.tolerance) for stage in certificate.stages)
     value, known, bound = certificate.value(fractions), certificate.value(before), certificate.bound()

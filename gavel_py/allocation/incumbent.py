@@ -1,4 +1,4 @@
-"""The best valid allocation that is known when the time limit of a solve has passed."""
+"""The incumbent: the best valid allocation known when the time limit of a solve has passed."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
 
 ANY_GAP = 2.0
-"""No difference is more than twice the larger of two numbers."""
+"""The difference of two numbers is at most twice the larger magnitude, so this accepts every gap."""
 
 
 def incumbent(
     problem: AllocationProblem, policy: Policy, jobs: JobClasses, rules: Rules, found: Sequence[Floats], prices: Sequence[Prices]
 ) -> Answer:
-    """Return the best valid allocation that is known, with a bound by weak duality.
+    """Return the best known valid allocation, with a bound by weak duality.
 
-    Candidates are what the solve has found, scaled down to the GPUs, a guess of the policy's, and the isolated share (`isolated`),
-    which is always known. The best of them is split evenly over types if the policy is agnostic (`even_decision`).
+    The candidates are the fractions found so far, scaled down to the capacities, a guess by the policy, and the isolated share
+    (`isolated`). The best one is split evenly over types if the policy is agnostic (`even_decision`).
 
     Args:
-        problem: What is solved.
-        policy: Whose objective counts.
+        problem: The problem that is solved.
+        policy: The policy that compares the candidates.
         jobs: The classes as the policy sees them.
-        rules: What the allocation must keep.
+        rules: The rules that the allocation must keep.
         found: (G, K) time fractions, valid or not.
         prices: Dual prices of GPUs and limits.
 
     Raises:
-        SolverError: The constraints ask for more than a share, and no allocation that keeps them has been found yet.
+        SolverError: No candidate keeps the constraints.
     """
     guess = policy.guess(jobs)
     several = (*found, *([] if guess is None else [guess]), _isolated(problem, jobs))
@@ -58,10 +58,9 @@ def incumbent(
 
 
 def cut_down(problem: AllocationProblem, answer: Answer, rows: Sequence[Row]) -> Answer:
-    """Return an answer with less time for the jobs in rows that it breaks, and with the bound that it had without them.
+    """Return the answer with less time for jobs in rows that it breaks; its bound stays valid, since more rows only tighten.
 
-    It stays as it is where less time would break what it keeps so far; what is promised beyond these rows then shows as a gap in
-    the rounds.
+    If less time would break other rules, the time fractions stay unchanged. Rounds then cannot deliver all of the allocation.
     """
     evidence = replace(answer.evidence, accepted_gap=ANY_GAP)
     certificate = evidence.certificate
@@ -77,11 +76,11 @@ def cut_down(problem: AllocationProblem, answer: Answer, rows: Sequence[Row]) ->
 
 
 def _proven(problem: AllocationProblem, jobs: JobClasses, evidence: Evidence, decision: Decision) -> Answer:
-    """A decision on these classes with its proof, whatever the gap."""
+    """Return the decision with its proof, which accepts any gap."""
     times = _times(problem, jobs, decision.time_fractions)
     broken = evidence.broken(times)
     proof = evidence.proof_by_class(decision.time_fractions, broken)
-    if proof.value is not None and not np.isfinite(proof.value):  # such as the makespan where rules leave a job nothing
+    if proof.value is not None and not np.isfinite(proof.value):  # such as a makespan with a job that gets no time
         evidence = replace(evidence, certificate=None)
         proof = evidence.proof_by_class(decision.time_fractions, broken)
     proof.check()
@@ -89,7 +88,7 @@ def _proven(problem: AllocationProblem, jobs: JobClasses, evidence: Evidence, de
 
 
 def _within_rows(jobs: JobClasses, fractions: Floats) -> Floats:
-    """Return (G, K) time fractions of which each row of the rules takes no more than it may, by taking time from all in it."""
+    """Return (G, K) time fractions that satisfy each row of the rules, by scaling down the time of all jobs in the row."""
     costs, most = jobs.limits
     if not len(most):
         return fractions
@@ -105,13 +104,13 @@ def _within_rows(jobs: JobClasses, fractions: Floats) -> Floats:
 
 
 def _valid(jobs: JobClasses, rules: Rules, fractions: Floats) -> Floats:
-    """The fractions without what exceeds the time of jobs, the GPUs and the rows of the rules; NaN counts as nothing."""
+    """Return the fractions reduced to the time of jobs, the capacities and the rows of the rules; NaN counts as 0."""
     fractions = _within_rows(jobs, within_capacity(jobs, np.nan_to_num(fractions, nan=0.0)))
     return fractions if rules.mend is None else rules.mend(jobs, fractions)
 
 
 def _isolated(problem: AllocationProblem, jobs: JobClasses) -> Floats:
-    """(G, K') x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj), on the first column of each type."""
+    """Return (G, K') x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj), on the first column of each type."""
     share = problem.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
     times = np.zeros(jobs.throughputs.shape)
     times[:, : len(problem.capacities)] = share / np.maximum(1.0, share.sum(axis=1, keepdims=True))

@@ -512,9 +512,9 @@ def test_an_ordered_job_has_what_it_has_because_of_those_before_it(
     turn = service_order_of(policy, problem, allocation.evidence.rules, allocation.time_fractions, i)
     alone = gp.solve(problem.select(turn.before | (np.arange(problem.num_jobs) == i)), policy)
     assert np.array_equal(alone.time_fractions[alone.job_ids.index(problem.job_ids[i])], allocation.time_fractions[i])
-    # Were it not for those who hold the types that are gone, it would have more.
-    holders = turn.before & (allocation.time_fractions[:, turn.gone] > 0).any(axis=1)
-    if turn.gone.any():
+    # Without the jobs that hold the exhausted types, it would have at least as much.
+    holders = turn.before & (allocation.time_fractions[:, turn.exhausted_types] > 0).any(axis=1)
+    if turn.exhausted_types.any():
         freed = gp.solve(problem.select(np.arange(problem.num_jobs) == i), policy)
         assert holders.any()
         assert freed.throughputs[0] >= allocation.throughputs[i]

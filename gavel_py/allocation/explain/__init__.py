@@ -1,8 +1,8 @@
-"""Explain one job of an allocation: what it gets, which rows bind it, what more GPUs would change, and which jobs it competes with.
+"""Explanations of one job in an allocation: what it gets, what binds it, what more GPUs would change, and what it competes with.
 
-records: the explanation as plain data; duals: what the proof of an allocation says of one job class; bindings: what keeps a job
-where it is, by the proof, by the order in which jobs are served or by a formula; neighbours: jobs that hold the GPUs that it could
-use, one more GPU of each type, and jobs that share GPUs with it. `explain` puts them together.
+`explain` combines the modules: `records` has the explanation as plain data; `duals` reads the proof of an allocation for one job
+class; `bindings` finds what binds a job by the proof, the service order or a formula; `neighbours` compares the job with other
+holders of GPUs, with one more GPU of each type, and with co-located jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gavel_py.problem.problem import AllocationProblem
 __all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together", "explain"]
 
 MOST_COMPARED = 10_000
-"""Jobs among which a name that comes near an unknown one is looked for."""
+"""Number of job ids that are searched for one similar to an unknown id."""
 
 
 def explain(
@@ -36,19 +36,31 @@ def explain(
     partner: str | None = None,
     **options: Any,
 ) -> Explanation:
-    """Return what a job gets under a policy, what holds it there, what more GPUs would change, and whom it competes with.
+    """Return what a job gets under a policy, what binds it, what more GPUs would change, and which jobs it competes with.
 
-    What binds is read off the proof of the allocation: rows that have a price, and rules of the job's own that just hold. What
-    one more GPU of a type would change is solved for, one solve per type, with the normalisers as they are
-    (`AllocationProblem.with_capacities`). The arguments are those of `solve`, and the job's id. partner: the id of another job, of
-    which is said why it does or does not share GPUs with this one, where the problem knows of pairs.
+    Bindings are read from the proof of the allocation: rows with a dual price, and lower bounds and limits of the job that are
+    tight. The effect of one more GPU of a type is found by solving again, once per type, with unchanged normalisers
+    (`AllocationProblem.with_capacities`).
 
-    Raises `UnknownNameError` for a job that there is not, and what `solve` raises.
+    Args:
+        problem: As for `solve`.
+        job_id: The job to explain.
+        policy: A name or a `Policy` object.
+        partner: Id of another job; the explanation then says why the two do or do not share GPUs. Requires a problem with pair
+            throughputs.
+        options: Further arguments of `solve`.
+
+    Raises:
+        UnknownNameError: There is no job with this id.
+        InputError, SolverError, ProofError: As for `solve`.
     """
     if not isinstance(problem, AllocationProblem):
         raise InputError(f"explain needs an AllocationProblem, found {problem!r}")
     i, other = _row_of(problem, job_id), None if partner is None else _row_of(problem, partner)
-    _check_partner(problem, i, other)
+    if other is not None and problem.pairs is None:
+        raise InputError(Fault("explain", "partner", "the problem knows no pairs of jobs that could share GPUs"))
+    if other == i:
+        raise InputError(Fault("explain", "partner", f"must be another job than {job_id!r} itself"))
     solver = Solver(policy, **options)
     allocation = solver.solve(problem)
     evidence = allocation.evidence
@@ -79,13 +91,6 @@ def explain(
         partners=partners_of(allocation, i),
         together=() if other is None else tuple(together(problem, allocation, i, other)),
     )
-
-
-def _check_partner(problem: AllocationProblem, i: int, other: int | None) -> None:
-    if other is not None and problem.pairs is None:
-        raise InputError(Fault("explain", "partner", "the problem knows no pairs of jobs that could share GPUs"))
-    if other == i:
-        raise InputError(Fault("explain", "partner", f"must be another job than {problem.job_ids[i]!r} itself"))
 
 
 def _row_of(problem: AllocationProblem, job_id: str) -> int:

@@ -1,15 +1,15 @@
-"""Bindings: why a job has what it has, and no more, by the proof, by the order in which jobs are served, or by a formula.
+"""Bindings: the rows that keep a job from a higher throughput, according to the proof, the service order or a formula.
 
-With a proof, a job is bound by the rows that have a price (`bindings_of`) and by those of its own that just hold. Under an ordered
-policy it is bound by what earlier jobs had left when it was served (`order_bindings`), and in both cases by constraints that close
-types to it (`place_bindings`). `Types` maps the columns and rows of a proof to accelerator types, in the user's words, where
-some types have several columns. `reasons_of` is all of it together.
+`reasons_of` returns them. If the policy solves a program, a job is bound by rows with a dual price, by its own time and by lower
+bounds (`_ProofBindings`). Under an ordered policy it is bound by the GPUs and limits that earlier jobs left over (`ServiceOrder`).
+In both cases it may be bound by constraints that rule out types (`place_bindings`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,14 +26,14 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 
 SOME = 1e-9
-"""A part of a job's time below this is not taken."""
+"""Time fractions below this count as 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class ServiceOrder:
-    """The turn of one job among those that can run.
+    """The place of one job in the order in which an ordered policy serves the G jobs that can run.
 
-    at: its row; fractions: (G, K) what they have; places: (G,) their places in the order, from 0.
+    at: the job's row; fractions: (G, K) of all jobs; places: (G,) their places in the order, from 0.
     """
 
     policy: OrderedPolicy
@@ -42,89 +42,79 @@ class ServiceOrder:
     fractions: Floats
     places: Indices
 
-    @property
+    @cached_property
     def before(self) -> Mask:
-        """(G,) the jobs served before it."""
+        """(G,) the jobs served before this one."""
         earlier: Mask = self.places < self.places[self.at]
         return earlier
 
-    @property
+    @cached_property
     def useful(self) -> Mask:
-        """(K,) the types that could make it faster, as the policy sees it."""
+        """(K,) the types that could make the job faster, at the throughputs that the policy sees."""
         return could_use(self.jobs.throughputs[self.at], self.jobs.runnable[self.at], self.fractions[self.at])
 
-    @property
+    @cached_property
     def held(self) -> Floats:
-        """(K,) GPUs that those before it hold."""
+        """(K,) GPUs held by jobs served before."""
         gpus: Floats = np.where(self.before, self.jobs.num_gpus, 0.0) @ self.fractions
         return gpus
 
-    @property
-    def gone(self) -> Mask:
-        """(K,) the types that it could use, and of which too little was left."""
-        return self.useful & self._short((self.jobs.capacities - self.held) / self.jobs.num_gpus[self.at])
+    @cached_property
+    def exhausted_types(self) -> Mask:
+        """(K,) the useful types with too few GPUs left for the job."""
+        return self.useful & self._is_too_little((self.jobs.capacities - self.held) / self.jobs.num_gpus[self.at])
 
-    @property
-    def used_up(self) -> Mask:
-        """(R,) the upper limits of which too little was left for it on a type that it could use."""
-        costs, most = self.jobs.limit_tables
-        left = most - np.einsum("rgk,gk->r", costs[:, self.before], self.fractions[self.before])
+    @cached_property
+    def exhausted_limits(self) -> Mask:
+        """(R,) the upper limits with too little left for the job on a useful type."""
+        costs, upper = self.jobs.limit_tables
+        left = upper - np.einsum("rgk,gk->r", costs[:, self.before], self.fractions[self.before])
         own = np.where(self.useful, costs[:, self.at], 0.0).max(axis=1, initial=0.0)
         parts = np.divide(left, own, out=np.ones_like(left), where=own > 0)
-        used_up: Mask = (most >= 0) & (own > 0) & self._short(parts)
-        return used_up
+        exhausted: Mask = (upper >= 0) & (own > 0) & self._is_too_little(parts)
+        return exhausted
 
-    @property
-    def blocker(self) -> str | None:
-        """The first job that did not fit and that nobody may pass, if it came before this one."""
+    def _is_too_little(self, parts: Floats) -> Mask:
+        """Return where the job would not start on the part of its time that is available."""
+        too_little: Mask = parts <= SOME if self.policy.fractional else parts < 1 - SOME
+        return too_little
+
+    def bindings(self) -> Iterator[Binding]:
+        """Yield the reasons for which the job gets no more time, or no faster type."""
+        names = self.jobs.accelerator_types
+        time = time_binding(self.jobs, self.at, self.fractions[self.at], names)
+        if time is not None:
+            yield time
+        if not self.useful.any():
+            return
+        place = f"it is number {self.places[self.at] + 1} of {len(self.jobs)} in the order"
+        yield Binding("order", self.policy.name, None, place)
         waiting = np.flatnonzero(self.before & ~is_all(self.fractions))
-        if self.policy.backfill or not len(waiting):
-            return None
-        return self.jobs.example(int(waiting[self.places[waiting].argmin()]))
-
-    def _short(self, parts: Floats) -> Mask:
-        """Where the part of its time that it could have is too little to be taken."""
-        short: Mask = parts <= SOME if self.policy.fractional else parts < 1 - SOME
-        return short
+        if len(waiting) and not self.policy.backfill:
+            blocker = self.jobs.example(int(waiting[self.places[waiting].argmin()]))
+            text = f"{blocker} comes before it and does not fit, and nobody passes without `backfill`"
+            yield Binding("order", blocker, None, text)
+        for name in (self.jobs.rules.hard_rows[r].name for r in np.flatnonzero(self.exhausted_limits).tolist()):
+            yield Binding("limit", name, None, f"{name} was used up by jobs before it")
+        gang = self.jobs.num_gpus[self.at]
+        for j in np.flatnonzero(self.exhausted_types).tolist():
+            count = int((self.before & (self.fractions[:, j] > SOME)).sum())
+            jobs = "1 job" if count == 1 else f"{count} jobs"
+            text = f"{names[j]} was taken: {jobs} before it had {self.held[j]:.4g} of {self.jobs.capacities[j]:g} GPUs"
+            yield Binding("gpus", names[j], None, text + (f", and its gang needs {gang:.0f}" if gang > 1 else ""))
 
 
 def service_order_of(policy: OrderedPolicy, problem: AllocationProblem, rules: Rules, fractions: Floats, i: int) -> ServiceOrder:
-    """Return the turn of job i, given (N, K) the fractions of an allocation under this policy."""
+    """Return the place of job i in the service order; fractions: (N, K) of an allocation under this policy."""
     jobs = policy.view(separate_jobs(problem, policy.name, policy.reads, rules))
-    shown, order = fractions[jobs.jobs], policy.serve(jobs)[1]
+    order = policy.serve(jobs)[1]
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
-    return ServiceOrder(policy, jobs, int(np.searchsorted(jobs.jobs, i)), shown, places)
-
-
-def order_bindings(turn: ServiceOrder) -> Iterator[Binding]:
-    """Yield why the job has no more than it has."""
-    time = time_binding(turn.jobs, turn.at, turn.fractions[turn.at], turn.jobs.accelerator_types)
-    if time is not None:
-        yield time
-    if not turn.useful.any():
-        return
-    place = f"it is number {turn.places[turn.at] + 1} of {len(turn.jobs)} in the order"
-    yield Binding("order", turn.policy.name, None, place)
-    if turn.blocker is not None:
-        text = f"{turn.blocker} comes before it and does not fit, and nobody passes without `backfill`"
-        yield Binding("order", turn.blocker, None, text)
-    for r in np.flatnonzero(turn.used_up).tolist():
-        name = turn.jobs.rules.hard_rows[r].name
-        yield Binding("limit", name, None, f"{name} was used up by jobs before it")
-    yield from (_gone(turn, j) for j in np.flatnonzero(turn.gone).tolist())
-
-
-def _gone(turn: ServiceOrder, j: int) -> Binding:
-    name, gang = turn.jobs.accelerator_types[j], turn.jobs.num_gpus[turn.at]
-    count = int((turn.before & (turn.fractions[:, j] > SOME)).sum())
-    jobs = "1 job" if count == 1 else f"{count} jobs"
-    text = f"{name} was taken: {jobs} before it had {turn.held[j]:.4g} of {turn.jobs.capacities[j]:g} GPUs"
-    return Binding("gpus", name, None, text + (f", and its gang needs {gang:.0f}" if gang > 1 else ""))
+    return ServiceOrder(policy, jobs, int(np.searchsorted(jobs.jobs, i)), fractions[jobs.jobs], places)
 
 
 def closed_by(evidence: Evidence, i: int) -> dict[int, str]:
-    """Return {column: the constraints, in the user's words} of the types on which job i could run but for these."""
+    """Return {type: the constraints that rule it out} of the types on which job i could otherwise run."""
     before = evidence.rules.unplaced
     if before is None:
         return {}
@@ -137,7 +127,7 @@ def closed_by(evidence: Evidence, i: int) -> dict[int, str]:
 
 
 def place_bindings(evidence: Evidence, times: Floats, i: int) -> Iterator[Binding]:
-    """Yield the constraints that keep job i off types which could make it faster."""
+    """Yield the constraints that rule out types which could make job i faster; times: (K,) its time fractions."""
     before = evidence.rules.unplaced
     if before is None:
         return
@@ -148,19 +138,21 @@ def place_bindings(evidence: Evidence, times: Floats, i: int) -> Iterator[Bindin
 
 
 @dataclass(frozen=True, eq=False)
-class Types:
-    """names, gpus: of the K types; source: (K',) the type of each column; joint: {type: the row of `Rules.hard_rows` for its GPUs};
-    partners: the rows that say of jobs that share GPUs that partners have each other.
+class ColumnTypes:
+    """The accelerator types behind the K' columns and the rows of a proof.
+
+    names, gpus: of the K types; source: (K',) the type of each column; joint: {type: the row of `Rules.hard_rows` for its GPUs};
+    partner_rows: the rows that balance the time of partners and rule out self-pairing.
     """
 
     names: tuple[str, ...]
     gpus: Floats
     source: Indices
     joint: Mapping[int, int]
-    partners: frozenset[int]
+    partner_rows: frozenset[int]
 
     def any_of(self, columns: Mask) -> Mask:
-        """Return (..., K) whether that is so in any column of each type, from (..., K')."""
+        """Return (..., K) whether any column of a type is set in (..., K') columns."""
         found = np.zeros((*columns.shape[:-1], len(self.names)), dtype=bool)
         for column, j in enumerate(self.source.tolist()):
             found[..., j] |= columns[..., column]
@@ -173,113 +165,110 @@ class Types:
             scarce[j] |= row < len(prices.limits) and prices.limits[row] > 0
         return scarce
 
-    def is_limit(self, row: int) -> bool:
-        """Return whether a row is one of the user's, and says nothing of types or partners alone."""
-        return row not in self.partners and row not in self.joint.values()
+
+def column_types(evidence: Evidence) -> ColumnTypes:
+    """Return the accelerator types behind the columns and rows of a proof."""
+    problem, columns = evidence.asked, evidence.kinds
+    rows = () if columns is None else evidence.rules.hard_rows
+    partner_rows = frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | SelfPairingCut))
+    source = np.arange(len(problem.capacities)) if columns is None else columns.source
+    joint = {} if columns is None else columns.joint
+    return ColumnTypes(problem.accelerator_types, problem.capacities, source, joint, partner_rows)
 
 
-def types_of(evidence: Evidence) -> Types:
-    """Return what the columns of a proof are about."""
-    asked, kinds = evidence.asked, evidence.kinds
-    rows = () if kinds is None else evidence.rules.hard_rows
-    partners = frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | SelfPairingCut))
-    source = np.arange(len(asked.capacities)) if kinds is None else kinds.source
-    return Types(asked.accelerator_types, asked.capacities, source, {} if kinds is None else kinds.joint, partners)
+@dataclass(frozen=True, eq=False)
+class _ProofBindings:
+    """The rows that bind job i, according to the dual prices of one stage of the proof.
 
+    times: (K',) the job's time in all columns before a discount.
+    """
 
-def bindings_of(duals: Duals, types: Types, allocation: Allocation, evidence: Evidence, i: int, times: Floats) -> Iterator[Binding]:
-    """Yield what binds job i of an allocation with a proof; times: (K',) its time in all columns."""
-    times = times / duals.kept
-    shadow_prices = allocation.shadow_prices if duals.told else None
-    worths = limit_prices(evidence.certificate, evidence.rules) if duals.told else None
-    yield from _level(duals)
-    yield from _floors(duals, float(allocation.throughputs[i]), i)
-    yield from (_limit(duals, r, worths) for r in scarce_limits(duals, types))
-    yield from (_type(types, j, shadow_prices) for j in np.flatnonzero(scarce_types(duals, types, times)).tolist())
-    yield from _partners(duals, types, times)
-    yield from _time(duals, types, times)
-    yield from _discount(duals)
+    duals: Duals
+    types: ColumnTypes
+    allocation: Allocation
+    evidence: Evidence
+    i: int
+    times: Floats
 
+    def bindings(self) -> Iterator[Binding]:
+        """Yield one binding for each test of the proof that the job meets."""
+        duals = self.duals
+        if duals.level is not None:
+            which = f", {duals.stage}" if duals.stage else ""
+            text = f"it has just what the level asks for ({duals.level:.4g}{which}), and no allocation reaches a better one"
+            yield Binding("level", duals.stage or "level", None, text)
+        yield from self._floors()
+        yield from self._limits()
+        yield from self._types()
+        partner_rows = [r for r in self.types.partner_rows if duals.prices.limits[r] > 0 and self._costs(r).max() > 0]
+        if partner_rows and not is_all(self.times):
+            text = "it would share GPUs for longer, and the time of those who could be its partners is worth more elsewhere"
+            yield Binding("partners", "partners", None, text)
+        # Time binds by its slack rather than by its price, which is not unique where the types of the job are full too.
+        time = time_binding(duals.jobs, duals.at, self.times, [self.types.names[j] for j in self.types.source.tolist()])
+        if time is not None:
+            yield time
+        if duals.kept_part < 1:
+            text = f"it keeps {duals.kept_part:.1%} of its time, so that nobody gains by stating wrong throughputs"
+            yield Binding("discount", "discount", None, text)
 
-def scarce_types(duals: Duals, types: Types, times: Floats) -> Mask:
-    """Return (K,) the types that have a price and could make the job faster."""
-    useful = could_use(duals.jobs.throughputs[duals.at], duals.jobs.runnable[duals.at], times)
-    return types.any_of(useful) & types.scarce(duals.prices)
+    @cached_property
+    def scarce_types(self) -> Mask:
+        """(K,) the types that have a price and could make the job faster."""
+        jobs, at = self.duals.jobs, self.duals.at
+        useful = could_use(jobs.throughputs[at], jobs.runnable[at], self.times)
+        return self.types.any_of(useful) & self.types.scarce(self.duals.prices)
 
+    @cached_property
+    def scarce_limits(self) -> list[int]:
+        """The user's limits with a price in which the job's time counts, as indices of `Rules.hard_rows`."""
+        own = self.types.partner_rows.union(self.types.joint.values())
+        return [r for r in np.flatnonzero(self.duals.prices.limits).tolist() if r not in own and self._costs(r).any()]
 
-def scarce_limits(duals: Duals, types: Types) -> list[int]:
-    """Return the limits that have a price and in which the job counts, by their place in `Rules.hard_rows`."""
-    return [r for r in np.flatnonzero(duals.prices.limits).tolist() if types.is_limit(r) and _costs(duals, r).any()]
+    def _costs(self, r: int) -> Floats:
+        """(K',) the coefficients of the job's time in a row, 0 where it cannot run."""
+        jobs, at = self.duals.jobs, self.duals.at
+        one = slice(at, at + 1)
+        return np.where(jobs.runnable[at], jobs.rules.hard_rows[r].costs(jobs.rows[one], jobs.num_gpus[one])[0], 0.0)
 
+    def _floors(self) -> Iterator[Binding]:
+        """Yield the lower bounds on throughput that the job does not exceed."""
+        throughput = float(self.allocation.throughputs[self.i])
+        for floor in self.duals.jobs.rules.floors:
+            least = float(floor.throughputs[self.i])
+            if least > 0 and throughput <= least * (1 + JUST):
+                name, missed = floor.name_of(self.i), 1 - throughput / least
+                just = "it has just that much" if missed <= JUST else f"soft, and missed by {missed:.2%}"
+                yield Binding("floor", name, None, f"{name}: {just}")
 
-def _costs(duals: Duals, r: int) -> Floats:
-    """(K,) what the job's time counts in a limit where it can run."""
-    jobs, one = duals.jobs, slice(duals.at, duals.at + 1)
-    return np.where(jobs.runnable[duals.at], jobs.rules.hard_rows[r].costs(jobs.rows[one], jobs.num_gpus[one])[0], 0.0)
+    def _limits(self) -> Iterator[Binding]:
+        prices = limit_prices(self.evidence.certificate, self.evidence.rules) if self.duals.is_main else None
+        for r in self.scarce_limits:
+            name = self.duals.jobs.rules.hard_rows[r].name
+            price = None if prices is None or r >= len(prices) else float(prices[r])
+            text = f"{name} is just met, at the cost of others" if self._costs(r).min() < 0 else f"{name} is used up"
+            worth = "" if price is None else f"; each unit less strict is worth up to {price:.4g} to the objective"
+            yield Binding("limit", name, price, text + worth)
 
-
-def _level(duals: Duals) -> Iterator[Binding]:
-    if duals.level is not None:
-        which = f", {duals.stage}" if duals.stage else ""
-        text = f"it has just what the level asks for ({duals.level:.4g}{which}), and no allocation reaches a better one"
-        yield Binding("level", duals.stage or "level", None, text)
-
-
-def _floors(duals: Duals, throughput: float, i: int) -> Iterator[Binding]:
-    """The throughputs that rules promise the job, if it has no more."""
-    for floor in duals.jobs.rules.floors:
-        least = float(floor.throughputs[i])
-        if least > 0 and throughput <= least * (1 + JUST):
-            name, missed = floor.name_of(i), 1 - throughput / least
-            just = "it has just that much" if missed <= JUST else f"soft, and missed by {missed:.2%}"
-            yield Binding("floor", name, None, f"{name}: {just}")
-
-
-def _limit(duals: Duals, r: int, worths: Floats | None) -> Binding:
-    name = duals.jobs.rules.hard_rows[r].name
-    price = None if worths is None or r >= len(worths) else float(worths[r])
-    text = f"{name} is just met, at the cost of others" if _costs(duals, r).min() < 0 else f"{name} is used up"
-    worth = "" if price is None else f"; each unit less strict is worth up to {price:.4g} to the objective"
-    return Binding("limit", name, price, text + worth)
-
-
-def _type(types: Types, j: int, shadow_prices: Floats | None) -> Binding:
-    name, gpus = types.names[j], float(types.gpus[j])
-    price = None if shadow_prices is None else float(shadow_prices[j])
-    text = f"{name} is scarce: all of it is needed ({gpus:g} {'GPU' if gpus == 1 else 'GPUs'})"
-    if price is None:
-        return Binding("gpus", name, None, text)
-    gain = f"one more is worth up to {price:.4g} to the objective" if price > 0 else "one more alone gains nothing"
-    return Binding("gpus", name, price, f"{text}; {gain}")
-
-
-def _partners(duals: Duals, types: Types, times: Floats) -> Iterator[Binding]:
-    """That a job that waits would share, but for its partners: rows with a price in which its own time counts."""
-    rows = [] if is_all(times) else [r for r in types.partners if duals.prices.limits[r] > 0 and _costs(duals, r).max() > 0]
-    if rows:
-        text = "it would share GPUs for longer, and the time of those who could be its partners is worth more elsewhere"
-        yield Binding("partners", "partners", None, text)
-
-
-def _time(duals: Duals, types: Types, times: Floats) -> Iterator[Binding]:
-    """That it runs all of its time: from its slack, since a price would not be unique where its types are full too."""
-    time = time_binding(duals.jobs, duals.at, times, [types.names[j] for j in types.source.tolist()])
-    if time is not None:
-        yield time
-
-
-def _discount(duals: Duals) -> Iterator[Binding]:
-    if duals.kept < 1:
-        text = f"it keeps {duals.kept:.1%} of its time, so that nobody gains by stating wrong throughputs"
-        yield Binding("discount", "discount", None, text)
+    def _types(self) -> Iterator[Binding]:
+        prices = self.allocation.shadow_prices if self.duals.is_main else None
+        for j in np.flatnonzero(self.scarce_types).tolist():
+            name, gpus = self.types.names[j], float(self.types.gpus[j])
+            text = f"{name} is scarce: all of it is needed ({gpus:g} {'GPU' if gpus == 1 else 'GPUs'})"
+            if prices is None:
+                yield Binding("gpus", name, None, text)
+                continue
+            price = float(prices[j])
+            gain = f"one more is worth up to {price:.4g} to the objective" if price > 0 else "one more alone gains nothing"
+            yield Binding("gpus", name, price, f"{text}; {gain}")
 
 
 @dataclass(frozen=True, eq=False)
 class Reasons:
-    """Why a job has what it has.
+    """What binds a job.
 
-    contested: (N, K) where a job's time is what this one could use; certain: whether it has the same throughput in every allocation
-    that is as good; equal_jobs: other jobs that the policy cannot tell apart from it.
+    contested: (N, K) where the time of other jobs uses what the job lacks; certain: whether the job has the same throughput in
+    every optimal allocation; equal_jobs: number of other jobs in its class.
     """
 
     bindings: tuple[Binding, ...]
@@ -289,7 +278,7 @@ class Reasons:
 
 
 def reasons_of(policy: Policy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
-    """Return why job i of an allocation has what it has."""
+    """Return what binds job i of an allocation."""
     nothing = np.zeros(evidence.asked.runnable.shape, dtype=bool)
     if allocation.job_ids[i] in allocation.excluded:
         return Reasons((), nothing)
@@ -302,13 +291,13 @@ def reasons_of(policy: Policy, allocation: Allocation, evidence: Evidence, i: in
 
 
 def is_certain(allocation: Allocation, evidence: Evidence, i: int) -> bool:
-    """Return whether job i has the same throughput in every allocation that is as good as this one."""
-    is_out = allocation.job_ids[i] in allocation.excluded
-    return is_out or evidence.certificate is None or duals_of_job(allocation, evidence.certificate, i)[0].certain
+    """Return whether job i has the same throughput in every allocation with the same objective."""
+    is_excluded = allocation.job_ids[i] in allocation.excluded
+    return is_excluded or evidence.certificate is None or duals_of_job(allocation, evidence.certificate, i)[0].certain
 
 
 def duals_of_job(allocation: Allocation, certificate: Certificate, i: int) -> tuple[Duals, Floats]:
-    """Return what holds job i where it is, and (G, K') the time of all classes in the columns of the proof."""
+    """Return the duals that bind job i, and (G, K') the time of all classes in the columns of the proof."""
     jobs, times = certificate.jobs, None if allocation.evidence is None else allocation.evidence.times
     at = int(jobs.index[np.searchsorted(jobs.jobs, i)])
     by_class = allocation.by_column.time_fractions[jobs.rows] if times is None else times.fractions
@@ -317,29 +306,30 @@ def duals_of_job(allocation: Allocation, certificate: Certificate, i: int) -> tu
 
 def _by_proof(allocation: Allocation, evidence: Evidence, certificate: Certificate, i: int) -> Reasons:
     duals, by_class = duals_of_job(allocation, certificate, i)
-    types, times = types_of(evidence), by_class[duals.at]
-    rows = [duals.jobs.rules.hard_rows[r] for r in scarce_limits(duals, types)]
-    contested = _contested(evidence.asked, types, scarce_types(duals, types, times / duals.kept), rows)
-    # Where a job may run is said of types where jobs share, since all of their columns are alike in that.
-    placed = allocation.time_fractions[i] if evidence.times is not None else times
-    bindings = (*bindings_of(duals, types, allocation, evidence, i, times), *place_bindings(evidence, placed, i))
+    times = by_class[duals.at]
+    found = _ProofBindings(duals, column_types(evidence), allocation, evidence, i, times / duals.kept_part)
+    rows = [duals.jobs.rules.hard_rows[r] for r in found.scarce_limits]
+    contested = _contested(evidence.asked, found.types, found.scarce_types, rows)
+    # With co-location, constraints on types apply to all columns of a type alike, so time is summed by type.
+    by_type = allocation.time_fractions[i] if evidence.times is not None else times
+    bindings = (*found.bindings(), *place_bindings(evidence, by_type, i))
     return Reasons(bindings, contested, duals.certain, int(duals.jobs.counts[duals.at]) - 1)
 
 
 def _by_order(policy: OrderedPolicy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
-    turn = service_order_of(policy, evidence.problem, evidence.rules, allocation.time_fractions, i)
-    rows = [turn.jobs.rules.hard_rows[r] for r in np.flatnonzero(turn.used_up)]
-    contested = _contested(evidence.asked, types_of(evidence), turn.gone, rows)
+    order = service_order_of(policy, evidence.problem, evidence.rules, allocation.time_fractions, i)
+    rows = [order.jobs.rules.hard_rows[r] for r in np.flatnonzero(order.exhausted_limits)]
+    contested = _contested(evidence.asked, column_types(evidence), order.exhausted_types, rows)
     before = np.zeros(evidence.problem.num_jobs, dtype=bool)
-    before[turn.jobs.jobs] = turn.before
-    bindings = (*order_bindings(turn), *place_bindings(evidence, allocation.time_fractions[i], i))
+    before[order.jobs.jobs] = order.before
+    bindings = (*order.bindings(), *place_bindings(evidence, allocation.time_fractions[i], i))
     return Reasons(bindings, contested & before[:, None])
 
 
-def _contested(problem: AllocationProblem, types: Types, scarce: Mask, limits: Iterable[Row]) -> Mask:
-    """(N, K) the time of all jobs on scarce types, and of those who count in limits that are used up."""
-    everyone = np.arange(problem.num_jobs)
+def _contested(problem: AllocationProblem, types: ColumnTypes, scarce: Mask, limits: Iterable[Row]) -> Mask:
+    """(N, K) the time of all jobs on scarce types, and where it counts in limits that are used up."""
+    all_jobs = np.arange(problem.num_jobs)
     contested = np.repeat(scarce[None], problem.num_jobs, axis=0)
     for row in limits:
-        contested |= types.any_of(row.costs(everyone, problem.num_gpus) > 0)
+        contested |= types.any_of(row.costs(all_jobs, problem.num_gpus) > 0)
     return contested

@@ -1,14 +1,13 @@
-"""What the proof of an allocation says of the jobs of one class: what is scarce to them, and whether their throughput is certain.
+"""Dual values that bind the jobs of one class, read from the proof of an allocation.
 
-`duals_of` picks the stage of the proof that decides on their share, with its dual prices. `net_gains` are the reduced costs: what
-time would be worth to the objective, less what all that it takes is worth elsewhere. `time_binding` says whether a job's own time
-binds: whether it runs all of it, and whether any type could make it faster.
+`duals_of` selects the stage of a proof that determines the throughput of a job class, with its dual prices. `net_gains` returns the
+reduced costs of columns. `time_binding` reports jobs that are limited by their own time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,20 +23,20 @@ from gavel_py.policies.sums import SumCertificate
 from gavel_py.problem.arrays import Floats, Mask
 
 SMALL = 1e-9
-"""A price below this part of what the dearest type or limit is worth in all is none."""
+"""Prices are rounded to 0 if price · capacity is below this part of the largest such product."""
 
 JUST = 1e-6
-"""A throughput above what is needed by no more than this part is just that."""
+"""Relative excess up to which a throughput counts as equal to the required one."""
 
 
 @dataclass(frozen=True)
 class Duals:
-    """What one stage of a proof says of the jobs of a class.
+    """One stage of a proof, seen from the jobs of one class.
 
-    stage: its name, empty where there is only one; certificate: its proof; jobs: the classes; at: the row of the class; prices: of
-    GPUs and limits, 0 for what is not scarce; told: whether this is about the objective that is told; level: the level that the job
-    is at, None where it has more than its level asks for or there is none; certain: whether such a job has the same throughput in
-    every best allocation; kept: what part of its time a discount leaves it.
+    stage: its name, empty if the proof has only one; certificate: its proof; jobs: the job classes; at: the row of the class;
+    prices: of GPUs and limits, 0 for those that are not scarce; is_main: whether the allocation reports the value of this stage;
+    level: the level that limits the jobs, None if they have more than it requires or there is none; certain: whether the jobs have
+    the same throughput in every optimal allocation; kept_part: the part of their time that remains after a discount.
     """
 
     stage: str
@@ -45,99 +44,86 @@ class Duals:
     jobs: JobClasses
     at: int
     prices: Prices
-    told: bool = True
+    is_main: bool = True
     level: float | None = None
     certain: bool = False
-    kept: float = 1.0
+    kept_part: float = 1.0
 
 
 def duals_of(certificate: Certificate, fractions: Floats, at: int) -> Duals:
-    """Return what holds the jobs of class `at` where they are, in the stage that decides on their share.
+    """Return the stage that determines the throughput of class `at`, with its dual prices.
 
-    fractions: (G, K) of the certificate's classes. That is the first level which leaves them no more than they need; else the sum
-    that is told, or the last one.
+    This is the first level that gives the class no more than it requires, else the main stage if it is a sum, else the last stage.
+    fractions: (G, K) of the certificate's classes.
     """
-    stages = list(_stages(certificate, "", told=True, tolerance=0.0))
-    for stage in stages:
+    *earlier, last = _stages(certificate, "", is_main=True, tolerance=0.0)
+    for stage in earlier:
         if isinstance(stage.certificate, LevelCertificate):
-            duals = _at_level(stage, stage.certificate, fractions, at)
-            if duals is not None:
+            is_tight, duals = _of_level(stage, stage.certificate, fractions, at)
+            if is_tight:
                 return duals
-        elif stage.told or stage is stages[-1]:
+        elif stage.is_main:
             return _of_sum(stage, at)
-    return _beyond(stages[-1], at)
+    if isinstance(last.certificate, LevelCertificate):
+        return _of_level(last, last.certificate, fractions, at)[1]
+    return _of_sum(last, at)
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A proof that has no stages of its own."""
+    """A proof without stages of its own."""
 
     name: str
     certificate: Certificate
-    told: bool
+    is_main: bool
     tolerance: float
 
 
-def _stages(certificate: Certificate, name: str, *, told: bool, tolerance: float) -> Iterator[_Stage]:
+def _stages(certificate: Certificate, name: str, *, is_main: bool, tolerance: float) -> Iterator[_Stage]:
+    """Yield the stages of a proof in order, with those of nested proofs."""
     if not isinstance(certificate, Stages):
-        yield _Stage(name, certificate, told, tolerance)
+        yield _Stage(name, certificate, is_main, tolerance)
         return
     for number, stage in enumerate(certificate.stages):
         path = f"{name}, {stage.name}" if name else stage.name
-        is_told = told and number == certificate.main
-        yield from _stages(stage.certificate, path, told=is_told, tolerance=max(tolerance, stage.tolerance))
+        main = is_main and number == certificate.main
+        yield from _stages(stage.certificate, path, is_main=main, tolerance=max(tolerance, stage.tolerance))
 
 
 def _of_sum(stage: _Stage, at: int) -> Duals:
-    """What the dual values of a program say; jobs may have been left a part only of what was optimal."""
-    whole = stage.certificate
-    kept = float(whole.kept[at]) if isinstance(whole, BeforeDiscount) else 1.0
-    certificate = whole.whole if isinstance(whole, BeforeDiscount) else whole
+    """Return the dual values of a sum or concave program; a discount may have reduced the time of jobs afterwards."""
+    proven = stage.certificate
+    kept_part = float(proven.kept[at]) if isinstance(proven, BeforeDiscount) else 1.0
+    certificate = proven.whole if isinstance(proven, BeforeDiscount) else proven
     prices = _significant(certificate.jobs, certificate.scarcity)
-    return Duals(stage.name, certificate, certificate.jobs, at, prices, told=stage.told, kept=kept)
+    return Duals(stage.name, certificate, certificate.jobs, at, prices, is_main=stage.is_main, kept_part=kept_part)
 
 
-def _at_level(stage: _Stage, certificate: LevelCertificate, fractions: Floats, at: int) -> Duals | None:
-    """What the prices of a level say; None of jobs that have more than it asks for, or could have at no cost (`free_until`)."""
+def _of_level(stage: _Stage, certificate: LevelCertificate, fractions: Floats, at: int) -> tuple[bool, Duals]:
+    """Return whether the level limits the class, and its prices.
+
+    The level does not limit jobs that have more than it requires, or could have more at no cost (`free_until`).
+    """
     levels, jobs = certificate.levels, certificate.jobs
     level = certificate.value(fractions)
     need, fastest = float(levels.needs(level)[at]), float(jobs.fastest[at])
-    if float(jobs.throughputs[at] @ fractions[at]) > need * (1 + JUST):
-        return None
-    alone, prices = _scarce_at_level(certificate)
-    tied = need >= fastest * (1 - SMALL) or (not alone and float(levels.free_until(level, prices)[at]) <= need * (1 + SMALL))
-    if not tied:
-        return None
-    # In a later level, who is as fast as can be takes no part any more: its own time says it all.
-    asked = 0.0 if stage.name and need >= fastest * (1 - SMALL) else float(levels.demand.need(jobs, level)[at])
-    return Duals(
-        stage.name,
-        certificate,
-        jobs,
-        at,
-        prices,
-        told=stage.told,
-        level=level if asked > 0 and asked >= float(jobs.floors[at]) else None,
-        certain=stage.tolerance <= JUST,
-    )
-
-
-def _scarce_at_level(certificate: LevelCertificate) -> tuple[bool, Prices]:
-    """Whether some jobs would be no better off alone, and what is scarce: then nothing, since it is their own time that binds."""
-    alone = certificate.bound() == certificate.levels.alone
-    return alone, certificate.scarcity.scaled(0.0) if alone else _significant(certificate.jobs, certificate.scarcity)
-
-
-def _beyond(stage: _Stage, at: int) -> Duals:
-    """What a level says of jobs that have more than it asks for: what is scarce is so because of others."""
-    certificate = stage.certificate
-    assert isinstance(certificate, LevelCertificate)  # noqa: S101
-    prices = _scarce_at_level(certificate)[1]
-    return Duals(stage.name, certificate, certificate.jobs, at, prices, told=stage.told)
+    # At the level of a job that is alone on the cluster, only time binds, and nothing is scarce.
+    is_utopia = certificate.bound() == levels.alone
+    prices = certificate.scarcity.scaled(0.0) if is_utopia else _significant(jobs, certificate.scarcity)
+    all_time = need >= fastest * (1 - SMALL)
+    has_more = float(jobs.throughputs[at] @ fractions[at]) > need * (1 + JUST)
+    is_tight = not has_more and (all_time or (not is_utopia and float(levels.free_until(level, prices)[at]) <= need * (1 + SMALL)))
+    duals = Duals(stage.name, certificate, jobs, at, prices, is_main=stage.is_main)
+    if not is_tight:
+        return False, duals
+    # In later levels of progressive filling, the level no longer counts for jobs at full speed: only their time binds.
+    required = 0.0 if stage.name and all_time else float(levels.demand.need(jobs, level)[at])
+    is_level = required > 0 and required >= float(jobs.floors[at])
+    return True, replace(duals, level=level if is_level else None, certain=stage.tolerance <= JUST)
 
 
 def _significant(jobs: JobClasses, prices: Prices) -> Prices:
-    """The prices without those that are rounding."""
+    """Return the prices, with 0 for those that are rounding errors."""
     worths = np.concatenate([prices.gpus * jobs.capacities, np.abs(prices.limits)])
     scarce = worths > SMALL * worths.max(initial=0.0)
     count = len(prices.gpus)
@@ -145,10 +131,10 @@ def _significant(jobs: JobClasses, prices: Prices) -> Prices:
 
 
 def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
-    """Return (G, K') by how much the objective gets better, at most, per unit of time of one job in each column.
+    """Return (G, K') the reduced cost of each column: the largest gain in the objective per unit of time of one job there.
 
-    Below 0 it gets worse. fractions: (G, K') of the classes. Of two jobs that share, both have to be added up: rows by which
-    partners have each other then cancel out. None where the proof does not tell.
+    Negative values are losses. For two co-located jobs, the sum of both entries counts, in which the balance rows cancel out.
+    None if the certificate does not determine the reduced costs. fractions: (G, K') of the classes.
     """
     certificate = duals.certificate
     if isinstance(certificate, LevelCertificate):
@@ -159,10 +145,10 @@ def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
 
 
 def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Floats:
-    """At the prices of a level, a job's throughput is worth the slope of its cheapest mix, and its time what that saves."""
+    """At the prices of a level, throughput is worth the slope of the cheapest mix of types, and time its negative offset."""
     levels, jobs = certificate.levels, certificate.jobs
     if certificate.bound() == levels.alone:
-        return np.zeros(fractions.shape)  # nothing is scarce: a job would be no better off alone
+        return np.zeros(fractions.shape)  # at the utopia bound nothing is scarce
     costs = certificate.prices.costs(jobs)
     mix = CheapestMix(jobs.throughputs, jobs.runnable, costs)
     needs = levels.needs(certificate.value(fractions))
@@ -174,16 +160,19 @@ def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Flo
 
 
 SOME = 1e-5
-"""Time that is as good as none: an interior point is as near to 0 as this."""
+"""Time fractions up to this count as 0, since an interior point ends this near to 0."""
 
 
 def is_all(times: Floats) -> Mask:
-    """Return whether (..., K) time fractions are all of a job's time."""
+    """Return whether (..., K) time fractions sum to 1."""
     return times.sum(axis=-1) >= 1 - SOME  # type: ignore[no-any-return]
 
 
 def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
-    """Return (K,) the types that could make a job faster: any, or, if it runs all of its time, those faster than one it is on."""
+    """Return (K,) the types that could make a job faster.
+
+    All runnable types if the job has time left, else those that are faster than its slowest type in use.
+    """
     if not is_all(times):
         return runnable
     faster: Mask = runnable & (speeds > speeds[times > SOME].min())
@@ -191,9 +180,9 @@ def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
 
 
 def time_binding(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]) -> Binding | None:
-    """Return that its own time binds a job, if it runs all of it; so more GPUs of the types where it runs cannot help it.
+    """Return the binding of a job that runs all of the time, so that more GPUs of its types cannot help; None for other jobs.
 
-    names: of the types of the columns.
+    names: the accelerator type of each column.
     """
     if not is_all(times):
         return None

@@ -1,7 +1,7 @@
-"""A job beside others and beside another cluster: jobs that hold GPUs it could use, jobs it shares GPUs with, and one GPU more.
+"""Comparisons of a job: with jobs that hold GPUs it could use, with a cluster of one more GPU, and with jobs that share its GPUs.
 
-`holders_of`: the jobs that it competes with; `one_more_of_each`: the problem solved again with one more GPU of each type, with the
-normalisers as they are; `partners_of` and `together`: with which jobs it shares GPUs, and why two given jobs do or do not.
+`holders_of` returns the competing jobs. `one_more_of_each` solves the problem with one more GPU of each type and unchanged
+normalisers. `partners_of` returns the jobs that share GPUs with a job, and `together` why two given jobs do or do not share.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
 MOST_NAMED = 5
-"""Holders that are told by name."""
+"""Number of holders that are listed by name."""
 
 SOME = 1e-5
-"""A holding below this, in GPUs, does not make a job one of the holders."""
+"""GPUs above which a job counts as a holder."""
 
 
 def holders_of(problem: AllocationProblem, fractions: Floats, i: int, relevant: Mask) -> tuple[tuple[Holder, ...], Others]:
-    """Return the jobs besides i that hold the most GPUs where it matters, and all others together.
+    """Return the jobs other than i that hold the most relevant GPUs, and the sum over all further ones.
 
-    fractions: (N, K); relevant: (N, K) where a job's time is what job i could use.
+    fractions: (N, K); relevant: (N, K) where a job's time is of use to job i.
     """
     held = np.where(relevant, problem.num_gpus[:, None] * fractions, 0.0)
     held[i] = 0.0
     totals = held.sum(axis=1)
-    there = np.flatnonzero(totals > SOME)
-    order = there[np.argsort(-totals[there], kind="stable")]
+    holders = np.flatnonzero(totals > SOME)
+    order = holders[np.argsort(-totals[holders], kind="stable")]
     types = np.flatnonzero(relevant.any(axis=0)).tolist()
     named = tuple(Holder(problem.job_ids[k], _by_type(problem, types, held[k])) for k in order[:MOST_NAMED].tolist())
     rest = held.sum(axis=0) - held[order[:MOST_NAMED]].sum(axis=0)
@@ -50,33 +50,29 @@ def _by_type(problem: AllocationProblem, types: list[int], gpus: Floats) -> dict
 
 
 def one_more_of_each(problem: AllocationProblem, now: Allocation, solver: Solver, i: int) -> Iterator[OneMoreGpu]:
-    """Yield what job i and the objective would get with one more GPU of each type, normalisers as they are."""
+    """Yield the change for job i and the objective with one more GPU of each type, normalisers unchanged."""
     for j, name in enumerate(problem.accelerator_types):
         closed = _closed(problem, now, i, j)
         try:
             then = solver.solve(problem.with_capacities(problem.capacities + (np.arange(len(problem.capacities)) == j)))
         except GavelError as error:
             yield OneMoreGpu(name, None, None, None, None, certain=False, closed=closed, failed=str(error))
-        else:
-            yield _compared(now, then, i, name, closed)
-
-
-def _compared(now: Allocation, then: Allocation, i: int, name: str, closed: str) -> OneMoreGpu:
-    before, after = now.objective_value, then.objective_value
-    assert then.evidence is not None  # noqa: S101
-    return OneMoreGpu(
-        accelerator=name,
-        throughput=float(then.throughputs[i]),
-        throughput_change=float(then.throughputs[i] - now.throughputs[i]),
-        objective=after,
-        objective_change=None if before is None or after is None else after - before,
-        certain=is_certain(then, then.evidence, i),
-        closed=closed,
-    )
+            continue
+        before, after = now.objective_value, then.objective_value
+        assert then.evidence is not None  # noqa: S101
+        yield OneMoreGpu(
+            accelerator=name,
+            throughput=float(then.throughputs[i]),
+            throughput_change=float(then.throughputs[i] - now.throughputs[i]),
+            objective=after,
+            objective_change=None if before is None or after is None else after - before,
+            certain=is_certain(then, then.evidence, i),
+            closed=closed,
+        )
 
 
 def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
-    """Why job i cannot run on type j, with one GPU more of it either; empty where it can."""
+    """Return why job i could not run on type j with one GPU more of it either; empty if it can run there."""
     assert now.evidence is not None  # noqa: S101
     size = plain_size(problem.num_gpus[i])
     gang = f"its gang of {size}" if size >= 1 else f"its {size:g} of a GPU"
@@ -91,12 +87,8 @@ def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
     return f"{gang} cannot be placed there" if size > problem.capacities[j] else "it may not run there, or no nodes or GPUs hold it"
 
 
-SMALL = 1e-7
-"""Of what the dearest columns of both lose: less is nothing."""
-
-
 def partners_of(allocation: Allocation, i: int) -> tuple[Partner, ...]:
-    """Return who shares GPUs with job i, the longest first."""
+    """Return the jobs that share GPUs with job i, in descending order of shared time."""
     pairs = allocation.pairs
     if pairs is None:
         return ()
@@ -109,13 +101,13 @@ def partners_of(allocation: Allocation, i: int) -> tuple[Partner, ...]:
 
 
 def held_gpus(allocation: Allocation) -> Floats:
-    """Return (N, K) the time of each job on each type, of which it counts half while it shares its GPUs."""
+    """Return (N, K) the time of each job on each type, where time on shared GPUs counts half."""
     times = allocation.time_fractions
     return times if allocation.pairs is None else times - allocation.pairs.by_job(*times.shape) / 2
 
 
 def together(problem: AllocationProblem, allocation: Allocation, i: int, k: int) -> Iterator[Together]:
-    """Yield whether jobs i and k share GPUs, and if not, why, type by type."""
+    """Yield whether jobs i and k share GPUs, and if not, why: once for all types, or for each type."""
     pairs = problem.pairs
     assert pairs is not None  # noqa: S101
     one, other = problem.job_ids[i], problem.job_ids[k]
@@ -133,13 +125,19 @@ def together(problem: AllocationProblem, allocation: Allocation, i: int, k: int)
     elif min(pairs.kinds[[i, k]]) < 0:
         yield Together(None, "unknown", None, None, "nothing is known of how fast the two are beside other jobs")
     else:
-        both = _Both(problem, allocation, pairs, i, k)
-        yield from (both.on(j) for j in range(len(problem.capacities)))
+        both = _Pair(problem, allocation, pairs, i, k)
+        for j, name in enumerate(problem.accelerator_types):
+            kind, gain, price, text = both.on_type(j)
+            yield Together(name, kind, gain, price, f"{name}: {text}")
+
+
+SMALL = 1e-7
+"""A loss below this part of the largest reduced cost of both jobs counts as 0."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Both:
-    """Two jobs of equal gangs whose kinds are known."""
+class _Pair:
+    """Jobs i and k, with gangs of the same size and known pair throughputs."""
 
     problem: AllocationProblem
     allocation: Allocation
@@ -147,75 +145,61 @@ class _Both:
     i: int
     k: int
 
-    def on(self, j: int) -> Together:
-        """What there is to say of one type."""
-        name, kinds = self.problem.accelerator_types[j], self.pairs.kinds[[self.i, self.k]].tolist()
-        able = [bool(self._asked.runnable[row, j]) for row in (self.i, self.k)]
-        speeds = self.pairs.speeds[kinds[0], kinds[1], j], self.pairs.speeds[kinds[1], kinds[0], j]
-        if not all(able):
-            stays = " and ".join(self.problem.job_ids[row] for row, can in zip((self.i, self.k), able, strict=True) if not can)
-            return Together(name, "place", None, None, f"{name}: {stays} cannot run there")
-        if self.pairs.fits is not None and not self.pairs.fits[kinds[0], kinds[1], j]:
-            return Together(name, "memory", None, None, f"{name}: together they take more memory than a GPU there has")
-        if min(speeds) <= 0:
-            text = f"{name}: no throughput of the two together was measured, or one of them cannot run beside the other"
-            return Together(name, "unmeasured", None, None, text)
-        gain = float(self.pairs.gains[kinds[0], kinds[1], j])
-        if not self.pairs.useful[kinds[0], kinds[1], j]:
-            least = self.pairs.min_gain
-            asked = "and in turns they do as much" if gain <= 1 else f"and {least:g} is the least gain that was asked for"
-            return Together(name, "no gain", gain, None, f"{name}: together they do {gain:.3g} times what one does alone, {asked}")
-        return self._by_time(name, j, gain)
-
-    def _by_time(self, name: str, j: int, gain: float) -> Together:
-        """What the allocation says of a pair that could share and gain by it."""
-        pairs = self.allocation.pairs
-        assert pairs is not None  # noqa: S101
-        here = (pairs.first == min(self.i, self.k)) & (pairs.second == max(self.i, self.k)) & (pairs.types == j)
-        if here.any():
-            time = float(pairs.times[here].sum())
-            text = f"{name}: they share for {time:.1%} of the time, and do {gain:.3g} times what one does alone"
-            return Together(name, "shares", gain, None, text)
-        other, kinds = self.problem.job_ids[self.k], self.pairs.kinds
-        partners = np.where(pairs.first == self.i, pairs.second, pairs.first)
-        own = ((pairs.first == self.i) | (pairs.second == self.i)) & (pairs.types == j) & (kinds[partners] == kinds[self.k])
-        if own.any():
-            time = float(pairs.times[own].sum())
-            text = f"{name}: it shares for {time:.1%} of the time with other jobs of the kind of {other}, which is just as good"
-            return Together(name, "others", gain, None, text)
-        return self._by_price(name, j, gain)
-
-    def _by_price(self, name: str, j: int, gain: float) -> Together:
-        """What the proof says of a pair that could gain by sharing, and does not."""
-        loss = self._loss(j)
+    def on_type(self, j: int) -> tuple[str, float | None, float | None, str]:
+        """Return kind, gain, price and text of `Together` for one accelerator type: those of the first case that applies."""
+        pairs, (a, b) = self.pairs, self.pairs.kinds[[self.i, self.k]].tolist()
+        evidence = self.allocation.evidence
+        runnable = (self.problem if evidence is None else evidence.asked).runnable
+        unable = [self.problem.job_ids[row] for row in (self.i, self.k) if not runnable[row, j]]
+        if unable:
+            return "place", None, None, f"{' and '.join(unable)} cannot run there"
+        if pairs.fits is not None and not pairs.fits[a, b, j]:
+            return "memory", None, None, "together they take more memory than a GPU there has"
+        if min(pairs.speeds[a, b, j], pairs.speeds[b, a, j]) <= 0:
+            text = "no throughput of the two together was measured, or one of them cannot run beside the other"
+            return "unmeasured", None, None, text
+        gain = float(pairs.gains[a, b, j])
+        times = f"{gain:.3g} times what one does alone"
+        if not pairs.useful[a, b, j]:
+            reason = "in turns they do as much" if gain <= 1 else f"{pairs.min_gain:g} is the least gain that was asked for"
+            return "no gain", gain, None, f"together they do {times}, and {reason}"
+        with_other, with_class = self._shared_times(j)
+        if with_other is not None:
+            return "shares", gain, None, f"they share for {with_other:.1%} of the time, and do {times}"
+        if with_class is not None:
+            whom = f"other jobs of the kind of {self.problem.job_ids[self.k]}"
+            return "others", gain, None, f"it shares for {with_class:.1%} of the time with {whom}, which is just as good"
+        loss = self._loss(a, b, j)
         if loss is None:
-            text = f"{name}: they would gain ({gain:.3g} times what one does alone), and the objective asks for something else"
-            return Together(name, "price", gain, None, text)
+            return "price", gain, None, f"they would gain ({times}), and the objective asks for something else"
         if loss <= 0:
-            text = f"{name}: they would gain ({gain:.3g} times what one does alone), and the objective gains nothing from it"
-            return Together(name, "as good", gain, 0.0, text)
-        text = (
-            f"{name}: they would gain ({gain:.3g} times what one does alone), and their time and GPUs are worth more otherwise: "
-            f"the objective would get worse by {loss:.4g} per unit of time, at least"
-        )
-        return Together(name, "price", gain, loss, text)
+            return "as good", gain, 0.0, f"they would gain ({times}), and the objective gains nothing from it"
+        text = f"they would gain ({times}), and their time and GPUs are worth more otherwise: "
+        return "price", gain, loss, text + f"the objective would get worse by {loss:.4g} per unit of time, at least"
 
-    def _loss(self, j: int) -> float | None:
-        """By how much the objective gets worse, at the prices of the proof, per unit of time for which they share."""
+    def _shared_times(self, j: int) -> tuple[float | None, float | None]:
+        """Return the time for which job i shares GPUs of type j with job k, and with its pair class; None if it does not."""
+        found, classes = self.allocation.pairs, self.pairs.kinds
+        assert found is not None  # noqa: S101
+        here = found.types == j
+        exact = here & (found.first == min(self.i, self.k)) & (found.second == max(self.i, self.k))
+        partners = np.where(found.first == self.i, found.second, found.first)
+        similar = here & ((found.first == self.i) | (found.second == self.i)) & (classes[partners] == classes[self.k])
+        with_other, with_class = (float(found.times[rows].sum()) if rows.any() else None for rows in (exact, similar))
+        return with_other, with_class
+
+    def _loss(self, a: int, b: int, j: int) -> float | None:
+        """Return by how much the objective gets worse, at the dual prices, per unit of time in the columns of pair classes a and b.
+
+        None if the proof does not determine it.
+        """
         evidence = self.allocation.evidence
         if evidence is None or evidence.certificate is None or not isinstance(evidence.kinds, PairColumns):
             return None
         duals, fractions = duals_of_job(self.allocation, evidence.certificate, self.i)
-        gains = net_gains(duals, fractions) if duals.told else None
+        gains = net_gains(duals, fractions) if duals.is_main else None
         if gains is None:
             return None
-        jobs, kinds = duals.jobs, self.pairs.kinds[[self.i, self.k]].tolist()
-        at = jobs.index[np.searchsorted(jobs.jobs, [self.i, self.k])]
-        columns = evidence.kinds.columns_for(kinds[0], kinds[1], j)
-        loss = -float(gains[at, columns].sum())
-        return loss if loss > SMALL * float(np.abs(gains[at]).max()) else 0.0
-
-    @property
-    def _asked(self) -> AllocationProblem:
-        evidence = self.allocation.evidence
-        return self.problem if evidence is None else evidence.asked
+        rows = duals.jobs.index[np.searchsorted(duals.jobs.jobs, [self.i, self.k])]
+        loss = -float(gains[rows, evidence.kinds.columns_for(a, b, j)].sum())
+        return loss if loss > SMALL * float(np.abs(gains[rows]).max()) else 0.0

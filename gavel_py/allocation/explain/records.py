@@ -1,4 +1,4 @@
-"""What an explanation tells, as plain records that go to JSON and back."""
+"""The parts of an explanation: records of plain data that convert to JSON and back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from gavel_py.errors import InputError
 
 @dataclass(frozen=True)
 class Binding:
-    """One thing that keeps a job where it is.
+    """One reason for which a job gets no more.
 
-    kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount" or "formula"; name: of the accelerator
-    type, the limit, ...; price: what the objective gains at most per unit more of it: per GPU, per unit by which a limit is less
-    strict; None where the proof does not tell or there is no such thing; text: the same in a sentence.
+    Attributes:
+        kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount" or "formula".
+        name: The accelerator type, limit, job or policy that binds.
+        price: The largest gain in the objective per unit: per GPU, or per unit by which a limit is relaxed. None if unknown or not
+            applicable.
+        text: The reason as a sentence.
     """
 
     kind: str
@@ -25,10 +28,10 @@ class Binding:
 
 @dataclass(frozen=True)
 class OneMoreGpu:
-    """What one more GPU of a type would change, from solving the problem with it; normalisers as they are.
+    """The effect of one more GPU of a type, from solving the problem with it; normalisers stay the same.
 
-    closed: why the job cannot run there, empty where it can; certain: as in `Explanation`;
-    failed: why there is no allocation then, with None for all numbers; empty where there is one.
+    closed: why the job cannot run there, empty if it can; certain: as in `Explanation`; failed: why there is no allocation with
+    this GPU, in which case all numbers are None; empty if there is one.
     """
 
     accelerator: str
@@ -43,7 +46,7 @@ class OneMoreGpu:
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that holds what another could use. gpus: {type: s_k X_kj} GPUs, on average over time, of what is scarce."""
+    """A job that holds GPUs which another job lacks. gpus: {type: s_k X_kj}, GPUs averaged over time."""
 
     job_id: str
     gpus: dict[str, float]
@@ -51,7 +54,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Others:
-    """All further holders together. jobs: how many; gpus: {type: GPUs}, on average over time."""
+    """All further holders together. jobs: their number; gpus: {type: GPUs}, averaged over time."""
 
     jobs: int
     gpus: dict[str, float]
@@ -61,7 +64,7 @@ class Others:
 class Partner:
     """A job that shares GPUs with another one.
 
-    time_fraction: part of wall-clock time; gain: what both do together in parts of what one of them does alone in that time.
+    time_fraction: fraction of wall-clock time; gain: work of both jobs together over that of one alone in the same time.
     """
 
     job_id: str
@@ -74,10 +77,9 @@ class Partner:
 class Together:
     """Whether two jobs share GPUs of a type, and if not, why.
 
-    accelerator: None where the reason holds for all types; kind: "shares", "excluded", "gangs", "unknown", "place", "memory",
-    "unmeasured", "no gain", "others", "as good" or "price"; gain: as in `Partner`, None where their throughputs together are not
-    known; price: by how much the objective gets worse, at least, per unit of time for which they share, None where the proof does
-    not tell or that is not the reason; text: the same in a sentence.
+    accelerator: None if the reason holds for all types; kind: "shares", "excluded", "gangs", "unknown", "place", "memory",
+    "unmeasured", "no gain", "others", "as good" or "price"; gain: as in `Partner`, None if their joint throughputs are unknown;
+    price: the least loss in the objective per unit of shared time, None if unknown or not the reason; text: the sentence.
     """
 
     accelerator: str | None
@@ -89,16 +91,29 @@ class Together:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What one job gets under a policy, what holds it there, what one more GPU would change, and whom it competes with.
+    """What one job gets under a policy, what binds it, the effect of one more GPU, and the jobs that it competes with.
 
-    equal_jobs: other jobs that the policy cannot tell apart from this one, and which get the same; time_fractions: {type: x_j},
-    gpus: {type: s x_j}, half of those that it shares; throughput: steps/s, normalized_throughput: over that of an equal share;
-    objective, bound: of the policy, None where it has none; excluded: the reason if the job gets no time, else None; certain:
-    whether every allocation as good as this one gives the job this throughput, which is proven then; where it is False, others may
-    give it more or less; notes: what the policy says of the job, such as that it will be late; bindings: what holds the job where
-    it is; one_more_gpu: for each type; holders: jobs that hold what binds it, the largest first; others: all further ones;
-    partners: who shares GPUs with it, the longest first; together: whether it shares with the one job that was asked about, type by
-    type.
+    Attributes:
+        job_id: The job.
+        policy: Name of the policy.
+        options: Options of the policy that differ from their defaults.
+        num_gpus: GPUs of the gang, s.
+        equal_jobs: Number of other jobs that the policy cannot tell apart from this one; they get the same.
+        time_fractions: {type: x_j}.
+        gpus: {type: s x_j}, shared GPUs count half.
+        throughput: Steps per second.
+        normalized_throughput: Throughput over that of an equal share.
+        certain: True if it is proven that every optimal allocation gives the job this throughput.
+        objective: Value of the policy's objective, None if it has none.
+        bound: Proven bound on the objective, None if the policy has none.
+        excluded: Why the job gets no time, None if it was not excluded.
+        notes: Notes of the policy about the job, such as that it will miss its deadline.
+        bindings: The reasons for which the job gets no more.
+        one_more_gpu: The effect of one more GPU of each type.
+        holders: Jobs that hold what the job lacks, the largest first.
+        others: All further holders.
+        partners: Jobs that share GPUs with the job, in descending order of shared time.
+        together: Whether the job shares GPUs with the given partner, by type.
     """
 
     job_id: str
@@ -129,7 +144,11 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Explanation:
-        """Return the explanation that `to_dict` described; raises `InputError` when a part is missing or unknown."""
+        """Return the explanation that `to_dict` described.
+
+        Raises:
+            InputError: A part is missing or unknown.
+        """
         try:
             lists = {name: tuple(record(**part) for part in document[name]) for name, record in _LISTS.items()}
             rest = {"notes": tuple(document["notes"]), "others": Others(**document["others"])}
