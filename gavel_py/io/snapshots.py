@@ -1,35 +1,39 @@
-"""Snapshots: a state as plain data, written to a versioned file with a checksum, from which exactly the same state is read back.
+"""Snapshots: versioned files of plain data with a checksum, from which exactly the same state is restored.
 
-`as_data` and `from_data` convert arrays, tuples and containers of them; `write_state` and `read_state` handle the file, which is
-either as it was before or complete.
+Every class with a part of the state has `to_dict`, which returns data that JSON can hold, and `from_dict`, which restores an equal
+object; `encode` and `decode` do so for arrays, tuples and containers of them. A `SnapshotFormat` writes and reads the file, and
+`damage_as_fault` turns errors of `from_dict` into faults of the file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_whole
 
 PLAIN = bool | int | float | str | None
 
 
-def as_data(value: Any) -> Any:
-    """Return an array, a tuple, list or mapping of text to such values, a number or a text as what JSON can hold."""
+def encode(value: Any) -> Any:
+    """Return data that JSON can hold for a number, text or array, or a tuple, list or dict of such values."""
     if isinstance(value, np.ndarray):
         return {"array": value.ravel().tolist(), "shape": list(value.shape), "dtype": value.dtype.str}
     if isinstance(value, tuple):
-        return {"tuple": [as_data(each) for each in value]}
+        return {"tuple": [encode(each) for each in value]}
     if isinstance(value, list):
-        return [as_data(each) for each in value]
+        return [encode(each) for each in value]
     if isinstance(value, dict):
-        return {"dict": [[as_data(name), as_data(each)] for name, each in value.items()]}
+        return {"dict": [[encode(name), encode(each)] for name, each in value.items()]}
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, PLAIN):
@@ -37,56 +41,68 @@ def as_data(value: Any) -> Any:
     return value
 
 
-def from_data(data: Any) -> Any:
-    """Return the value that `as_data` described."""
+def decode(data: Any) -> Any:
+    """Return the value that `encode` returned this data for."""
     if isinstance(data, list):
-        return [from_data(each) for each in data]
+        return [decode(each) for each in data]
     if not isinstance(data, dict):
         return data
     if "array" in data:
         return np.array(data["array"], dtype=np.dtype(data["dtype"])).reshape(data["shape"])
     if "tuple" in data:
-        return tuple(from_data(each) for each in data["tuple"])
-    return {from_data(name): from_data(each) for name, each in data["dict"]}
+        return tuple(decode(each) for each in data["tuple"])
+    return {decode(name): decode(each) for name, each in data["dict"]}
 
 
-class Format(NamedTuple):
-    """What a file is the state of: its mark, the version that is written and the newest that is read, and who writes it."""
+@dataclass(frozen=True)
+class SnapshotFormat:
+    """One kind of snapshot file.
 
-    format: str
+    name: the value of "format" in the file; version: the version that is written, and the newest that is read; description: what
+    such a file is, for messages about other files.
+    """
+
+    name: str
     version: int
-    what: str
+    description: str
+
+    def write(self, path: str | Path, state: dict[str, Any]) -> None:
+        """Write a state to a file; after a failure or a crash, the old file is still complete. Raises `InputError`."""
+        text = json.dumps(state, separators=(",", ":"))
+        head = json.dumps({"format": self.name, "version": self.version, "sha256": _checksum(text)}, separators=(",", ":"))
+        write_whole(path, f'{head[:-1]},"state":{text}}}'.encode(), durable=True)
+
+    def read(self, path: str | Path) -> dict[str, Any]:
+        """Return the state in a file. Raises `InputError` for a file that is damaged, foreign or of a newer version."""
+        document = reading.json_document(path)
+        if not isinstance(document, dict) or document.get("format") != self.name:
+            raise _refused(path, f"is not {self.description}")
+        version = document.get("version")
+        if not isinstance(version, int) or version < 1:
+            raise _refused(path, f"is damaged: there is no version {version!r}")
+        if version > self.version:
+            newest = f"reads up to version {self.version}"
+            raise _refused(path, f"has version {version}, and this gavel-py {newest}: a newer one has written it")
+        state = document.get("state")
+        # json writes each number so that parsing and writing it again gives the same text.
+        if not isinstance(state, dict) or document.get("sha256") != _checksum(json.dumps(state, separators=(",", ":"))):
+            raise _refused(path, "is damaged or was changed by hand: its content does not fit its checksum")
+        return state
 
 
-SCHEDULER = Format("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
+@contextmanager
+def damage_as_fault(path: str | Path) -> Iterator[None]:
+    """Raise errors of the block that come from missing or unfit data as an `InputError` that names the file."""
+    try:
+        yield
+    except GavelError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
+        raise _refused(path, text) from None
 
 
-def write_state(path: str | Path, state: dict[str, Any], kind: Format = SCHEDULER) -> None:
-    """Write `state` to the file, which holds what it held before until all of it is on the disk. Raises `InputError`."""
-    text = json.dumps(state, separators=(",", ":"))
-    head = json.dumps({"format": kind.format, "version": kind.version, "sha256": _digest(text)}, separators=(",", ":"))
-    write_whole(path, f'{head[:-1]},"state":{text}}}'.encode(), durable=True)
-
-
-def read_state(path: str | Path, kind: Format = SCHEDULER) -> dict[str, Any]:
-    """Return what `write_state` wrote. Raises `InputError` for a file that is damaged, foreign or of a newer version."""
-    document = reading.json_document(path)
-    if not isinstance(document, dict) or document.get("format") != kind.format:
-        raise _refused(path, f"is not {kind.what}")
-    version = document.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise _refused(path, f"is damaged: there is no version {version!r}")
-    if version > kind.version:
-        newest = f"reads up to version {kind.version}"
-        raise _refused(path, f"has version {version}, and this gavel-py {newest}: a newer one has written it")
-    state = document.get("state")
-    # Numbers are written so that the same text comes of them when they have been read.
-    if not isinstance(state, dict) or document.get("sha256") != _digest(json.dumps(state, separators=(",", ":"))):
-        raise _refused(path, "is damaged or was changed by hand: its content does not fit its checksum")
-    return state
-
-
-def _digest(text: str) -> str:
+def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 

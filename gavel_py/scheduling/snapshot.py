@@ -15,8 +15,8 @@ import numpy as np
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
-from gavel_py.errors import Fault, GavelError, InputError
-from gavel_py.io.snapshots import as_data, from_data, read_state, write_state
+from gavel_py.errors import Fault, InputError
+from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault, decode, encode
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.serialization import policy_document, policy_from
 from gavel_py.problem.cluster import Cluster
@@ -46,7 +46,7 @@ def state_document(state: SchedulerState) -> dict[str, Any]:
         "nodes": state.nodes.to_dict(),
         "jobs": [job.model_dump(mode="json") for job in state.book.jobs.values()],
         "standings": {job_id: asdict(past) for job_id, past in state.book.standings.items()},
-        "ledger": {name: as_data(value) for name, value in vars(state.ledger).items()},
+        "ledger": {name: encode(value) for name, value in vars(state.ledger).items()},
         "in_force": None if state.in_force is None else _in_force_document(state.in_force),
         "changed": state.changed,
         **({"at_once": True} if state.at_once else {}),
@@ -107,7 +107,7 @@ def _book_from(document: Mapping[str, Any]) -> JobRegistry:
 
 def _ledger_from(document: Mapping[str, Any], cluster: Cluster) -> DeliveryLedger:
     ledger = DeliveryLedger(cluster.accelerator_names)
-    values = {name: from_data(value) for name, value in document.items()}
+    values = {name: decode(value) for name, value in document.items()}
     if not values.keys() & {"_offered", "_round_seconds"}:
         values |= _of_version_1(values["_tables"], np.array(values["_num_gpus"], dtype=float))
     if set(values) != set(vars(ledger)):
@@ -140,12 +140,12 @@ def _in_force_document(in_force: InForce) -> dict[str, Any]:
     question, problem = in_force.question, in_force.problem
     asked = {field.name: getattr(question, field.name) for field in fields(question) if field.name != "jobs"}
     return {
-        "question": {name: as_data(value) for name, value in asked.items()},
+        "question": {name: encode(value) for name, value in asked.items()},
         "jobs": [job.model_dump(mode="json") for job in question.jobs],
         "nodes": dict(in_force.nodes),
-        "runnable": as_data(problem.runnable),
+        "runnable": encode(problem.runnable),
         "excluded": dict(problem.excluded),
-        "lasting": as_data(in_force.lasting),
+        "lasting": encode(in_force.lasting),
         "allocation": in_force.allocation.to_dict(),
         **({} if in_force.carried is None else {"carried": _carried_document(in_force.carried)}),
         **({"note": in_force.note} if in_force.note else {}),
@@ -153,19 +153,17 @@ def _in_force_document(in_force: InForce) -> dict[str, Any]:
 
 
 def _carried_document(carried: ReusedAllocation) -> dict[str, Any]:
-    return {"rows": as_data(carried.rows), "asked_seconds": carried.asked_seconds}
+    return {"rows": encode(carried.rows), "asked_seconds": carried.asked_seconds}
 
 
 def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Profile) -> InForce:
-    asked = {name: from_data(value) for name, value in document["question"].items()}
+    asked = {name: decode(value) for name, value in document["question"].items()}
     question = PolicyInput(jobs=tuple(Job(**job) for job in document["jobs"]), **asked)
     then = NodeStates.from_dict(nodes.cluster, document["nodes"])
     # What constraints have changed of the problem is told; the rest follows from what was asked.
-    problem = replace(
-        question.problem(then, profile), runnable=from_data(document["runnable"]), excluded=dict(document["excluded"])
-    )
+    problem = replace(question.problem(then, profile), runnable=decode(document["runnable"]), excluded=dict(document["excluded"]))
     allocation = Allocation.from_dict(document["allocation"])
-    lasting, carried = np.asarray(from_data(document["lasting"])), _reused_from(document.get("carried"), allocation)
+    lasting, carried = np.asarray(decode(document["lasting"])), _reused_from(document.get("carried"), allocation)
     found = InForce(question, then.to_dict(), problem, allocation, lasting, carried, document.get("note", ""))
     if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == found.fractions.shape:
         raise ValueError("the arrays of the allocation in force do not fit each other")
@@ -175,7 +173,7 @@ def _in_force_from(document: Mapping[str, Any], nodes: NodeStates, profile: Prof
 def _reused_from(document: Mapping[str, Any] | None, allocation: Allocation) -> ReusedAllocation | None:
     if document is None:
         return None
-    rows = np.asarray(from_data(document["rows"]))
+    rows = np.asarray(decode(document["rows"]))
     if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
         raise ValueError("the allocation in force has no such rows")
     return ReusedAllocation(rows, float(document["asked_seconds"]))
@@ -211,6 +209,8 @@ UNSAID = {"solve_seconds": 0.0, "time_limit_seconds": None}
 
 HAD = "that the scheduler had"
 
+SCHEDULER = SnapshotFormat("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -225,12 +225,12 @@ class Saved:
 
 def save(path: str | Path, saved: Saved) -> None:
     """Write a scheduler to a file. Raises `InputError` where that cannot be written."""
-    write_state(path, document_of(saved))
+    SCHEDULER.write(path, document_of(saved))
 
 
 def load(path: str | Path, profile: Profile, policy: str | Policy | None, mechanism: MechanismName | Mechanism | None) -> Saved:
     """Read a scheduler from a file. policy, mechanism: None where the file has them. Raises `InputError`."""
-    return saved_from(read_state(path), path, profile, policy, mechanism)
+    return saved_from(SCHEDULER.read(path), path, profile, policy, mechanism)
 
 
 def document_of(saved: Saved) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def document_of(saved: Saved) -> dict[str, Any]:
         "options": {name: value for name, value in saved.options.items() if name not in UNSAID or value != UNSAID[name]},
         "policy": {"label": policy.label, "document": policy_document(policy)},
         "mechanism": saved.mechanism if isinstance(saved.mechanism, str) else None,
-        "speeds": {name: as_data(table) for name, table in _speeds(saved.state, saved.profile).items()},
+        "speeds": {name: encode(table) for name, table in _speeds(saved.state, saved.profile).items()},
         "scheduler": state_document(saved.state),
         "solver": saved.solver.to_dict(),
     }
@@ -254,7 +254,7 @@ def saved_from(
     mechanism: MechanismName | Mechanism | None,
 ) -> Saved:
     """Return the scheduler that `document_of` described; path: where it stood, for messages. Raises `InputError`."""
-    try:
+    with damage_as_fault(path):
         _check_accelerators(path, document["scheduler"], profile)
         options = UNSAID | document["options"]
         solver = Solver(_policy(path, document["policy"], policy), time_limit_seconds=options["time_limit_seconds"])
@@ -264,11 +264,6 @@ def saved_from(
         _check_speeds(path, document["speeds"], state, profile)
         _check_places(path, state, profile)
         return Saved(solver, profile, used, {name: options[name] for name in OPTIONS}, state)
-    except GavelError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
-        raise InputError(Fault(str(path), "", text)) from None
 
 
 def _policy(path: str | Path, document: Mapping[str, Any], given: str | Policy | None) -> Policy:
@@ -312,7 +307,7 @@ def _check_speeds(path: str | Path, document: Mapping[str, Any], state: Schedule
     """Other throughputs would make other rounds of the same state."""
     ids = {"jobs": list(state.book.jobs), "in_force": [] if state.in_force is None else list(state.in_force.problem.job_ids)}
     for name, table in _speeds(state, profile).items():
-        then = from_data(document[name])
+        then = decode(document[name])
         for row, column in np.argwhere(then != table)[:1].tolist():
             text = (
                 f"was written when job {ids[name][row]!r} did {then[row, column]:g} steps/s on "

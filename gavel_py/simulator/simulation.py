@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from gavel_py.errors import Fault, GavelError, InputError
-from gavel_py.io.snapshots import Format, read_state, write_state
+from gavel_py.errors import Fault, InputError
+from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
@@ -44,7 +43,7 @@ from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult, Tal
 from gavel_py.simulator.round_execution import RoundExecution, RunningGangs, SimulationState
 from gavel_py.workloads import Submission
 
-SIMULATION = Format("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
+SIMULATION = SnapshotFormat("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
 
 
 def state_document(state: SimulationState) -> dict[str, Any]:
@@ -94,18 +93,6 @@ def state_from(
         {record.job_id: record for record in records},
         document["wall_seconds"],
     )
-
-
-@contextmanager
-def damaged_as_fault(path: str | Path) -> Iterator[None]:
-    """Within this, a document that is not what it should be is a fault of the file."""
-    try:
-        yield
-    except GavelError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
-        raise InputError(Fault(str(path), "", text)) from None
 
 
 def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, JobProgress]:
@@ -283,7 +270,7 @@ class Simulation(SimulationCore):
             "simulation": state_document(self._state),
             "note": note,
         }
-        write_state(path, document, SIMULATION)
+        SIMULATION.write(path, document)
 
     @classmethod
     def load(
@@ -304,8 +291,8 @@ class Simulation(SimulationCore):
         `Simulation`.
         Raises `InputError` for a file that is damaged, foreign or of a newer version, and for another trace, profile or policy.
         """
-        document = read_state(path, SIMULATION)
-        with damaged_as_fault(path):
+        document = SIMULATION.read(path)
+        with damage_as_fault(path):
             scheduler = RoundScheduler.from_dict(document["scheduler"], profile, policy=policy, mechanism=mechanism, source=path)
             state = state_from(document["simulation"], path, trace, scheduler.cluster)
             admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)
@@ -318,7 +305,7 @@ class Simulation(SimulationCore):
     @staticmethod
     def saved_note(path: str | Path) -> Any:
         """Return the note that `save` was given. Raises `InputError` as `load`."""
-        return read_state(path, SIMULATION).get("note")
+        return SIMULATION.read(path).get("note")
 
     def _step(self, until: float) -> bool:
         state = self._state

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.io.snapshots import Format, as_data, from_data, read_state, write_state
+from gavel_py.io.snapshots import SnapshotFormat, decode, encode
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
+from gavel_py.scheduling.snapshot import SCHEDULER
 from tests.scheduling.schedulers import PROFILE, busy, goes_on, job, refused, scheduler, shares
 from tests.scheduling.support import Fixed
 from tests.support.fakes import FakeProfile, refusal
@@ -93,9 +94,9 @@ def test_files_of_version_1_are_read(path: Path) -> None:
         del past["has_run"]
     ledger = document["scheduler"]["ledger"]
     del ledger["_offered"], ledger["_round_seconds"]
-    tables = {name: table for name, table in from_data(ledger["_tables"]).items() if name not in {"short", "rounds"}}
-    ledger["_tables"] = as_data(tables | {"waits": tables["waits"][:, :5]})
-    write_state(path, document, Format("gavel-py scheduler", 1, ""))
+    tables = {name: table for name, table in decode(ledger["_tables"]).items() if name not in {"short", "rounds"}}
+    ledger["_tables"] = encode(tables | {"waits": tables["waits"][:, :5]})
+    SnapshotFormat("gavel-py scheduler", 1, "").write(path, document)
     again = gp.RoundScheduler.load(path, PROFILE)
     report = again.delivery()
     assert report.undelivered_share == made.delivery().undelivered_share > 0
@@ -217,7 +218,7 @@ def test_damaged_foreign_and_newer_files_are_refused(path: Path, damage: Callabl
 def test_every_part_that_is_missing_is_refused(path: Path) -> None:
     """Also in a file whose checksum is right."""
     busy().save(path)
-    state = read_state(path)
+    state = SCHEDULER.read(path)
 
     def places(part: Any, way: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         if not isinstance(part, dict) or len(way) == 3:
@@ -235,7 +236,7 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
         for name in way:
             inner = inner[name]
         del inner[last]
-        write_state(path, changed)
+        SCHEDULER.write(path, changed)
         assert str(path) in refusal(gp.RoundScheduler.load, path, PROFILE), f"was loaded without {place}"
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.simulator.simulation import SIMULATION
 from tests.support.commands import Gavel, runner
 
@@ -100,9 +99,9 @@ def test_a_process_that_is_killed_goes_on_from_what_it_saved_last(gavel: Gavel, 
 def test_a_state_from_before_there_were_solve_seconds_is_gone_on_with(gavel: Gavel) -> None:
     options = [*command("fifo"), "--until", "2h", "--save-state", "state", "--state-every", "1round"]
     whole = gavel(*options)
-    document = read_state("state", SIMULATION)
+    document = SIMULATION.read("state")
     del document["note"]["asked"]["solve_seconds"]
-    write_state("state", document, SIMULATION)
+    SIMULATION.write("state", document)
     again = gavel(*options, "--continue", "state")
     assert told(again.out) == told(whole.out)
 

@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.io.snapshots import read_state, write_state
 from gavel_py.policies.fifo import Fifo
 from gavel_py.simulator.simulation import SIMULATION
 from tests.support.deaths import DEATHS
@@ -217,7 +216,7 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
     simulation = begin(few(), policy="fifo", node_failures=gp.NodeFailures(1000, 10))
     simulation.run(900)
     simulation.save(path)
-    state = read_state(path, SIMULATION)
+    state = SIMULATION.read(path)
     parts = {name: state[name] for name in ("settings", "simulation", "admission")}
     inner = {name: state["simulation"][name] for name in ("events", "usage", "tally")}
     for way, part in [
@@ -231,7 +230,7 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
             for step in way if way != ("",) else ():
                 place = place[step]
             del place[name]
-            write_state(path, changed, SIMULATION)
+            SIMULATION.write(path, changed)
             assert str(path) in refusal(gp.Simulation.load, path, few(), speeds()), f"was loaded without {way} {name}"
 
 

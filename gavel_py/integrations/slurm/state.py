@@ -15,7 +15,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_roles import Place
 from gavel_py.integrations.slurm.records import Phase
-from gavel_py.io.snapshots import Format, read_state, write_state
+from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy
 from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
@@ -162,7 +162,7 @@ class Tracked:
         return cls(**document)
 
 
-DRIVER = Format("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
+DRIVER = SnapshotFormat("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
 
 
 @dataclass
@@ -225,13 +225,13 @@ def save_state(path: Path, state: DriverState) -> None:
         "unplanned": dict(state.unplanned),
         "several": sorted(state.several),
     }
-    write_state(path, document, DRIVER)
+    DRIVER.write(path, document)
 
 
 def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
     """Return the state that was saved, with this policy from the next round on. Raises `InputError`."""
-    document = read_state(path, DRIVER)
-    try:
+    document = DRIVER.read(path)
+    with damage_as_fault(path):
         if document["partition"] != partition:
             text = f"is of partition {document['partition']!r}, not {partition!r}; give each partition a directory of its own"
             raise InputError(Fault(str(path), "", text))
@@ -256,9 +256,6 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these two
             several=set(document.get("several", ())),
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
-        raise InputError(Fault(str(path), "", text)) from None
 
 
 def _speeds(document: Mapping[str, Any]) -> Speeds:
