@@ -8,7 +8,7 @@ not to be asked again yet: `ReusedAllocation` says what it gives jobs that are n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +19,12 @@ from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
+from gavel_py.io.snapshots import decode, encode
 from gavel_py.optimization.formulation.colocation import Pairs
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import Constraint, placed
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
@@ -45,6 +47,18 @@ class ReusedAllocation:
         """(N,) the jobs that the allocation is about."""
         known: NDArray[np.bool_] = self.rows >= 0
         return known
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows and the time as plain data."""
+        return {"rows": encode(self.rows), "asked_seconds": self.asked_seconds}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], allocation: Allocation) -> ReusedAllocation:
+        """Restore from `to_dict`; raises `ValueError` for rows that the allocation does not have."""
+        rows = np.asarray(decode(document["rows"]))
+        if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
+            raise ValueError("the allocation in force has no such rows")
+        return cls(rows, float(document["asked_seconds"]))
 
     def of(self, table: Floats) -> Floats:
         """Return (N, K) these jobs' rows of a table with a row for each job of the allocation, 0 where it says nothing of a job."""
@@ -76,6 +90,15 @@ class PolicyInput:
     whole_gangs: bool
     sharing: bool = False
     min_gain: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the input as plain data, except for the jobs."""
+        return {field.name: encode(getattr(self, field.name)) for field in fields(self) if field.name != "jobs"}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], jobs: tuple[Job, ...]) -> PolicyInput:
+        """Restore an input from `to_dict`."""
+        return cls(jobs=jobs, **{name: decode(value) for name, value in document.items()})
 
     def problem(self, nodes: NodeStates, profile: Profile, rows: JobRows | None = None) -> AllocationProblem:
         """Return the problem on the nodes as they are, with the normalisers of the whole cluster; rows: what is known of jobs."""
@@ -126,6 +149,38 @@ class InForce:
     lasting: NDArray[np.bool_]
     carried: ReusedAllocation | None = None
     note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the allocation and its input as plain data."""
+        return {
+            "question": self.question.to_dict(),
+            "jobs": [job.model_dump(mode="json") for job in self.question.jobs],
+            "nodes": dict(self.nodes),
+            "runnable": encode(self.problem.runnable),
+            "excluded": dict(self.problem.excluded),
+            "lasting": encode(self.lasting),
+            "allocation": self.allocation.to_dict(),
+            **({} if self.carried is None else {"carried": self.carried.to_dict()}),
+            **({"note": self.note} if self.note else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], cluster: Cluster, profile: Profile) -> InForce:
+        """Restore the allocation in force from `to_dict`; raises `ValueError` for arrays of different shapes."""
+        question = PolicyInput.from_dict(document["question"], tuple(Job(**job) for job in document["jobs"]))
+        nodes = NodeStates.from_dict(cluster, document["nodes"])
+        # Constraints change `runnable` and `excluded`; the rest of the problem follows from the input.
+        problem = replace(
+            question.problem(nodes, profile), runnable=decode(document["runnable"]), excluded=dict(document["excluded"])
+        )
+        allocation = Allocation.from_dict(document["allocation"])
+        lasting, carried = np.asarray(decode(document["lasting"])), None
+        if "carried" in document:
+            carried = ReusedAllocation.from_dict(document["carried"], allocation)
+        found = cls(question, nodes.to_dict(), problem, allocation, lasting, carried, document.get("note", ""))
+        if not problem.throughputs.shape == problem.runnable.shape == lasting.shape == found.fractions.shape:
+            raise ValueError("the arrays of the allocation in force do not fit each other")
+        return found
 
     @property
     def is_stopped(self) -> bool:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NaturalOrder, natural_key
@@ -42,6 +43,13 @@ class JobHistory:
     has_run: bool = False
     failures: int = 0
     left: Departure | None = None
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> JobHistory:
+        """Restore a history from its fields. Version 1 has no `has_run`, which then follows from the other fields."""
+        has_run = document["attained_gpu_seconds"] > 0 or document["running_since_seconds"] is not None
+        left = None if document["left"] is None else Departure(document["left"])
+        return cls(**{"has_run": has_run, **document, "left": left})
 
     def isolated(self, steps_done: float, speed: float) -> float:
         """Return isolated_seconds with progress up to `steps_done` at `speed` steps/s.
@@ -140,6 +148,24 @@ class JobRegistry:
     def why_failed(self, job_id: str) -> str:
         """Return why a job failed for good."""
         return f"left after {_failures(self.standings[job_id].failures)}, and may not be tried again"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the jobs and the history of each job as plain data."""
+        return {
+            "jobs": [job.model_dump(mode="json") for job in self.jobs.values()],
+            "standings": {job_id: asdict(past) for job_id, past in self.standings.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> JobRegistry:
+        """Restore a registry from `to_dict`."""
+        book = cls()
+        for each in document["jobs"]:
+            book.put(Job(**each))
+        book.standings = {job_id: JobHistory.from_dict(past) for job_id, past in document["standings"].items()}
+        if not book.jobs.keys() <= book.standings.keys():
+            raise ValueError("a job has no standing")
+        return book
 
     def check_new(self, job: Job) -> None:
         """Raise `InputError` for what is no job, and for an id that was used before."""

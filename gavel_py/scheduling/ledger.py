@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.io.snapshots import decode, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask, plain_size
 from gavel_py.scheduling.delivery import WAITS, DeliveryReport, JobDelivery, Wait
 
@@ -172,6 +174,23 @@ class DeliveryLedger:
         """Return the account of one job, None if it has none."""
         return self._account(job_id, self._rows[job_id]) if job_id in self._rows else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all accounts as plain data; the names of the attributes are the keys."""
+        self.close_gaps()
+        return {name: encode(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> DeliveryLedger:
+        """Restore a ledger from `to_dict`."""
+        values = {name: decode(value) for name, value in document.items()}
+        if not values.keys() & {"_offered", "_round_seconds"}:
+            values |= _of_version_1(values["_tables"], np.array(values["_num_gpus"], dtype=float))
+        ledger = cls(values["accelerator_types"])
+        if set(values) != set(vars(ledger)):
+            raise KeyError("ledger")
+        vars(ledger).update(values)
+        return ledger
+
     def _received(self, columns: NDArray[np.int64]) -> Floats:
         """(N, K) the round that each job has on the type where it runs."""
         received: Floats = (columns[:, None] == np.arange(len(self.accelerator_types))).astype(float)
@@ -250,3 +269,23 @@ class DeliveryLedger:
             self._tables[name][row] *= self._num_gpus[row] / gang
         self._tables["rounds"][row] = -1.0
         self._num_gpus[row] = gang
+
+
+def _of_version_1(tables: dict[str, np.ndarray[Any, Any]], num_gpus: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the fields of the ledger that files of version 1 lack, estimated from those that they have.
+
+    The number and length of the rounds is unknown, and so are the GPU-seconds offered, other than that they cover what was
+    promised and what was delivered; the least shortfall is bounded by less then.
+
+    Args:
+        tables: the tables of the file; the missing ones are added to a copy.
+        num_gpus: (N,) the gang sizes of the rows.
+    """
+    promised, delivered, waits = tables["promised"], tables["delivered"], tables["waits"]
+    waits = np.pad(waits, ((0, 0), (0, len(WAITS) - waits.shape[1])))
+    reasons = waits.copy()
+    # A job that is owed time and has never waited ran on another of its types.
+    reasons[~waits.any(axis=1), WAITS.index(Wait.OTHER_TYPE)] = 1.0
+    short = np.maximum(0.0, promised - delivered).sum(axis=1, keepdims=True) * reasons / reasons.sum(axis=1, keepdims=True)
+    tables = tables | {"waits": waits, "short": short, "rounds": np.full((len(num_gpus), 1), -1.0)}
+    return {"_tables": tables, "_offered": num_gpus @ np.maximum(promised, delivered), "_round_seconds": 0.0}

@@ -9,7 +9,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.nodes import Node
+from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 
@@ -173,3 +173,19 @@ def _named(names: list[str], state: str) -> str:
     if len(names) > MOST_NAMED:
         return f"{len(names)} nodes are {state}"
     return f"node {names[0]} is {state}" if len(names) == 1 else f"nodes {', '.join(names)} are {state}"
+
+
+def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster as plain data."""
+    kinds = [kind.model_dump(mode="json") for kind in cluster.accelerator_types]
+    nodes = [node.model_dump(mode="json") for node in cluster.nodes]
+    return {"accelerator_types": kinds, "nodes": nodes, "left_out": cluster.left_out}
+
+
+def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
+    """Restore a cluster from `cluster_to_dict`."""
+    nodes = (Node(**node) for node in document["nodes"])
+    cluster = Cluster(nodes, (AcceleratorType(**kind) for kind in document["accelerator_types"]))
+    left = document["left_out"]
+    cluster.left_out = dict(left) if isinstance(left, Mapping) else dict.fromkeys(left, 0)  # of an earlier version, without GPUs
+    return cluster

@@ -15,14 +15,13 @@ from gavel_py.errors import GavelError, InputError
 from gavel_py.io.locking import synchronized
 from gavel_py.policies import Policy
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling import snapshot as saved_scheduler
 from gavel_py.scheduling.commit import begin, given_away, in_words
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.round import Lease, Round
 from gavel_py.scheduling.scheduler_base import JobEvents, NodeEvents, fault, is_finite
-from gavel_py.scheduling.snapshot import OPTIONS, Saved
+from gavel_py.scheduling.snapshot import OPTIONS, SCHEDULER, Saved
 from gavel_py.scheduling.state import PlannedRound
 
 logger = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class RoundScheduler(JobEvents, NodeEvents):
         The file holds what it held before until the new content is complete and on the disk, also if the process is killed.
         Raises `InputError` where it cannot be written.
         """
-        saved_scheduler.save(path, self._saved)
+        SCHEDULER.write(path, self.to_dict())
         logger.debug("saved to %s", path)
 
     @classmethod
@@ -158,12 +157,13 @@ class RoundScheduler(JobEvents, NodeEvents):
         policy, mechanism: needed only for a class or function of one's own, since no file names what is to be imported.
         Raises `InputError` for a file that is damaged, foreign or of a newer version, and for another profile or policy.
         """
-        return cls._of(saved_scheduler.load(path, profile, policy, mechanism))
+        return cls.from_dict(SCHEDULER.read(path), profile, policy=policy, mechanism=mechanism, source=path)
 
     @synchronized
     def to_dict(self) -> dict[str, Any]:
         """Return what `save` writes as plain data, for a file of one's own that holds more than the scheduler."""
-        return saved_scheduler.document_of(self._saved)
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return Saved(self._solver, self._profile, self.mechanism, options, self._state).to_dict()
 
     @classmethod
     def from_dict(
@@ -176,7 +176,10 @@ class RoundScheduler(JobEvents, NodeEvents):
         source: str | Path = "round scheduler",
     ) -> Self:
         """Return the scheduler that `to_dict` described; the rest as for `load`. source: what messages call it."""
-        return cls._of(saved_scheduler.saved_from(document, source, profile, policy, mechanism))
+        saved = Saved.from_dict(document, source, profile, policy, mechanism)
+        made = cls(saved.state.nodes.cluster, saved.profile, saved.solver.policy, mechanism=saved.mechanism, **saved.options)
+        made._solver, made._state = saved.solver, saved.state
+        return made
 
     @synchronized
     def __getstate__(self) -> dict[str, Any]:
@@ -191,17 +194,6 @@ class RoundScheduler(JobEvents, NodeEvents):
             text = "another thread was changing it when this process was forked; use one that was saved, or made in this process"
             raise GavelError(f"round scheduler: {text}")
         self._state.drop_caches()
-
-    @property
-    def _saved(self) -> Saved:
-        options = {name: getattr(self, name) for name in OPTIONS}
-        return Saved(self._solver, self._profile, self.mechanism, options, self._state)
-
-    @classmethod
-    def _of(cls, saved: Saved) -> Self:
-        made = cls(saved.state.nodes.cluster, saved.profile, saved.solver.policy, mechanism=saved.mechanism, **saved.options)
-        made._solver, made._state = saved.solver, saved.state
-        return made
 
     def _start(self, now_seconds: float | None) -> float:
         last, coming = self._state.last, self._state.coming

@@ -14,13 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import InForce, LazyAllocation
 from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.ledger import DeliveryLedger
-from gavel_py.scheduling.nodes import NodeStates
+from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.placement.gangs import PlacementContext, ResourceRequests, Spans
 from gavel_py.scheduling.problem_cache import JobRows
 from gavel_py.scheduling.round import Assignment, Round
@@ -111,6 +112,23 @@ class PlannedRound:
     assignments: dict[str, Assignment]
     moved: Set[str] | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the round as plain data."""
+        return {"start_seconds": self.start_seconds, "assignments": _assignments_to_dict(self.assignments)}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> PlannedRound:
+        """Restore a round from `to_dict`."""
+        return cls(document["start_seconds"], _assignments_from_dict(document["assignments"]))
+
+
+def _assignments_to_dict(assignments: Mapping[str, Assignment]) -> dict[str, Any]:
+    return {job_id: held.to_dict() for job_id, held in assignments.items()}
+
+
+def _assignments_from_dict(document: Mapping[str, Any]) -> dict[str, Assignment]:
+    return {job_id: Assignment.from_dict(held) for job_id, held in document.items()}
+
 
 @dataclass
 class SchedulerState:
@@ -142,6 +160,42 @@ class SchedulerState:
     company: ColocationLedger = field(default_factory=ColocationLedger)
     in_turn: EventDrivenPlanner | None = None
     solver_seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain data, except for caches."""
+        return {
+            "cluster": cluster_to_dict(self.nodes.cluster),
+            "nodes": self.nodes.to_dict(),
+            **self.book.to_dict(),
+            "ledger": self.ledger.to_dict(),
+            "in_force": None if self.in_force is None else self.in_force.to_dict(),
+            "changed": self.changed,
+            **({"at_once": True} if self.at_once else {}),
+            "running": _assignments_to_dict(self.running),
+            "coming": None if self.coming is None else self.coming.to_dict(),
+            "last": None if self.last is None else self.last.to_dict(),
+            "newly_failed": dict(self.newly_failed),
+            "company": self.company.to_list(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], profile: Profile) -> SchedulerState:
+        """Restore a state from `to_dict`; profile: the throughputs with which it was saved."""
+        cluster = cluster_from_dict(document["cluster"])
+        in_force, coming, last = document["in_force"], document["coming"], document["last"]
+        return cls(
+            JobRegistry.from_dict(document),
+            NodeStates.from_dict(cluster, document["nodes"]),
+            DeliveryLedger.from_dict(document["ledger"]),
+            told=None if in_force is None else InForce.from_dict(in_force, cluster, profile),
+            changed=document["changed"],
+            at_once=document.get("at_once", False),
+            gangs=Running(_assignments_from_dict(document["running"])),
+            coming=None if coming is None else PlannedRound.from_dict(coming),
+            last=None if last is None else Round.from_dict(last),
+            newly_failed=dict(document["newly_failed"]),
+            company=ColocationLedger.from_list(document["company"]),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of, in which no decision is in progress."""
