@@ -49,7 +49,8 @@ def is_package(module: str) -> bool:
 def importers() -> dict[str, set[str]]:
     """{module: those that import it}, packages left out."""
     found: dict[str, set[str]] = {module: set() for module in sources() if not is_package(module)}
-    for importer, tree in sources().items():
+    stub = ast.parse(Path(gp.__file__).with_suffix(".pyi").read_text())
+    for importer, tree in [*sources().items(), ("__init__", stub)]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue

@@ -1,0 +1,71 @@
+"""The stub of gavel_py lists the public names once; the running package, type checkers and built distributions follow it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+
+ROOT = Path(__file__).parents[1]
+
+
+def exports() -> Iterator[tuple[str, str, str | None]]:
+    """(module, name, alias) of each import of the stub."""
+    for node in ast.parse(Path(gp.__file__).with_suffix(".pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            for name in node.names:
+                yield str(node.module), name.name, name.asname
+
+
+def test_the_stub_names_the_objects_of_the_running_package() -> None:
+    for module, name, _ in exports():
+        assert getattr(gp, name) is getattr(importlib.import_module(module), name)
+
+
+def test_the_stub_exports_each_name_once() -> None:
+    names = [name for _, name, _ in exports()]
+    assert gp.__all__ == sorted(set(names))
+    assert len(names) == len(set(names)) >= 122
+    assert [alias for _, _, alias in exports()] == names  # without the alias, type checkers take an import of a stub for private
+
+
+def test_a_star_import_gives_the_public_names_and_no_others() -> None:
+    namespace: dict[str, object] = {}
+    exec("from gavel_py import *", namespace)  # noqa: S102
+    assert namespace.keys() - {"__builtins__"} == set(gp.__all__)
+
+
+def test_dir_lists_the_public_names_before_they_are_imported() -> None:
+    code = "import gavel_py; print(set(gavel_py.__all__) <= set(dir(gavel_py)), 'solve' in vars(gavel_py))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+def test_a_misspelt_name_is_an_attribute_error_that_suggests_the_name() -> None:
+    done = subprocess.run([sys.executable, "-c", "import gavel_py as gp; gp.slove"], capture_output=True, text=True, check=False)
+    expected = "AttributeError: module 'gavel_py' has no attribute 'slove'. Did you mean: 'solve'?"
+    assert done.stderr.splitlines()[-1] == expected
+
+
+def test_public_classes_and_functions_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps((gp.Job, gp.solve))) == (gp.Job, gp.solve)  # noqa: S301
+
+
+@pytest.mark.slow
+def test_distributions_hold_the_stub_and_the_marker_of_types(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", tmp_path], cwd=ROOT, capture_output=True, check=True)
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    wanted = {"gavel_py/__init__.pyi", "gavel_py/py.typed"}
+    assert wanted <= set(zipfile.ZipFile(wheel).namelist())
+    with tarfile.open(sdist) as archive:
+        assert wanted <= {name.partition("/")[2] for name in archive.getnames()}
