@@ -356,5 +356,4 @@ class SumCertificate:
     @property
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits."""
-        solution = self.program.solution
-        return Prices(self.program.prices(solution), self.program.limit_duals(solution))
+        return self.program.scarcity

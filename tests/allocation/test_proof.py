@@ -79,16 +79,16 @@ def test_an_allocation_from_a_file_cannot_be_verified() -> None:
 
 
 def test_a_wrong_answer_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = factor_program.FactorProgram.efficient_times
+    right = factor_program.CapacityFactorLP.efficient_times
     calls = []
 
-    def wrong_at_first(self: factor_program.FactorProgram, linear: solver.LinearSolver) -> np.ndarray:
+    def wrong_at_first(self: factor_program.CapacityFactorLP, linear: solver.LinearSolver) -> np.ndarray:
         calls.append(linear.algorithm)
         return right(self, linear) * (0.5 if len(calls) == 1 else 1.0)
 
-    monkeypatch.setattr(factor_program.FactorProgram, "efficient_times", wrong_at_first)
+    monkeypatch.setattr(factor_program.CapacityFactorLP, "efficient_times", wrong_at_first)
     # `expand` makes up for times that fall short; here it is to hand out just what it is given.
-    monkeypatch.setattr(chambers.Chambers, "expand", lambda self, slots, times, needs: times[slots.of])  # noqa: ARG005
+    monkeypatch.setattr(chambers.Chambers, "expand", lambda self, cells, times, needs: times[cells.of])  # noqa: ARG005
     allocation = gp.solve(three_jobs(), "max_min_fairness")
     assert allocation.objective_value == pytest.approx(0.8)
     assert allocation.route is not None
@@ -99,7 +99,7 @@ def test_a_wrong_answer_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_when_no_route_closes_the_error_tells_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chambers.Chambers, "expand", lambda self, slots, times, needs: times[slots.of] / 2)  # noqa: ARG005
+    monkeypatch.setattr(chambers.Chambers, "expand", lambda self, cells, times, needs: times[cells.of] / 2)  # noqa: ARG005
     with pytest.raises(gp.ProofError) as caught:
         gp.solve(three_jobs(), "max_min_fairness")
     message = str(caught.value)

@@ -9,11 +9,10 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.matrices import CAPACITY, FACTOR, LIMITS, OWN, PARTS, TIME
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.solving.highs import LinearSolver, compiled
-from gavel_py.optimization.solving.lp_problem import LinearProgram
+from gavel_py.optimization.solving.compilation import compiled
+from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver
 from gavel_py.policies.constraints import constrained
 from tests.support.constraint_strategies import constraints, tenanted
 
@@ -38,12 +37,9 @@ def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
     program.compile(cp.Maximize(objective), program.rules)
     by_cvxpy, keys = program.program, program.keys
     program.compile_best(objective)
-    assert set(program.program.rows) == {
-        TIME,
-        CAPACITY,
-        *by_name(LIMITS, len(jobs.limits[1])),
-        *by_name(OWN, (jobs.floors > 0).any()),
-    }
+    blocks = program.blocks
+    rows = [blocks.time, blocks.capacity, blocks.limits, *blocks.own]
+    assert lengths(rows) == [len(jobs), len(jobs.capacities), len(jobs.limits[1]), (jobs.floors > 0).sum()]
     same(program.program, by_cvxpy)
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(program.keys, keys, strict=True))
 
@@ -67,13 +63,15 @@ def test_the_least_factor(jobs: JobClasses) -> None:
     limits = [of_limits @ parts <= most + (factor - 1) * jobs.limits_grow] if len(most) else []
     valid = [time @ parts <= 0.7, gpus @ parts <= factor, *limits, throughput @ parts >= least]
     same(ours.program, compiled(cp.Problem(cp.Minimize(factor), valid)))
-    assert list(ours.program.columns) == [FACTOR, PARTS]
-    assert list(ours.program.rows) == [TIME, CAPACITY, *by_name(LIMITS, len(most)), OWN]
+    blocks = ours.blocks
+    assert lengths([blocks.factor, blocks.parts]) == [1, len(speeds)]
+    assert lengths([blocks.time, blocks.capacity, blocks.limits, *blocks.own]) == [len(jobs), types, len(most), len(jobs)]
 
 
-def by_name(name: str, is_there: object) -> list[str]:
-    """The name alone: what cvxpy has compiled has numbers for names, too."""
-    return [name] if is_there else []
+def lengths(blocks: list[slice]) -> list[int]:
+    """Return the length of each block; the blocks must follow each other."""
+    assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
+    return [block.stop - block.start for block in blocks]
 
 
 def same(ours: LinearProgram, theirs: LinearProgram) -> None:

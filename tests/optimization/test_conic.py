@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.optimization.job_classes import classes_of
+from gavel_py.optimization.solving import compilation as solver
 from gavel_py.optimization.solving import concave as conic
-from gavel_py.optimization.solving import highs as solver
+from gavel_py.optimization.solving import highs
 from gavel_py.optimization.solving.concave import tangent
 from gavel_py.optimization.solving.time_limit import TimeLimit
 from gavel_py.policies import constraints
@@ -276,7 +277,7 @@ def test_of_several_answers_the_best_is_taken(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(solver.ConicProgram, "solve", all_wrong_but_one)
     program = gp.Program(classes_of(problem, "curved", ("weights",)))
-    fractions, certificate = conic.maximize_concave(program, nash(program), solver.LinearSolver(), enough=-1.0)
+    fractions, certificate = conic.maximize_concave(program, nash(program), highs.LinearSolver(), enough=-1.0)
     assert len(calls) > len(conic.STEPS)
     assert certificate.bound() == pytest.approx(certificate.value(fractions), abs=1e-7)
 

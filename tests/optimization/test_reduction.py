@@ -157,21 +157,21 @@ def test_sums_of_needs_in_one_chamber_are_exact(speeds: list[float], parts: list
     jobs = classes_of(problem, "test", ("weights",))
     chambers = Chambers(jobs)
     needs = np.array(parts) * max(speeds)
-    slots = chambers.slots(needs)
+    cells = chambers.cells(needs)
     chance = np.random.default_rng(seed)
-    times = np.zeros((len(slots.counts), types))
-    for s, mean in enumerate(slots.means):
+    times = np.zeros((len(cells.counts), types))
+    for s, mean in enumerate(cells.means):
         costs = chance.uniform(-1, 1, types)
         bounds = [(0, 1 if speed > 0 else 0) for speed in speeds]
         answer = linprog(costs, [[-speed for speed in speeds], [1.0] * types], [-mean, 1], bounds=bounds, options=TIGHT)
         assert answer.status == 0
         times[s] = answer.x
-    x = chambers.expand(slots, times, needs)
+    x = chambers.expand(cells, times, needs)
     assert x.min() >= 0
     assert x.sum(axis=1).max() <= 1 + 1e-9
     assert np.all(x @ np.array(speeds) >= needs * (1 - 1e-8) - 1e-12)
-    for s in range(len(slots.counts)):
-        assert x[slots.of == s].mean(axis=0) == pytest.approx(times[s], abs=1e-7)
+    for s in range(len(cells.counts)):
+        assert x[cells.of == s].mean(axis=0) == pytest.approx(times[s], abs=1e-7)
 
 
 def test_summing_all_needs_of_a_kind_would_be_wrong() -> None:

@@ -15,11 +15,11 @@ import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
 from gavel_py.optimization.formulation.linear_rows import Floor, Place, Rules
-from gavel_py.optimization.formulation.matrices import AllocationProgram
+from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.optimization.solving.level_search import FactorProgram
+from gavel_py.optimization.solving.level_search import CapacityFactorLP
 from gavel_py.optimization.solving.levels import Chambers
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
@@ -46,10 +46,10 @@ def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
     """An allocation that keeps all rules, None where GPUs and limits would have to be multiplied for that."""
     chambers = Chambers(jobs)
     needs = np.minimum(jobs.floors, jobs.fastest)
-    slots = chambers.slots(needs)
-    program = FactorProgram(chambers, slots)
-    program.solve(slots, solver)
-    return chambers.expand(slots, program.times, needs) if program.factor <= 1 + ROUNDING else None
+    cells = chambers.cells(needs)
+    program = CapacityFactorLP(chambers, cells)
+    program.solve_for(cells, solver)
+    return chambers.expand(cells, program.times, needs) if program.factor <= 1 + ROUNDING else None
 
 
 def _smallest_conflict(jobs: JobClasses) -> list[str]:
@@ -88,7 +88,7 @@ class _Items:
         self.num_limits = len(jobs.limits[1])
         self._classes = np.flatnonzero(jobs.floors > 0)
         self._solver = LinearSolver()
-        self._program = AllocationProgram(jobs)
+        self._program = AllocationLP(jobs)
         floors = self._program.floor_matrix
         self._program.compile_factor(floors, np.ones(floors.shape[0]))
         self._solution = self._program.solve(self._solver, "rules")
@@ -96,7 +96,7 @@ class _Items:
 
     def tight(self) -> list[int]:
         """The rules that matter for the least factor, those of the least weight first; by themselves they conflict."""
-        weights = np.concatenate([self._program.limit_duals(self._solution), self._solution.duals[self._floor_rows]])
+        weights = np.concatenate([self._solution.duals[rows] for rows in (self._program.blocks.limits, self._floor_rows)])
         items = np.flatnonzero(weights > ROUNDING)
         return [int(item) for item in items[np.argsort(weights[items], kind="stable")]]
 
@@ -105,7 +105,7 @@ class _Items:
         there = np.zeros(self.num_limits + len(self._classes), dtype=bool)
         there[items] = True
         limits = self._program.program.limits.copy()
-        limits[self._program.limit_rows][~there[: self.num_limits]] = np.inf
+        limits[self._program.blocks.limits][~there[: self.num_limits]] = np.inf
         limits[self._floor_rows] *= there[self.num_limits :]
         return self._solver.again(limits).value <= 1 + ROUNDING
 
@@ -133,7 +133,7 @@ class _Items:
 
     @property
     def _floor_rows(self) -> slice:
-        return self._program.own_rows
+        return self._program.blocks.own[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +207,6 @@ def _most_time(jobs: JobClasses, g: int) -> tuple[float, list[str]]:
     program = Program(jobs)
     program.compile(cp.Maximize(program.time[g]), program.rules)
     solution = program.solve(LinearSolver(), "time")
-    duals = program.limit_duals(solution)
+    duals = solution.duals[program.blocks.limits]
     names = [row.name for row, dual in zip(jobs.rules.hard_rows, duals, strict=True) if dual > NOTHING]
     return float(program.fractions_of(solution)[g].sum()), names

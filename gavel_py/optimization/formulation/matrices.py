@@ -1,17 +1,15 @@
-"""The program of an allocation as matrices: put together, solved from an old basis, and its answer read.
+"""The linear program of an allocation as matrices: built, solved from a kept basis, and read.
 
-This is what cvxpy would compile from expressions, where there are none: rounds solve thousands of small programs whose rows are
-known as matrices, and to compile each would take several times as long as to solve it. `assembled` joins named columns and rows,
-`ProgramMatrices` are the variables of valid allocations and their rows, and `AllocationProgram` is compiled, solved and read.
+A scheduler solves thousands of small programs whose rows are known as matrices. Compiling each of them with cvxpy would take
+several times as long as solving it. `program.Program` adds cvxpy expressions of the same variables for the objectives of policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,267 +17,219 @@ from numpy.typing import NDArray
 
 from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.optimization.solving.lp_problem import LinearProgram, Solution
+from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
 
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Variables z with costs·z in the objective, lower <= z <= upper."""
-
-    costs: Floats
-    lower: Floats
-    upper: Floats
-
-
-class Rows(NamedTuple):
-    """Σ matrix @ z over the columns by their names <= limits."""
-
-    blocks: Mapping[str, sp.sparray]
-    limits: Floats
-
-
-def assembled(columns: Mapping[str, Columns], rows: Mapping[str, Rows], offset: float = 0.0) -> LinearProgram:
-    """Return min Σ costs·z + offset under these rows, columns and rows in this order and by these names."""
-    column_slices = _slices({name: len(each.costs) for name, each in columns.items()})
-    row_slices = _slices({name: len(each.limits) for name, each in rows.items()})
-    entries = [
-        (row_slices[to].start, column_slices[of].start, block.tocoo())
-        for to, each in rows.items()
-        for of, block in each.blocks.items()
-    ]
-    at = (
-        np.concatenate([block.coords[0] + first for first, _, block in entries]),
-        np.concatenate([block.coords[1] + first for _, first, block in entries]),
-    )
-    shape = sum(len(each.limits) for each in rows.values()), sum(len(each.costs) for each in columns.values())
-    there = columns.values()
-    return LinearProgram(
-        costs=np.concatenate([each.costs for each in there]),
-        offset=offset,
-        matrix=sp.csc_array((np.concatenate([block.data for *_, block in entries]), at), shape=shape),
-        limits=np.concatenate([each.limits for each in rows.values()]),
-        equalities=0,
-        lower=np.concatenate([each.lower for each in there]),
-        upper=np.concatenate([each.upper for each in there]),
-        columns=column_slices,
-        rows=row_slices,
-    )
-
-
-def _slices(lengths: Mapping[str, int]) -> dict[int | str, slice]:
-    ends = np.cumsum([*lengths.values()]).tolist()
-    return {name: slice(end - length, end) for (name, length), end in zip(lengths.items(), ends, strict=True)}
-
-
-PARTS, FACTOR = "parts", "factor"
-"""Names of columns."""
-
-TIME, CAPACITY, LIMITS, OWN = "time", "capacity", "limits", "own"
-"""Names of rows."""
-
 TOP = 2.0
-"""No bound but those of the rows, whose dual values it would take over; but without any, the dual simplex method has a far longer
-way, hence twice as much as can be.
+"""Upper bound of a variable as a multiple of its largest possible value: it never binds, so that all duals belong to rows. Without
+any bound, the dual simplex method needs far more iterations.
 """
 
 LEAST_EXPONENT = -29
-"""Of the least part of what there is that a variable is measured in: HiGHS takes coefficients of up to 1e-9 for 0. Parts are
-powers of 2, so that nothing is rounded.
+"""Smallest unit of a variable as a power of 2 of its largest value: HiGHS treats coefficients up to 1e-9 as 0. With powers of 2,
+scaling does not round.
 """
 
+NOISE = 1e-12
+"""Values of variables up to this are read as 0."""
 
-class ProgramMatrices:
-    """A variable for each of P pairs of a class and a type where it can run: x_gj in parts of the most that it can be.
 
-    So HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7, and for one job and for a million; capacities are 1.
-    rows, columns: (P,) classes and types of the pairs; most: (P,) min(1, c_j / (n_g s_g)); units: (K,) c_j, 1 where there are none.
+@dataclass(frozen=True)
+class Blocks:
+    """The columns and rows of a compiled program by their meaning.
 
-    enough: (G,) steps/s beyond which a job gains nothing. Where that takes less time, variables are in parts of about that time:
-    what a job needs could be too little for the tolerances otherwise. sizes: (P,) the time of one part.
+    parts: columns of the variables; factor: column of the capacity factor, if there is one; time, capacity, limits: rows of valid
+    allocations and of hard limits; own: rows of further constraints, a slice for each of them.
     """
 
+    parts: slice
+    time: slice
+    capacity: slice
+    limits: slice
+    own: tuple[slice, ...]
+    factor: slice
+
+
+class AllocationLP:
+    """Valid allocations of job classes, within the hard limits of `jobs.rules`, as a linear program.
+
+    There is one variable for each of the P pairs of a class and a type where its jobs can run: x_gj in units of `sizes`. Rows:
+
+        Σ_j x_gj <= 1              time, for each class
+        Σ_g n_g s_g x_gj <= c_j    capacity, for each type, divided by c_j
+        hard limits                each divided by its own size (`JobClasses.limits`)
+
+    followed by the rows of the objective. Scaled like this, HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7, and
+    for one job and for a million.
+
+    rows, columns: (P,) class and type of each pair, class by class; most: (P,) the largest possible x_gj, min(1, c_j / (n_g s_g));
+    sizes: (P,) the time that one unit of each variable stands for; units: (K,) c_j, or 1 for a type without GPUs;
+    program, blocks: the program compiled last; solution: its optimum.
+
+    enough: (G,) steps/s beyond which a job gains nothing. If that takes little time, the unit is about that time: the need could be
+    lost in the solver's tolerance otherwise.
+    """
+
+    program: LinearProgram
+    blocks: Blocks
+    solution: Solution
+
     def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
-        self._jobs = jobs
+        self.jobs = jobs
         self.rows, self.columns = np.nonzero(jobs.runnable)
         self._gpus = (jobs.counts * jobs.num_gpus)[self.rows]
         self.units: Floats = np.where(jobs.capacities > 0, jobs.capacities, 1.0)
         self.most: Floats = np.minimum(1.0, self.units[self.columns] / self._gpus)
         self.sizes: Floats = self.most
         if enough is not None:
-            parts = enough[self.rows] / (jobs.throughputs[self.rows, self.columns] * self.most)
+            needed = enough[self.rows] / (jobs.throughputs[self.rows, self.columns] * self.most)
             least = LEAST_EXPONENT + np.maximum(0.0, np.log2(self.units[self.columns] / self._gpus))
-            with np.errstate(divide="ignore"):  # what needs nothing is in the least parts
-                exponents = np.clip(np.ceil(np.log2(parts)), np.minimum(0.0, np.ceil(least)), 0.0)
+            with np.errstate(divide="ignore"):  # a need of 0 gets the smallest unit
+                exponents = np.clip(np.ceil(np.log2(needed)), np.minimum(0.0, np.ceil(least)), 0.0)
             self.sizes = self.most * 2**exponents
 
-    @property
-    def tops(self) -> Floats:
-        """(P,) bounds of the variables, twice as much as each can be."""
-        return TOP * self.most / self.sizes
+    def rows_by_job(self, coefficients: Floats) -> sp.csr_array:
+        """Return the (G, P) matrix of Σ_j a_gj x_gj for (P,) coefficients a_gj, one for each pair, class by class."""
+        return self._matrix(self.rows, coefficients * self.sizes, len(self.jobs))
 
-    def by_job(self, coefficients: Floats) -> sp.csr_array:
-        """(G, P) Σ_j a_gj x_gj; coefficients: (P,) a_gj."""
-        return self._matrix(self.rows, coefficients * self.sizes, len(self._jobs))
+    def normalized_rows(self, coefficients: Floats) -> tuple[sp.csr_array, Floats]:
+        """Return the (G, P) matrix of Σ_j a_gj x_gj / u_g, and (G,) u_g, the most that such a sum can be on one type."""
+        largest = np.zeros(len(self.jobs))
+        np.maximum.at(largest, self.rows, coefficients * self.most)
+        return self.rows_by_job(coefficients / largest[self.rows]), largest
+
+    def limit_matrix(self, limits: sp.csr_array) -> sp.csr_array:
+        """Return the (R, P) matrix of limits on (R, G·K) coefficients of the time of a job of each class."""
+        own = limits[:, self.rows * len(self.units) + self.columns]
+        return sp.csr_array(own @ sp.diags_array(self.jobs.counts[self.rows] * self.sizes))
 
     @cached_property
     def used(self) -> sp.csr_array:
-        """(K, P) what each variable takes of the capacities, in parts of them."""
+        """(K, P) the part of each capacity that one unit of a variable takes."""
         return self._matrix(self.columns, self._gpus * self.sizes / self.units[self.columns], len(self.units))
 
-    def of_limits(self, limits: sp.csr_array) -> sp.csr_array:
-        """(R, P) what each variable takes of (R, G·K) limits."""
-        own = limits[:, self.rows * len(self.units) + self.columns]
-        return sp.csr_array(own @ sp.diags_array(self._jobs.counts[self.rows] * self.sizes))
-
-    def table(self, values: Floats) -> Floats:
-        """Return one value per pair as a (G, K) table with 0 elsewhere."""
-        table = np.zeros(self._jobs.throughputs.shape)
-        table[self.rows, self.columns] = values
-        return table
-
-    def best(self, constant: float, worth: Floats, floors: sp.csr_array) -> LinearProgram:
-        """Return the program max constant + Σ worth·part over valid allocations; floors: (F, P) what must be at least 1."""
-        own = {OWN: Rows({PARTS: -floors}, -np.ones(floors.shape[0]))} if floors.shape[0] else {}
-        parts = Columns(-worth, np.zeros(len(worth)), self.tops)
-        return assembled({PARTS: parts}, self._valid_rows() | own, -constant)
-
-    def factor(self, own: sp.csr_array, least: Floats, time_limits: Floats | float) -> LinearProgram:
-        """Return the program min ϕ >= 0 such that own rows are at least so much with ϕ times all GPUs.
-
-        Limits grow with ϕ as `limits_grow` says. own: (R, P); least: (R,); time_limits: (G,) in place of 1.
-        """
-        count = len(self.rows)
-        factor = Columns(np.ones(1), np.zeros(1), np.full(1, np.inf))
-        parts = Columns(np.zeros(count), np.zeros(count), TOP / self.sizes)
-        rows = self._valid_rows() | {OWN: Rows({PARTS: -own}, -least)}
-        rows[TIME] = rows[TIME]._replace(limits=np.broadcast_to(time_limits, len(self._jobs)).astype(float))
-        grows = {CAPACITY: np.ones(len(self.units)), LIMITS: self._jobs.limits_grow}
-        for name in rows.keys() & grows.keys():
-            with_factor = {**rows[name].blocks, FACTOR: sp.csr_array(-grows[name][:, None])}
-            rows[name] = Rows(with_factor, rows[name].limits - grows[name])
-        return assembled({FACTOR: factor, PARTS: parts}, rows)
-
-    def _valid_rows(self) -> dict[str, Rows]:
-        """Σ_j x_gj <= 1, Σ_g n_g s_g x_gj <= c_j, and what the rules limit."""
-        limits, most = self._jobs.limits
-        rows = {
-            TIME: Rows({PARTS: self.by_job(np.ones(len(self.rows)))}, np.ones(len(self._jobs))),
-            CAPACITY: Rows({PARTS: self.used}, np.ones(len(self.units))),
-        }
-        return rows | ({LIMITS: Rows({PARTS: self.of_limits(limits)}, most)} if len(most) else {})
-
-    def _matrix(self, positions: Indices, coefficients: Floats, count: int) -> sp.csr_array:
-        """The (count, P) matrix with each pair's coefficient in the row at its position."""
-        pairs = np.arange(len(self.rows))
-        return sp.csr_array((coefficients, (positions, pairs)), shape=(count, len(pairs)))
-
-
-NOISE = 1e-12
-
-
-class AllocationProgram:
-    """Valid allocations of classes of equal jobs as a linear program of matrices (`ProgramMatrices`).
-
-    jobs: the classes with their attributes; rows, columns: the class and the type of each pair that can run, class by class;
-    most: the most that the time x of each pair can be, min(1, c_j / (n_g s_g)).
-    """
-
-    def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
-        self.jobs, self._matrices = jobs, ProgramMatrices(jobs, enough)
-        self.rows, self.columns, self.most = self._matrices.rows, self._matrices.columns, self._matrices.most
-        self.compiled: LinearProgram | None = None
-        self._solution: Solution | None = None
-        self._own: list[slice] = []
-
-    def rows_by_job(self, coefficients: Floats) -> sp.csr_array:
-        """Return the (G, pairs) matrix of Σ_j a_gj x_gj; `coefficients` has one a_gj for each pair that can run, class by class."""
-        return self._matrices.by_job(coefficients)
+    @property
+    def tops(self) -> Floats:
+        """(P,) upper bounds of the variables."""
+        return TOP * self.most / self.sizes
 
     @property
     def floor_matrix(self) -> sp.csr_array:
-        """(floors, pairs) the throughputs that single jobs must have by the rules, in parts of these: to be at least 1."""
+        """(F, P) throughput over the least throughput that rules demand, for the F classes with such a rule: must be >= 1."""
         floors, some = self.jobs.floors, np.flatnonzero(self.jobs.floors > 0)
         if not len(some):
             return sp.csr_array((0, len(self.rows)))
         speeds = self.jobs.throughputs[self.rows, self.columns]
-        return self._matrices.by_job(speeds)[some].multiply(1 / floors[some][:, None]).tocsr()
+        return self.rows_by_job(speeds)[some].multiply(1 / floors[some][:, None]).tocsr()
+
+    def matrix_of(self, values: Floats) -> Floats:
+        """Return (P,) values as a (G, K) table with 0 where jobs cannot run."""
+        table = np.zeros(self.jobs.throughputs.shape)
+        table[self.rows, self.columns] = values
+        return table
+
+    def compile_linear(self, constant: float, worth: Floats) -> None:
+        """Compile max constant + worth·z over the valid allocations that keep the rules. worth: (P,)."""
+        floors = self.floor_matrix
+        self._assemble(-worth, self.tops, floors, np.ones(floors.shape[0]), offset=-constant)
 
     def compile_factor(self, own: sp.csr_array, least: Floats, time_limits: Floats | float = 1.0) -> None:
-        """Compile the program of the least factor by which GPUs would have to be multiplied (`ProgramMatrices.factor`)."""
-        self._take(self._matrices.factor(own, least, time_limits))
+        """Compile min ϕ >= 0 such that own @ z >= least with ϕ times all GPUs.
 
-    def _take(self, program: LinearProgram) -> None:
-        self.compiled = program
-        self._own = [program.rows[OWN]] if OWN in program.rows else []
+        Limits grow with ϕ as well if `JobClasses.limits_grow` is 1. own: (R, P); least: (R,); time_limits: (G,), instead of 1.
+        """
+        self._assemble(np.zeros(len(self.rows)), TOP / self.sizes, own, least, time_limits=time_limits, has_factor=True)
+
+    def _assemble(
+        self,
+        costs: Floats,
+        upper: Floats,
+        own: sp.csr_array,
+        least: Floats,
+        *,
+        offset: float = 0.0,
+        time_limits: Floats | float = 1.0,
+        has_factor: bool = False,
+    ) -> None:
+        """Compile min costs·z + offset, 0 <= z <= upper, with further rows own @ z >= least; or min ϕ (`compile_factor`)."""
+        jobs = self.jobs
+        limits, most = jobs.limits
+        limit_rows = self.limit_matrix(limits) if len(most) else sp.csr_array((0, len(self.rows)))
+        matrices = [matrix.tocoo() for matrix in (self.rows_by_job(np.ones(len(self.rows))), self.used, limit_rows, -own)]
+        heights = [matrix.shape[0] for matrix in matrices]
+        time, capacity, limit, extra = (slice(end - n, end) for n, end in zip(heights, np.cumsum(heights).tolist(), strict=True))
+        starts = (time.start, capacity.start, limit.start, extra.start)
+        at = [np.concatenate([matrix.coords[0] + start for matrix, start in zip(matrices, starts, strict=True)])]
+        at.append(np.concatenate([matrix.coords[1] for matrix in matrices]) + int(has_factor))
+        values = np.concatenate([matrix.data for matrix in matrices])
+        right = np.concatenate([np.broadcast_to(time_limits, len(jobs)), np.ones(len(self.units)), most, -least])
+        if has_factor:
+            growth = np.concatenate([np.zeros(len(jobs)), np.ones(len(self.units)), jobs.limits_grow, np.zeros(len(least))])
+            growing = np.flatnonzero(growth).astype(np.int32)
+            at = [np.append(at[0], growing), np.append(at[1], np.zeros_like(growing))]
+            values, right = np.append(values, -growth[growing]), right - growth
+            costs, upper = np.append(1.0, costs), np.append(np.inf, upper)
+        self.program = LinearProgram(
+            costs=costs,
+            offset=offset,
+            matrix=sp.csc_array((values, tuple(at)), shape=(len(right), len(costs))),
+            limits=right,
+            equalities=0,
+            lower=np.zeros(len(costs)),
+            upper=upper,
+        )
+        parts = slice(int(has_factor), len(costs))
+        self.blocks = Blocks(parts, time, capacity, limit, (extra,), slice(0, int(has_factor)))
 
     def solve(self, solver: LinearSolver, name: str) -> Solution:
-        """Solve the compiled program, from the basis that the solver keeps under `name`."""
-        program = self.program
-        with self._stopping():
-            self._solution = solver.solve(program, name, *self.keys)
-        return self._solution
+        """Solve the compiled program from the basis that the solver keeps as `name`."""
+        with self._noting_candidates():
+            self.solution = solver.solve(self.program, name, *self.keys)
+        return self.solution
 
     def solve_with(self, limits: Floats, solver: LinearSolver, name: str) -> None:
-        """Solve the program that the solver has just solved once more, with these right-hand sides from now on."""
-        with self._stopping():
-            self._solution = solver.again(limits, keep=name)
-        self.compiled = self._solution.program
+        """Solve the program that the solver has just solved with other right-hand sides, and keep these."""
+        with self._noting_candidates():
+            self.solution = solver.again(limits, keep=name)
+        self.program = self.solution.program
+
+    def solve_again(self, solver: LinearSolver, name: str, worth: Floats, factor: float, start: str | None) -> Solution:
+        """Return the optimum of max Σ a_gj x_gj in the same program with at most this factor. worth: (P,) a_gj.
+
+        The solve starts from the basis kept as `start`, which must be feasible, or from that kept as `name` if `start` is None.
+        """
+        costs, upper = np.zeros(len(self.program.costs)), self.program.upper.copy()
+        costs[self.blocks.parts] = -worth * self.sizes
+        upper[self.blocks.factor] = factor
+        return solver.solve(replace(self.program, costs=costs, upper=upper), name, *self.keys, feasible=start)
 
     @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        """Let `TimeLimitReached` tell the time fractions and prices at which HiGHS has stopped."""
+    def _noting_candidates(self) -> Iterator[None]:
+        """Add the time fractions and prices at which HiGHS stopped to `TimeLimitReached`."""
         try:
             yield
         except TimeLimitReached as reached:
             found = reached.solution
             if found is None:
                 raise
-            prices = Prices(self.prices(found), self.limit_duals(found))
-            raise TimeLimitReached(found, (self.fractions_of(found),), (prices,)) from None
+            raise TimeLimitReached(found, (self.candidate(found),), (self.scarcity_of(found),)) from None
 
-    def solve_again(self, solver: LinearSolver, name: str, worth: Floats, factor: float, start: str | None) -> Solution:
-        """Solve for max Σ a_gj x_gj in the same program with at most such a factor.
-
-        It starts from the basis kept as `start`, if given, which must still be feasible, else from that kept under `name`.
-
-        worth: one a_gj for each pair that can run, class by class.
-        """
-        program = self.program
-        costs, upper = np.zeros(len(program.costs)), program.upper.copy()
-        costs[program.columns[PARTS]] = -worth * self._matrices.sizes
-        upper[self.factor_column] = factor
-        return solver.solve(replace(program, costs=costs, upper=upper), name, *self.keys, feasible=start)
-
-    @property
-    def program(self) -> LinearProgram:
-        """The program as compiled last."""
-        if self.compiled is None:
-            raise RuntimeError("the program has not been compiled")
-        return self.compiled
-
-    @property
-    def solution(self) -> Solution:
-        """The optimum found last."""
-        if self._solution is None:
-            raise RuntimeError("the program has not been solved")
-        return self._solution
+    def candidate(self, solution: Solution) -> Floats:
+        """Return (G, K) time fractions of the job classes, for a solve that the time limit ended."""
+        return self.fractions_of(solution)
 
     @property
     def keys(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The keys of columns and rows: what tells of the same class and type has the same key in every program."""
-        program = self.program
-        classes, count = self.jobs.keys, len(self.jobs)
-        columns = position_keys(len(program.costs), "column")
-        columns[program.columns[PARTS]] = content_keys([classes[self.rows], self.columns], len(self.rows))
-        rows = position_keys(len(program.limits), "row")
-        rows[program.rows[CAPACITY]] = position_keys(len(self._matrices.units), "type")
-        if LIMITS in program.rows:
-            rows[self.limit_rows] = position_keys(len(self.jobs.limits[1]), "limit")
-        for position, there in enumerate([self.time_rows, *self._own]):
+        """The keys of columns and rows: those of the same class and type, or of the same class, are the same in every program."""
+        blocks, classes, count = self.blocks, self.jobs.keys, len(self.jobs)
+        columns = position_keys(len(self.program.costs), "column")
+        columns[blocks.parts] = content_keys([classes[self.rows], self.columns], len(self.rows))
+        rows = position_keys(len(self.program.limits), "row")
+        rows[blocks.capacity] = position_keys(len(self.units), "type")
+        rows[blocks.limits] = position_keys(blocks.limits.stop - blocks.limits.start, "limit")
+        for position, there in enumerate([blocks.time, *blocks.own]):
             if there.stop - there.start == count:
                 tag = np.full(count, hash_of("class") + position, dtype=np.uint64)
                 rows[there] = content_keys([classes, tag], count)
@@ -287,45 +237,26 @@ class AllocationProgram:
 
     def fractions_of(self, solution: Solution) -> Floats:
         """Return a solution's time fractions x, (G, K)."""
-        parts = solution.values[self.program.columns[PARTS]]
-        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, NOISE)  # however little a job must have, it is no noise
-        return self.matrix_of(np.where(parts > noise, parts, 0.0) * self._matrices.sizes)
-
-    def matrix_of(self, values: Floats) -> Floats:
-        """Return one value per pair that can run as a (G, K) table with 0 elsewhere."""
-        return self._matrices.table(values)
-
-    @property
-    def capacity_rows(self) -> slice:
-        """The rows of the capacities in the compiled program; their limits and duals are in parts of c_j."""
-        return self.program.rows[CAPACITY]
-
-    @property
-    def limit_rows(self) -> slice:
-        """The rows of the rules' limits in the compiled program, each in parts of itself."""
-        return self.program.rows.get(LIMITS, slice(0, 0))
-
-    def limit_duals(self, solution: Solution) -> Floats:
-        """Return (R,) the dual values of the limits, >= 0."""
-        return solution.duals[self.limit_rows]
-
-    @property
-    def time_rows(self) -> slice:
-        """The rows of the jobs' time in the compiled program."""
-        return self.program.rows[TIME]
-
-    @property
-    def own_rows(self) -> slice:
-        """The rows of `compile_factor` in the compiled program."""
-        return self.program.rows.get(OWN, slice(0, 0))
-
-    @property
-    def factor_column(self) -> slice:
-        """The column of the factor of `compile_factor`."""
-        return self.program.columns[FACTOR]
+        parts = solution.values[self.blocks.parts]
+        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, NOISE)  # a small time may be all that a rule demands
+        return self.matrix_of(np.where(parts > noise, parts, 0.0) * self.sizes)
 
     def prices(self, solution: Solution) -> Floats:
         """Return (K,) the dual values of the capacities: objective per GPU of each type, >= 0; 0 for a type without GPUs."""
-        duals = solution.duals[self.capacity_rows] / self._matrices.units
+        duals = solution.duals[self.blocks.capacity] / self.units
         prices: Floats = np.where(self.jobs.capacities > 0, duals, 0.0)
         return prices
+
+    def scarcity_of(self, solution: Solution) -> Prices:
+        """Return the dual values of capacities and limits."""
+        return Prices(self.prices(solution), solution.duals[self.blocks.limits])
+
+    @property
+    def scarcity(self) -> Prices:
+        """The dual values of capacities and limits at the optimum."""
+        return self.scarcity_of(self.solution)
+
+    def _matrix(self, positions: Indices, coefficients: Floats, count: int) -> sp.csr_array:
+        """Return the (count, P) matrix with the coefficient of each pair in the row at its position."""
+        pairs = np.arange(len(self.rows))
+        return sp.csr_array((coefficients, (positions, pairs)), shape=(count, len(pairs)))

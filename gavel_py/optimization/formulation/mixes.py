@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.optimization.solving.highs import solved_once
-from gavel_py.optimization.solving.lp_problem import LinearProgram
+from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices
 
 if TYPE_CHECKING:

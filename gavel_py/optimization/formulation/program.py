@@ -1,7 +1,4 @@
-"""The cvxpy program of an allocation: variables, throughput expressions, valid-allocation constraints, and the cost of soft rules.
-
-`Program` is what policies write objectives in, and `penalty_of` is what an objective loses by rules that may be broken at a price.
-"""
+"""The cvxpy program of an allocation, in which policies write objectives: `AllocationLP` with expressions of its variables."""
 
 from __future__ import annotations
 
@@ -19,68 +16,50 @@ from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.io.locking import Lock
 from gavel_py.optimization.checking.certificates import priced_bound
 from gavel_py.optimization.formulation.linear_rows import scale_of
-from gavel_py.optimization.formulation.matrices import CAPACITY, LIMITS, PARTS, TIME, AllocationProgram, ProgramMatrices
+from gavel_py.optimization.formulation.matrices import AllocationLP, Blocks
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import COMPILE_SECONDS, ConicProgram, LinearSolver, compiled, solved_once
-from gavel_py.optimization.solving.lp_problem import Slices, Solution
+from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, ConicProgram, compiled
+from gavel_py.optimization.solving.highs import LinearSolver, Solution, solved_once
 from gavel_py.problem.arrays import Floats
-
-
-def penalty_of(jobs: JobClasses, matrices: ProgramMatrices, parts: cp.Variable, throughput: cp.Expression) -> cp.Expression:
-    """Return a convex number; parts: (P,) the variables; throughput: (G,) Σ_j T_gj x_gj of them."""
-    rules = jobs.rules
-    losses: list[cp.Expression] = [cp.Constant(0.0)]
-    for row in rules.soft_rows:
-        costs = row.costs(jobs.rows, jobs.num_gpus)
-        used = matrices.of_limits(sp.csr_array(costs.reshape(1, -1) / scale_of(row.most, costs))) @ parts
-        losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale_of(row.most, costs))[0])
-    for floor in rules.soft_floors:
-        penalty, least = floor.penalty or 0.0, floor.throughputs[jobs.rows]
-        some = np.flatnonzero((least > 0) & np.isfinite(least))
-        if len(some):
-            short = cp.pos(1 - cp.multiply(1 / least[some], throughput[some]))
-            losses.append(penalty * (jobs.counts[some].astype(float) @ short))
-        losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # missed whatever the jobs get
-    if rules.switch_cost:
-        gpus = (jobs.counts * jobs.num_gpus)[matrices.rows]
-        before = jobs.before[matrices.rows, matrices.columns]
-        moved = cp.abs(cp.multiply(matrices.sizes, parts) - before)
-        losses.append(rules.switch_cost * (gpus @ moved))
-    return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
-
 
 ROUNDING = 1e-9
 
-NOISE = 1e-12
 
-
-class Program(AllocationProgram):
+class Program(AllocationLP):
     """Valid allocations as a linear program over classes of equal jobs, for policies to write objectives on.
 
-    There is one variable for each pair where a job of class g can run on type j (`jobs.runnable`), so a job never gets time
-    where it cannot run; x_gj in [0, 1] is the time of each job of the class. The constraints are those of Gavel (OSDI 2020,
-    section 3.1): Σ_j x_gj <= 1 for every class, Σ_g n_g s_g x_gj <= c_j for every type; n_g: jobs of the class. To these
-    come the limits that `jobs.rules` ask for.
+    There is one variable for each pair of a class g and a type j where a job of the class can run (`jobs.runnable`): x_gj in
+    [0, 1], the time of each job of the class. The constraints are those of Gavel (OSDI 2020, section 3.1), Σ_j x_gj <= 1 for every
+    class and Σ_g n_g s_g x_gj <= c_j for every type, where n_g is the number of jobs of the class, and the hard limits of
+    `jobs.rules`.
 
-    throughput: (G,) Σ_j T_gj x_gj, steps/s; normalized_throughput: (G,) v_g = throughput_g / P_g;
-    time: (G,) Σ_j x_gj; gpus: (K,) Σ_g n_g s_g x_gj. All are affine expressions, one entry per class; reduce them with
-    `total` and `minimum`, which know how many jobs a class has, never with a bare sum.
-    most: the most that each x can be, min(1, c_j / (n_g s_g)), one number for each pair that can run, class by class;
-    jobs: the classes with their attributes; weights, steps_remaining: (G,) of them, if the policy declares that it reads these;
-    num_gpus: (G,); num_jobs: N.
+    The expressions are affine and have one entry per class. Reduce them with `total` and `minimum`, which count the jobs of each
+    class, never with a bare sum.
+
+    Args:
+        jobs: The job classes.
+        enough: (G,) steps/s beyond which a job gains nothing, if there is such a throughput (`AllocationLP`).
+
+    Attributes:
+        throughput: (G,) Σ_j T_gj x_gj, steps/s.
+        normalized_throughput: (G,) v_g = throughput_g / P_g.
+        time: (G,) Σ_j x_gj.
+        gpus: (K,) Σ_g n_g s_g x_gj.
+        jobs: The classes with their attributes.
+        rows, columns: (P,) the class and the type of each pair where jobs can run, class by class.
+        most: (P,) the largest possible x of each pair, min(1, c_j / (n_g s_g)).
+        weights, steps_remaining: (G,) attributes of the jobs, if the policy declares that it reads them.
+        num_gpus: (G,) GPUs of each gang.
+        num_jobs: N, the number of jobs.
     """
 
     def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
         super().__init__(jobs, enough)
-        self._valuing = Lock()  # several threads may verify an allocation at once, and cvxpy evaluates what stands in the variables
+        self._valuing = Lock()  # threads may verify an allocation concurrently, and evaluation goes through the variables' values
 
     @cached_property
     def _parts(self) -> cp.Variable:
-        return cp.Variable(len(self.rows), bounds=[0, self._matrices.tops])
-
-    @cached_property
-    def _used(self) -> cp.Expression:
-        return self._matrices.used @ self._parts
+        return cp.Variable(len(self.rows), bounds=[0, self.tops])
 
     @cached_property
     def time(self) -> cp.Expression:
@@ -88,11 +67,11 @@ class Program(AllocationProgram):
         return self.by_job(np.ones(len(self.rows)))
 
     @cached_property
-    def _valid(self) -> dict[str, cp.Constraint]:
-        """What makes an allocation valid, and the limits."""
+    def _valid(self) -> list[cp.Constraint]:
+        """The constraints on time and capacity, and the hard limits if there are any."""
         limits, most = self.jobs.limits
-        valid = {TIME: self.time <= 1.0, CAPACITY: self._used <= 1.0}
-        return valid | ({LIMITS: self._matrices.of_limits(limits) @ self._parts <= most} if len(most) else {})
+        valid = [self.time <= 1.0, self.used @ self._parts <= 1.0]
+        return [*valid, self.limit_matrix(limits) @ self._parts <= most] if len(most) else valid
 
     @cached_property
     def throughput(self) -> cp.Expression:
@@ -107,16 +86,34 @@ class Program(AllocationProgram):
     @cached_property
     def gpus(self) -> cp.Expression:
         """(K,) Σ_g n_g s_g x_gj."""
-        return cp.multiply(self._matrices.units, self._used)
+        return cp.multiply(self.units, self.used @ self._parts)
 
     @cached_property
     def penalty(self) -> cp.Expression:
-        """What the objective loses by rules that may be broken at a price: a convex number."""
-        return penalty_of(self.jobs, self._matrices, self._parts, self.throughput)
+        """What the objective loses by broken soft rules and by changes, a convex scalar."""
+        jobs, rules = self.jobs, self.jobs.rules
+        losses: list[cp.Expression] = [cp.Constant(0.0)]
+        for row in rules.soft_rows:
+            costs = row.costs(jobs.rows, jobs.num_gpus)
+            scale = scale_of(row.most, costs)
+            used = self.limit_matrix(sp.csr_array(costs.reshape(1, -1) / scale)) @ self._parts
+            losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale)[0])
+        for floor in rules.soft_floors:
+            penalty, least = floor.penalty or 0.0, floor.throughputs[jobs.rows]
+            some = np.flatnonzero((least > 0) & np.isfinite(least))
+            if len(some):
+                short = cp.pos(1 - cp.multiply(1 / least[some], self.throughput[some]))
+                losses.append(penalty * (jobs.counts[some].astype(float) @ short))
+            losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # no throughput is enough
+        if rules.switch_cost:
+            gpus = (jobs.counts * jobs.num_gpus)[self.rows]
+            moved = cp.abs(cp.multiply(self.sizes, self._parts) - jobs.before[self.rows, self.columns])
+            losses.append(rules.switch_cost * (gpus @ moved))
+        return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
 
     @property
     def rules(self) -> list[cp.Constraint]:
-        """What the rules ask for beside the limits: floors, and objectives that must stay what they are."""
+        """The constraints of the rules other than limits: least throughputs, and earlier objectives that must be kept."""
         floors = self.floor_matrix
         return [*([floors @ self._parts >= 1] if floors.shape[0] else []), *(kept(self) for kept in self.jobs.rules.kept)]
 
@@ -127,7 +124,7 @@ class Program(AllocationProgram):
 
     @property
     def weights(self) -> Floats:
-        """(G,) w_g; the policy must declare it."""
+        """(G,) w_g; the policy must declare that it reads them."""
         weights: Floats = self.jobs.weights
         return weights
 
@@ -138,12 +135,16 @@ class Program(AllocationProgram):
 
     @property
     def steps_remaining(self) -> Floats:
-        """(G,) n_g; the policy must declare it."""
+        """(G,) remaining steps; the policy must declare that it reads them."""
         steps: Floats = self.jobs.steps_remaining
         return steps
 
     def by_job(self, coefficients: Floats) -> cp.Expression:
-        """Return the (G,) expression Σ_j a_gj x_gj; `coefficients` has one a_gj for each pair that can run, class by class."""
+        """Return the (G,) expression Σ_j a_gj x_gj.
+
+        Args:
+            coefficients: (P,) a_gj for each pair of a class and a type where its jobs can run (`rows`, `columns`).
+        """
         return self.rows_by_job(coefficients) @ self._parts
 
     def total(self, expression: cp.Expression) -> cp.Expression:
@@ -151,11 +152,11 @@ class Program(AllocationProgram):
         return self.jobs.counts.astype(float) @ expression
 
     def minimum(self, expression: cp.Expression) -> cp.Expression:
-        """Return the least entry over all jobs of a (G,) concave expression, for use in an objective to be maximised."""
+        """Return the minimum over all jobs of a (G,) concave expression, for an objective to be maximised."""
         return cp.min(expression)
 
     def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
-        """Solve for the best valid allocation that keeps the rules and return it, (G, K)."""
+        """Return the (G, K) valid allocation that keeps the rules and maximises a concave objective without curves."""
         solver.limit.check(COMPILE_SECONDS * len(self.rows))
         self.compile_best(objective)
         solution = self.solve(solver, "sum")
@@ -164,32 +165,30 @@ class Program(AllocationProgram):
         return self.fractions_of(solution)
 
     def cones(self, objective: cp.Expression) -> ConicProgram:
-        """Compile the program of a concave objective that is not linear, with the rules; its answer is `answered`."""
-        return ConicProgram(cp.Problem(cp.Maximize(objective), [*self._valid.values(), *self.rules]))
+        """Compile the program that maximises a concave objective under the rules for Clarabel; its answer is `answered`."""
+        return ConicProgram(cp.Problem(cp.Maximize(objective), [*self._valid, *self.rules]))
 
     @property
     def answered(self) -> Floats:
-        """The (G, K) time fractions that stand in the variables now."""
-        return self.matrix_of(np.maximum(self._parts.value, 0.0) * self._matrices.sizes)
+        """(G, K) the time fractions that cvxpy's variables hold."""
+        return self.matrix_of(np.maximum(self._parts.value, 0.0) * self.sizes)
 
     def own_variables(self, objective: cp.Expression) -> list[cp.Variable]:
-        """Return the variables that an objective has brought along."""
+        """Return the cvxpy variables of an objective that are not variables of this program."""
         return [variable for variable in objective.variables() if variable.id != self._parts.id]
 
     def compile(self, objective: cp.Maximize | cp.Minimize, constraints: Iterable[cp.Constraint] = ()) -> None:
-        """Compile the program of this objective with these constraints, beside the limits."""
+        """Compile the program of this objective over the valid allocations, with further constraints."""
         own = [*constraints]
-        program = compiled(cp.Problem(objective, [*self._valid.values(), *own]))
-        valid: Slices = {name: program.rows[constraint.id] for name, constraint in self._valid.items()}
-        rows = {**program.rows, **valid}
-        columns: Slices = {**program.columns, PARTS: program.columns.get(self._parts.id, slice(0, 0))}
-        self.compiled = replace(program, rows=rows, columns=columns)
-        self._own = [rows[constraint.id] for constraint in own]
+        self.program = program = compiled(cp.Problem(objective, [*self._valid, *own]))
+        time, capacity, limits = (*(program.rows[constraint.id] for constraint in self._valid), slice(0, 0))[:3]
+        parts = program.columns.get(self._parts.id, slice(0, 0))
+        self.blocks = Blocks(parts, time, capacity, limits, tuple(program.rows[constraint.id] for constraint in own), slice(0, 0))
 
     def compile_best(self, objective: cp.Expression) -> None:
-        """Compile the program of the valid allocation that keeps the rules and has the most of a concave objective.
+        """Compile the program that maximises a concave objective over the valid allocations that keep the rules.
 
-        Raises `UnboundedError` where variables that the objective has brought along leave it without a bound.
+        Raises `UnboundedError` if the objective's own variables leave it unbounded.
         """
         own = self.own_variables(objective)
         if self.jobs.rules.kept or not objective.is_affine() or own:
@@ -197,16 +196,16 @@ class Program(AllocationProgram):
             if own:
                 self.check_bounded()
             return
-        self._take(self._matrices.best(*self._slopes(objective), self.floor_matrix))
+        self.compile_linear(*self._slopes(objective))
 
     def check_bounded(self) -> None:
-        """Raise `UnboundedError` if the compiled program has no best answer.
+        """Raise `UnboundedError` if the compiled program is unbounded.
 
-        Allocations are bounded, so it has one unless there is a direction of the other variables in which the objective improves
-        without end. HiGHS may not end on such a program; the program that looks for the direction always has an optimum.
+        Allocations are bounded, so it is unbounded only in a direction of the other variables. HiGHS may not terminate on an
+        unbounded program; the program that searches for such a direction always has an optimum.
         """
         program = self.program
-        others = np.delete(np.arange(len(program.costs)), np.arange(len(program.costs))[program.columns[PARTS]])
+        others = np.delete(np.arange(len(program.costs)), np.arange(len(program.costs))[self.blocks.parts])
         direction = replace(
             program,
             costs=program.costs[others],
@@ -221,10 +220,10 @@ class Program(AllocationProgram):
             raise UnboundedError("the objective improves without end; there is no allocation")
 
     def keeps_growing(self, objective: cp.Expression) -> bool:
-        """Return whether the objective, at the current values, does not level off as its own variables grow.
+        """Return whether the objective keeps growing as its own variables are scaled up from their current values.
 
-        A curve such as log z has no bound, yet no direction in which it rises at a constant rate. (Without curves, `check_bounded`
-        says it all.)
+        A curve such as log z is unbounded, yet grows at a constant rate in no direction. (`check_bounded` covers objectives without
+        curves.)
         """
         own = self.own_variables(objective)
         values = [variable.value for variable in own]
@@ -241,16 +240,16 @@ class Program(AllocationProgram):
         return bool(near > ROUNDING * abs(found[1]) and far >= near / 2)
 
     def columns_of(self, variable: cp.Variable) -> slice:
-        """The columns of a variable in the compiled program."""
+        """Return the columns of a variable in the compiled program."""
         return self.program.columns[variable.id]
 
     def shadow_prices(self, solver: LinearSolver) -> Floats:
-        """Return (K,) by how much the objective just maximised grows per extra GPU, for the first small part of a GPU.
+        """Return (K,) the gain of the objective just maximised per extra GPU of each type, for a small part of a GPU.
 
-        At a kink, dual values are not unique, and only the least are right for more GPUs: those of the program with a few more, as
-        long as they account for all that these gain.
+        At a kink, dual values are not unique, and only the smallest are right for more GPUs. These are the dual values of the
+        program with slightly more GPUs, if they account for all of its gain.
         """
-        solution, rows = self.solution, self.capacity_rows
+        solution, rows = self.solution, self.blocks.capacity
         prices = self.prices(solution)
         for j in np.flatnonzero(prices > 0) if not solution.has_unique_duals else ():
             raw = float(solution.duals[rows][j])
@@ -260,31 +259,30 @@ class Program(AllocationProgram):
                 found = solver.again(limits)
                 price = float(found.duals[rows][j])
                 if solution.value - found.value - price * more <= 1e-6 * raw * more:
-                    prices[j] = min(raw, price) / self._matrices.units[j]
+                    prices[j] = min(raw, price) / self.units[j]
                     break
         return prices
 
     def value(self, objective: cp.Expression, fractions: Floats) -> float:
-        """Return the objective at this (G, K) allocation, recomputed."""
+        """Return the value of the objective at (G, K) time fractions."""
         with self._valuing.held:
-            self._parts.value = np.maximum(fractions[self.rows, self.columns], 0.0) / self._matrices.sizes
+            self._parts.value = np.maximum(fractions[self.rows, self.columns], 0.0) / self.sizes
             return float(objective.value)
 
     def bound(self) -> float:
         """Return an upper bound on the objective just maximised, over all valid allocations.
 
-        Weak duality: with duals y of the rows that a policy's objective and constraints added (kinks such as `minimum` become
-        rows), objective <= constant + Σ_g n_g Σ_j G_gj x_gj for every valid x, whatever y >= 0 is; `priced_bound` then bounds
-        the sum.
+        Weak duality: with duals y >= 0 of the rows that the objective and constraints of a policy added (kinks such as `minimum`
+        become rows), objective <= constant + Σ_g n_g Σ_j G_gj x_gj for every valid x, and `priced_bound` bounds the sum.
         """
         solution, program = self.solution, self.program
-        duals, capacity = solution.duals, solution.duals[self.capacity_rows]
-        times = duals[self.time_rows]
+        duals, capacity = solution.duals, solution.duals[self.blocks.capacity]
+        times = duals[self.blocks.time]
         slopes = -(program.costs + program.matrix.T @ duals)
-        own = np.arange(len(slopes))[program.columns[PARTS]]
+        own = np.arange(len(slopes))[self.blocks.parts]
         counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
-        # What the valid-allocation rows contributed is taken out again: priced_bound accounts for these itself.
-        gains = (slopes[own] / self._matrices.sizes + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
+        # Without the contribution of the valid-allocation rows, for which priced_bound accounts.
+        gains = (slopes[own] / self.sizes + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
         constant = duals @ program.limits - program.offset - times.sum() - capacity.sum()
         others = np.delete(np.arange(len(slopes)), own)
         return float(
@@ -292,44 +290,47 @@ class Program(AllocationProgram):
         )
 
     def net_gains(self) -> Floats:
-        """Return (G, K) by how much the objective just maximised grows per unit of a job's time on a type, less what all that this
-        takes would be worth elsewhere, at the dual values: none is above 0, and what is below is given no time.
+        """Return (G, K) the reduced gains of the objective just maximised, per unit of a job's time on each type.
+
+        The reduced gain is the gain less the price of all that the time takes. None is above 0; where it is below 0, a job has no
+        time.
         """
         slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
-        return self.matrix_of(slopes[self.program.columns[PARTS]] / self._matrices.sizes / self.jobs.counts[self.rows])
+        return self.matrix_of(slopes[self.blocks.parts] / self.sizes / self.jobs.counts[self.rows])
 
     @property
     def time_prices(self) -> Floats:
-        """(G,) by how much the objective just maximised grows per unit of time that a job of each class has beyond all of it."""
-        return self.solution.duals[self.time_rows] / self.jobs.counts
+        """(G,) dual values of the time rows per job: the gain of the objective just maximised per unit of time beyond 1."""
+        return self.solution.duals[self.blocks.time] / self.jobs.counts
 
     def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
-        """Return a and (G, K) gains of a job's time such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
+        """Return a and (G, K) gains such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
         return self.tangent_plane(objective, np.zeros(self.jobs.throughputs.shape))
 
     def tangent_plane(self, objective: cp.Expression, fractions: Floats) -> tuple[float, Floats]:
-        """Return a and (G, K) gains such that a + Σ_g n_g Σ_j gain_gj x_gj is nowhere below a concave objective, and touches it at
-        these (G, K) time fractions; at a kink, one of several such planes. Variables of its own are those of the optimum there.
+        """Return a and (G, K) gains of a tangent plane a + Σ_g n_g Σ_j gain_gj x_gj of a concave objective at these fractions.
+
+        The plane is nowhere below the objective. At a kink, it is one of several. The objective's own variables get their best
+        values for these fractions.
 
         Raises `SolverError` where the objective has no slope, `InputError` where it has curves and variables of its own.
         """
-        sizes = self._matrices.sizes
-        at = fractions[self.rows, self.columns] / sizes
+        at = fractions[self.rows, self.columns] / self.sizes
         constant, slopes = self._slopes_of_own(objective, at) if self.own_variables(objective) else self._slopes(objective, at)
-        return constant, self.matrix_of(slopes / sizes / self.jobs.counts[self.rows])
+        return constant, self.matrix_of(slopes / self.sizes / self.jobs.counts[self.rows])
 
     def _slopes(self, objective: cp.Expression, parts: Floats | None = None) -> tuple[float, Floats]:
-        """The tangent plane of an objective as a constant, and what each part is worth; `parts`: where, if that matters."""
+        """Return the tangent plane of an objective at (P,) `parts`, default 0, as a constant and (P,) slopes."""
         with self._valuing.held, np.errstate(all="ignore"):
             self._parts.value = np.zeros(len(self.rows)) if parts is None else parts
             slope = objective.grad.get(self._parts, np.zeros(len(self.rows)))
             if slope is None:
                 raise SolverError("the objective has no slope at these time fractions")
-            slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)  # a plain number where there is one variable only
+            slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)  # a scalar if there is only one variable
             return float(objective.value) - float(slopes @ self._parts.value), slopes
 
     def _slopes_of_own(self, objective: cp.Expression, parts: Floats) -> tuple[float, Floats]:
-        """`_slopes` of an objective with variables of its own, which then have their best values for these parts."""
+        """Return `_slopes` of an objective with variables of its own, and store their best values for these parts in them."""
         fixed = self._parts == parts
         solution = solved_once(compiled(cp.Problem(cp.Maximize(objective), [fixed])))
         for variable in self.own_variables(objective):
@@ -338,7 +339,7 @@ class Program(AllocationProgram):
         return -solution.value - float(slopes @ parts), slopes
 
     def seen_as(self, jobs: JobClasses) -> Program:
-        """Return the same program for a policy that sees other throughputs of the same classes."""
+        """Return the same program for a policy with another view of the throughputs of the same classes."""
         if jobs is self.jobs:
             return self
         other = copy(self)
@@ -349,14 +350,14 @@ class Program(AllocationProgram):
 
     @property
     def scale(self) -> float:
-        """The largest coefficient of the objective, as compiled, for all of the time that a job can have."""
+        """The largest coefficient of the compiled objective, per all of the time that a job can have."""
         costs = np.abs(self.program.costs)
-        costs[self.program.columns[PARTS]] *= self.most / self._matrices.sizes
+        costs[self.blocks.parts] *= self.most / self.sizes
         return float(costs.max(initial=0.0))
 
 
 def check_objective(objective: object, direction: str = "max") -> cp.Expression:
-    """Return what is to be maximised for a policy's objective; raises `InputError` when it is not one number of the right curve."""
+    """Return the expression to maximise for an objective; raises `InputError` unless it is a scalar of the right curvature."""
     if not isinstance(objective, cp.Expression) or objective.size != 1:
         raise InputError(f"a policy's objective must be one cvxpy number, found {objective!r}")
     if direction == "min":
@@ -369,9 +370,9 @@ def check_objective(objective: object, direction: str = "max") -> cp.Expression:
 
 
 def _most(solution: Solution, slopes: Floats, columns: NDArray[np.int64]) -> float:
-    """Return max Σ slope·z over the bounds of these columns, which stand for kinks of the objective.
+    """Return max Σ slope·z within the bounds of these columns, which represent kinks of the objective.
 
-    A column without a bound has slope 0 up to rounding, or there is no bound on the objective; the rounding counts at its value.
+    A column without a bound has slope 0 up to rounding, unless the objective is unbounded; rounding counts at the column's value.
     """
     program = solution.program
     slope, value = slopes[columns], solution.values[columns]

@@ -21,7 +21,8 @@ from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.checking.certificates import Prices, gap, priced_bound, within_capacity
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import COMPILE_SECONDS, CONES_SECONDS, ConicProgram, LinearSolver
+from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, CONES_SECONDS, ConicProgram
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
@@ -76,8 +77,7 @@ class ConcaveCertificate(_OfObjective):
     @property
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits."""
-        solution = self.program.solution
-        return Prices(self.program.prices(solution), self.program.limit_duals(solution))
+        return self.program.scarcity
 
 
 @dataclass(frozen=True)

@@ -260,20 +260,18 @@ class _Filling:
 
         There is also room if jobs that are not held have to get more than that.
         """
-        from gavel_py.optimization.formulation.matrices import AllocationProgram
+        from gavel_py.optimization.formulation.matrices import AllocationLP
 
         if self._solver is None:
             raise SolverError("there is no time for the program of the times that are left open")
         jobs, most = self._kinds.jobs, self._kinds.sums(self._counts * self._most)
-        program = AllocationProgram(jobs)
-        unit = np.zeros(len(jobs))
-        np.maximum.at(unit, program.rows, program.most)
-        enough = program.rows_by_job(1.0 / unit[program.rows])
-        program.compile_factor(enough, given / jobs.counts / unit, most / jobs.counts)
+        program = AllocationLP(jobs)
+        times, largest = program.normalized_rows(np.ones(len(program.rows)))
+        program.compile_factor(times, given / jobs.counts / largest, most / jobs.counts)
         solution = program.solve(self._solver, "times")
         if solution.value <= 1 + TOLERANCE:
             return None
-        prices = Prices(program.prices(solution), program.limit_duals(solution))
+        prices = program.scarcity
         return prices.scaled(1 / prices.worth(jobs)) if prices.worth(jobs) > 0 else prices
 
     def _level(self, cut: _Cut, rising: Mask, top: float) -> float:

@@ -1,221 +1,200 @@
-"""The best level at which every job can be given what it needs: Newton's method on the factor of GPUs that a level takes.
+"""Search for the best level at which every job gets the throughput it needs: Newton's method on the capacity factor of a level.
 
-`FactorProgram` is the linear program of that factor: by how much all GPUs would have to be multiplied for jobs to get what they
-need.
+The capacity factor of a level is the least factor by which all GPUs must be multiplied to meet the needs of all jobs
+(`CapacityFactorLP`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
-from gavel_py.optimization.formulation.matrices import AllocationProgram
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.optimization.solving.levels import PLATEAU, Chambers, Levels, Slots, digit
-from gavel_py.optimization.solving.lp_problem import Solution
+from gavel_py.optimization.formulation.matrices import AllocationLP
+from gavel_py.optimization.solving.highs import LinearSolver, Solution
+from gavel_py.optimization.solving.levels import PLATEAU, Cells, Chambers, Levels, digit
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
 SLIGHTLY = 1e-6
-"""In parts of a need: so much more is told from a need that is at a border."""
+"""Part by which a need is raised to cross the border of its chamber."""
+
+EXTRA_GPUS = (1e-5, 1e-8)
+"""Additional GPUs for which a shadow price is tried, as parts of the capacity of a type."""
 
 
-class FactorProgram:
-    """min ϕ such that the jobs of each slot get what they need with ϕ times all GPUs.
+class CapacityFactorLP(AllocationLP):
+    """min ϕ such that ϕ times all GPUs meet the needs of the jobs in each cell (`Cells`).
 
-    y_sj is the time of all jobs of slot s on type j in parts of n_k, the jobs of its kind:
-    Σ_j T_kj y_sj >= (their needs) / n_k, Σ_j y_sj <= (their number) / n_k, Σ_s n_k s_k y_sj <= ϕ c_j; and limits grow
-    with ϕ likewise, so that some ϕ is always enough and ϕ = 1 is the problem itself. Another level changes right-hand sides only.
+    With y_sj the total time of the jobs of cell s on type j, divided by n_k, the jobs of its group:
+    Σ_j T_kj y_sj >= (sum of their needs) / n_k, Σ_j y_sj <= (their number) / n_k, Σ_s n_k s_k y_sj <= ϕ c_j. Limits grow with ϕ as
+    well, so that some ϕ is always enough, and ϕ = 1 is the problem itself. Another level changes right-hand sides only.
     """
 
-    def __init__(self, chambers: Chambers, slots: Slots) -> None:
+    def __init__(self, chambers: Chambers, cells: Cells) -> None:
         self.chambers = chambers
-        self.slots = slots
-        one = chambers.kinds[slots.kinds]
-        jobs = chambers.jobs.rows_as(one, chambers.counts[slots.kinds], slots.keys)
-        self._program = AllocationProgram(jobs)
-        speeds = jobs.throughputs[self._program.rows, self._program.columns]
-        self._unit = np.zeros(len(one))  # the most steps/s that a slot's jobs could have on one type, so that rows are about 1
-        np.maximum.at(self._unit, self._program.rows, speeds * self._program.most)
-        enough = self._program.rows_by_job(speeds / self._unit[self._program.rows])
-        self._program.compile_factor(enough, self._shares(slots), self._time_limits(slots))
+        self.cells = cells
+        super().__init__(chambers.jobs.rows_as(chambers.first[cells.groups], chambers.counts[cells.groups], cells.keys))
+        throughputs, self._largest = self.normalized_rows(self.jobs.throughputs[self.rows, self.columns])
+        self.compile_factor(throughputs, self._shares(cells), self._time_limits(cells))
         self._is_solved = False
 
-    def fits(self, slots: Slots) -> bool:
-        """Whether this is the program of these slots, but for its right-hand sides."""
-        return np.array_equal(self.slots.keys, slots.keys)
+    def fits(self, cells: Cells) -> bool:
+        """Return whether these cells change right-hand sides only."""
+        return np.array_equal(self.cells.keys, cells.keys)
 
-    def solve(self, slots: Slots, solver: LinearSolver, name: str = "level") -> None:
-        """Find the least factor for these slots; name: that of the basis."""
-        self.slots = slots
-        try:
-            if self._is_solved:
-                limits = self._program.program.limits.copy()
-                limits[self._program.own_rows] = -self._shares(slots)
-                limits[self._program.time_rows] = self._time_limits(slots)
-                self._program.solve_with(limits, solver, name)
-            else:
-                self._program.solve(solver, name)
-        except TimeLimitReached as reached:
-            if reached.solution is None:
-                raise
-            fractions = self._times(reached.solution)[slots.of]
-            raise TimeLimitReached(reached.solution, (fractions,), (self._prices(reached.solution),)) from None
+    def solve_for(self, cells: Cells, solver: LinearSolver, name: str = "level") -> None:
+        """Find the least factor for these cells. name: the name of the basis."""
+        self.cells = cells
+        if self._is_solved:
+            limits = self.program.limits.copy()
+            limits[self.blocks.own[0]] = -self._shares(cells)
+            limits[self.blocks.time] = self._time_limits(cells)
+            self.solve_with(limits, solver, name)
+        else:
+            self.solve(solver, name)
         self._is_solved = True
 
-    def _time_limits(self, slots: Slots) -> Floats:
-        return slots.counts / self.chambers.counts[slots.kinds]
+    def _time_limits(self, cells: Cells) -> Floats:
+        return cells.counts / self.chambers.counts[cells.groups]
 
-    def _shares(self, slots: Slots) -> Floats:
-        return slots.needs / self.chambers.counts[slots.kinds] / self._unit
+    def _shares(self, cells: Cells) -> Floats:
+        return cells.needs / self.chambers.counts[cells.groups] / self._largest
 
     @property
     def factor(self) -> float:
-        """ϕ, the factor by which the GPUs would have to be multiplied."""
-        return float(self._program.solution.values[self._program.factor_column][0])
-
-    @property
-    def prices(self) -> Prices:
-        """What is scarce; capacities and limits are worth 1 in all unless nothing is needed."""
-        return self._prices(self._program.solution)
-
-    def _prices(self, solution: Solution) -> Prices:
-        capacities = self.chambers.jobs.capacities
-        prices = Prices(self._program.prices(solution), self._program.limit_duals(solution))
-        worth = float(prices.gpus @ capacities + prices.limits @ self.chambers.jobs.limits_grow)
-        return prices.scaled(1 / worth) if worth > 0 else Prices(np.full(len(capacities), 1 / capacities.sum()), prices.limits)
+        """ϕ, the least factor."""
+        return float(self.solution.values[self.blocks.factor][0])
 
     @property
     def times(self) -> Floats:
-        """(S, K) mean time of the jobs of each slot, as solved."""
-        return self._times(self._program.solution)
+        """(S, K) mean time of the jobs of each cell."""
+        return self.fractions_of(self.solution)
+
+    def fractions_of(self, solution: Solution) -> Floats:
+        """Return (S, K) the mean time of the jobs of each cell."""
+        scale = self.chambers.counts[self.cells.groups] / self.cells.counts
+        return super().fractions_of(solution) * scale[:, None]
+
+    def candidate(self, solution: Solution) -> Floats:
+        return self.fractions_of(solution)[self.cells.of]
+
+    def scarcity_of(self, solution: Solution) -> Prices:
+        """Return prices at which capacities and growing limits are worth 1 in total, equal for all GPUs if nothing is needed."""
+        capacities = self.chambers.jobs.capacities
+        prices = super().scarcity_of(solution)
+        worth = float(prices.gpus @ capacities + prices.limits @ self.chambers.jobs.limits_grow)
+        return prices.scaled(1 / worth) if worth > 0 else Prices(np.full(len(capacities), 1 / capacities.sum()), prices.limits)
 
     def efficient_times(self, solver: LinearSolver) -> Floats:
-        """Return (S, K) the mean times with the most Σ_i s_i v_i that keep the level."""
-        program, jobs = self._program, self._program.jobs
-        rows, columns = program.rows, program.columns
-        worth = (jobs.counts * jobs.num_gpus / jobs.equal_share)[rows] * jobs.throughputs[rows, columns]
-        # Where GPUs are scarce, there is little left to change; where there are plenty, nearly all of it.
+        """Return (S, K) mean times that keep the level and maximise Σ_i s_i v_i."""
+        jobs, rows = self.jobs, self.rows
+        worth = (jobs.counts * jobs.num_gpus / jobs.equal_share)[rows] * jobs.throughputs[rows, self.columns]
+        # If GPUs are scarce, few times can still change; if there are plenty, nearly all of them will.
         start = "level" if self.factor > 1 - 1e-6 else None
-        return self._times(program.solve_again(solver, "efficiency", worth, max(1.0, self.factor), start))
+        return self.fractions_of(self.solve_again(solver, "efficiency", worth, max(1.0, self.factor), start))
 
-    def shadow_prices(self, levels: Levels, level: float, needs: Floats, solver: LinearSolver) -> Floats:
-        """Return (K,) by how much the level gets better per extra GPU, for the first small part of a GPU.
+    def level_prices(self, levels: Levels, level: float, needs: Floats, solver: LinearSolver) -> Floats:
+        """Return (K,) the shadow price of each type: the gain of the level per extra GPU, for a small part of a GPU.
 
-        At a kink, prices are not unique, and only the least ones are right for more GPUs: with a few more GPUs δ_j of type j the
-        level is found once more, d further on, and the prices there are the right ones if they account for all of d.
+        At a kink, dual values are not unique, and only the smallest are right for more GPUs. They are those of the level found
+        again with a few more GPUs δ_j of type j, if they account for all of its gain.
         """
         prices = np.zeros(len(levels.jobs.capacities))
         if level == levels.alone:
             return prices  # one job is as fast as it can be, and no GPU changes that
-        if levels.jobs.rules:  # what rules ask for may fill a type whatever the level is, and then says nothing of the others
-            size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
-            return self._of_better(levels, needs, solver)._shadow_prices_beyond(levels, needs, size, solver)
-        rates, solution = self._rates(levels, needs), self._program.solution
-        price_of = self._ratio if solution.has_unique_duals else partial(self._shadow_price, solver)
-        for j in np.flatnonzero(self._program.prices(solution) > 0):
-            prices[j] = price_of(solution, int(j), rates) / levels.jobs.capacities[j]
+        program, has_rules = self, bool(levels.jobs.rules)
+        if has_rules:  # rules may fill a type at any level, and its dual values then say nothing about the level
+            program = self._at_better_needs(levels, needs, solver)
+        solution, rates = program.solution, program._rates(levels, needs)
+        size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
+        at = program._beyond(rates * (1e-7 * size), solver) if has_rules else solution
+        for j in np.flatnonzero(program.prices(at) > 0).tolist():
+            price = program._ratio(at, j, rates)
+            if has_rules and not np.isfinite(price):  # scarce because of rules, not because of the level
+                continue
+            if has_rules or not solution.has_unique_duals:
+                price = program._one_sided(price, price if has_rules else 0.0, j, rates, solution, solver)
+            prices[j] = price / levels.jobs.capacities[j]
         return prices
 
     def _rates(self, levels: Levels, needs: Floats) -> Floats:
-        """By how much each row of what is needed rises per unit of θ; what rules ask for does not rise with the level."""
+        """Return (S,) the increase of each row's need per unit of θ; needs that rules set do not depend on θ."""
         rising = np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)
-        rates = levels.chambers.sums(self.slots.of, rising, len(self.slots.kinds))
-        return rates / self.chambers.counts[self.slots.kinds] / self._unit
+        rates = levels.chambers.sums(self.cells.of, rising, len(self.cells.groups))
+        return rates / self.chambers.counts[self.cells.groups] / self._largest
 
-    def _of_better(self, levels: Levels, needs: Floats, solver: LinearSolver) -> FactorProgram:
-        """The program with these needs in the slots of a slightly better level.
+    def _at_better_needs(self, levels: Levels, needs: Floats, solver: LinearSolver) -> CapacityFactorLP:
+        """Return the solved program with these needs, in the cells of a slightly better level.
 
-        Where rules fill a type, the level may be the best at which some job needs no other one: then its slot ends here.
+        If rules fill a type, the level may be the best at which some job needs no other type: then its chamber ends at this level.
         """
         more = np.where(needs > levels.jobs.floors, needs * (1 + SLIGHTLY), needs)
-        slots = levels.chambers.slots(np.minimum(more, levels.jobs.fastest))
-        slots = replace(slots, needs=levels.chambers.sums(slots.of, needs, len(slots.kinds)))
-        if self.fits(slots):
+        cells = levels.chambers.cells(np.minimum(more, levels.jobs.fastest))
+        cells = replace(cells, needs=levels.chambers.sums(cells.of, needs, len(cells.groups)))
+        if self.fits(cells):
             return self
-        program = FactorProgram(levels.chambers, slots)
-        program.solve(slots, solver, "better level")
+        program = CapacityFactorLP(levels.chambers, cells)
+        program.solve_for(cells, solver, "better level")
         return program
 
-    def _shadow_prices_beyond(self, levels: Levels, needs: Floats, size: float, solver: LinearSolver) -> Floats:
-        """The shadow prices from the program of a slightly better level, for which there are too few GPUs."""
-        prices, solution, rates = np.zeros(len(levels.jobs.capacities)), self._program.solution, self._rates(levels, needs)
-        limits = solution.program.limits.copy()
-        limits[self._program.own_rows] -= rates * (1e-7 * size)
+    def _beyond(self, more: Floats, solver: LinearSolver) -> Solution:
+        """Return the optimum with (S,) more needs, for which there are too few GPUs, or that of the present needs if it fails."""
+        limits = self.solution.program.limits.copy()
+        limits[self.blocks.own[0]] -= more
         try:
-            beyond = solver.again(limits)
+            return solver.again(limits)
         except SolverError:
-            beyond = solution
-        for j in np.flatnonzero(self._program.prices(beyond) > 0):
-            raw = best = self._ratio(beyond, int(j), rates)
-            if not np.isfinite(raw):  # scarce for what rules ask for, and not for the level
-                continue
-            for more in (1e-5, 1e-8):
-                try:
-                    further, price = self._further(int(j), more, rates, solution, solver, raw * more)
-                except SolverError:
-                    continue
-                if abs(further - price * more) <= 1e-6 * raw * more:
-                    best = min(raw, price)
-                    break
-            prices[j] = best / levels.jobs.capacities[j]
-        return prices
+            return self.solution
 
-    def _shadow_price(self, solver: LinearSolver, solution: Solution, j: int, rates: Floats) -> float:
-        """The price of type j per c_j GPUs."""
-        raw = self._ratio(solution, j, rates)
-        for more in (1e-5, 1e-8):
+    def _one_sided(self, raw: float, start: float, j: int, rates: Floats, solution: Solution, solver: LinearSolver) -> float:
+        """Return the price of type j per c_j more GPUs. raw: its price by some dual values; start: a guess of the gain per c_j."""
+        for more in EXTRA_GPUS:
             try:
-                further, price = self._further(j, more, rates, solution, solver)
+                gain, price = self._gain_of(j, more, rates, solution, solver, start * more)
             except SolverError:  # beyond what the next job can reach
                 continue
-            if abs(further - price * more) <= 1e-6 * raw * more:
+            if abs(gain - price * more) <= 1e-6 * raw * more:
                 return min(raw, price)
         return raw
 
-    def _further(
-        self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver, further: float = 0.0
+    def _gain_of(
+        self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver, gain: float
     ) -> tuple[float, float]:
-        """By how much better the level gets with `more` times c_j more GPUs of type j, and the price of type j there."""
-        enough, capacity = self._program.own_rows, self._program.capacity_rows
+        """Return the gain of the level with `more` times c_j more GPUs of type j, and the price of type j there. gain: a guess."""
+        needed, capacity = self.blocks.own[0], self.blocks.capacity
         for _ in range(4):
             limits = solution.program.limits.copy()
-            limits[enough] -= rates * further
+            limits[needed] -= rates * gain
             limits[capacity][j] += more
             found = solver.again(limits)
-            over = float(found.values[self._program.factor_column][0]) - 1
-            slope = float(found.duals[enough] @ rates)
+            over = float(found.values[self.blocks.factor][0]) - 1
+            slope = float(found.duals[needed] @ rates)
             if abs(over) <= 1e-9 * more or slope <= 0:
                 break
-            further -= over / slope
-        return further, self._ratio(found, j, rates)
+            gain -= over / slope
+        return gain, self._ratio(found, j, rates)
 
     def _ratio(self, solution: Solution, j: int, rates: Floats) -> float:
-        """dθ per dc_j along which ϕ stays the same."""
-        slope = float(solution.duals[self._program.own_rows] @ rates)
-        return float(solution.duals[self._program.capacity_rows][j]) / slope if slope > 0 else np.inf
-
-    def _times(self, solution: Solution) -> Floats:
-        scale = self.chambers.counts[self.slots.kinds] / self.slots.counts
-        return self._program.fractions_of(solution) * scale[:, None]
+        """Return dθ per dc_j at constant ϕ."""
+        slope = float(solution.duals[self.blocks.own[0]] @ rates)
+        return float(solution.duals[self.blocks.capacity][j]) / slope if slope > 0 else np.inf
 
 
 MOST_PROGRAMS = 30
 
 ROUNDING = 1e-12
-"""What is reached to the last bit may look infeasible in the next to last."""
+"""A factor above 1 by no more than this is 1: a level may look infeasible because of its last bit."""
 
 
 @dataclass(frozen=True)
 class BestLevel:
-    """The allocation of the best level.
+    """The allocation with the best level.
 
-    level: θ; fractions: (G, K) time of each class's jobs; prices: which prove that no level is better;
-    shadow_prices: (K,) by how much the level gets better per extra GPU, for the first small part of one.
+    level: θ; fractions: (G, K) time of each class's jobs; prices: prices that prove that no level is better;
+    shadow_prices: (K,) gain of the level per extra GPU, for a small part of one.
     """
 
     level: float
@@ -225,28 +204,28 @@ class BestLevel:
 
 
 def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, shadow_prices: bool = True) -> BestLevel:
-    """Find the best level, and among its allocations, with `efficiency`, the one with the most Σ_i s_i v_i.
+    """Return the allocation of the best level; with `efficiency`, of several such allocations the one with the most Σ_i s_i v_i.
 
-    For a level θ, a linear program finds the least factor ϕ by which all capacities would have to be multiplied. Its dual
-    values are prices at which GPUs cost no more than needed, and these tell which level is affordable: the next θ. ϕ is
-    convex in the needs, so this is Newton's method from the side of the levels that are too good; it ends at ϕ = 1.
+    For a level θ, a linear program finds the capacity factor ϕ. Its dual values are prices at which the needs cost as much as
+    possible, and the best level that is affordable at these prices is the next θ. ϕ is convex in the needs, so this is Newton's
+    method from the side of the levels that are too good, and it ends at ϕ = 1.
     """
     prices = _start_prices(levels, solver.prices)
     level, program = levels.affordable(levels.alone, prices), None
-    scaled: tuple[Floats, ...] = ()  # what the last program gives with the GPUs that there are
+    scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the GPUs that exist
     try:
         for attempt in range(MOST_PROGRAMS):
             needs = levels.needs(level)
-            slots = levels.chambers.slots(needs)
-            if program is None or not program.fits(slots):
-                program = FactorProgram(levels.chambers, slots)
-            program.solve(slots, solver)
+            cells = levels.chambers.cells(needs)
+            if program is None or not program.fits(cells):
+                program = CapacityFactorLP(levels.chambers, cells)
+            program.solve_for(cells, solver)
             if program.factor <= 1 + (ROUNDING if levels.given is None else 100 * PLATEAU) or level == levels.given:
                 break
             if solver.limit.is_set:
-                scaled = (levels.chambers.expand(slots, program.times, needs) / program.factor,)
-            prices = program.prices
-            # Where the needs depend on the last digits of the level, the last step has to be one of these digits.
+                scaled = (levels.chambers.expand(cells, program.times, needs) / program.factor,)
+            prices = program.scarcity
+            # If needs depend on the last digits of the level, the last step must be one of these digits.
             digits = level + levels.worse * max(digit(level), digit(levels.spread)) * 4**attempt
             level = levels.worse_of(levels.affordable(level, prices), digits)
             if levels.given is not None and levels.worse_of(level, levels.given) == level:
@@ -254,22 +233,22 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
     except TimeLimitReached as reached:
         raise TimeLimitReached(None, reached.fractions + scaled, (*reached.prices, prices)) from None
     assert program is not None  # noqa: S101
-    # At what is given, several prices may account for all GPUs; those that led here are the ones that say no to more.
+    # At a given level, several prices may account for all GPUs; those that led to it are the ones that rule out better levels.
     if level != levels.alone and levels.given is None and not levels.jobs.rules:
-        prices = program.prices
+        prices = program.scarcity
     solver.prices = prices.gpus
-    reached_times = program.times
+    times = program.times
     try:
-        gains = program.shadow_prices(levels, level, needs, solver) if shadow_prices else None
-        times = program.efficient_times(solver) if efficiency else reached_times
-    except TimeLimitReached:  # the level is the best one; what a further stage would have made of it is not known
-        fractions = levels.chambers.expand(program.slots, reached_times, needs)
+        gains = program.level_prices(levels, level, needs, solver) if shadow_prices else None
+        best_times = program.efficient_times(solver) if efficiency else times
+    except TimeLimitReached:  # the level is the best one, but its efficient allocation is not known
+        fractions = levels.chambers.expand(program.cells, times, needs)
         raise TimeLimitReached(None, (fractions,), (prices,)) from None
-    return BestLevel(level, levels.chambers.expand(program.slots, times, needs), prices, gains)
+    return BestLevel(level, levels.chambers.expand(program.cells, best_times, needs), prices, gains)
 
 
 def _start_prices(levels: Levels, kept: Floats | None) -> Prices:
-    """The prices of the last solve, if they are prices of these types; else the same for every GPU; limits are for free."""
+    """Return the prices of the last solve, if they are prices of these types, or else equal prices of all GPUs; limits are free."""
     capacities, equal = levels.jobs.capacities, levels.equal_prices()
     if kept is None or kept.shape != capacities.shape or not kept @ capacities > 0:
         return equal

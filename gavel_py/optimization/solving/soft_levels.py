@@ -11,7 +11,8 @@ from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices, within_capacity
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import COMPILE_SECONDS, LinearSolver
+from gavel_py.optimization.solving.compilation import COMPILE_SECONDS
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
@@ -78,8 +79,7 @@ class ChargedCertificate(_ChargedLevel):
     @property
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits."""
-        solution = self.program.solution
-        return Prices(self.program.prices(solution), self.program.limit_duals(solution))
+        return self.program.scarcity
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class TimeLimitReached(Exception):  # noqa: N818  (control flow inside one solve
     """The time limit has passed. Carries what was found by then; nothing of it needs to be optimal or even valid.
 
     Args:
-        solution: Where HiGHS stopped (`lp_problem.Solution`), if that is known.
+        solution: Where HiGHS stopped (`highs.Solution`), if that is known.
         fractions: Candidates for an allocation, each (G, K) time fractions of the classes of jobs.
         prices: Dual prices of GPUs and limits (`certificates.Prices`), each of which gives a bound.
     """
