@@ -1,8 +1,8 @@
-"""Every error that gavel_py raises on purpose.
+"""The exception classes of gavel_py.
 
-One root, `GavelError`. Each class also derives from the builtin that a caller would expect, and its text says who, what was
-found and what would be right. `InputError` and its children are the user's to mend (exit code 2 of the command);
-everything else is a failure at run time (exit code 1).
+All derive from `GavelError`, and each also from the builtin exception that a caller would expect. A message states the place, the
+value found and what would be valid. `InputError` and its subclasses are errors that the user can correct (exit code 2 of the
+command line); all others are failures at run time (exit code 1).
 """
 
 from __future__ import annotations
@@ -36,23 +36,26 @@ __all__ = [
 
 SHOWN_FAULTS = 20
 
-MOST_DIGITS = 100
-"""Characters of a number that is written in another than decimal form."""
+MAX_DIGITS = 100
+"""Length up to which text is converted to decimal form for a hint, in characters."""
 
 
 class GavelError(Exception):
-    """The root of all errors raised by gavel_py."""
+    """Base class of all errors of gavel_py."""
 
 
 class GavelWarning(UserWarning):
-    """Something that was read, but not as the user may think."""
+    """Warning that an input was accepted, but its meaning may differ from what the user intended."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with the input: where it stands, in which field, and what would be right.
+    """One defect of the input.
 
-    `where` names the file and line, or the job; `field` may be empty when the fault is not about one field.
+    Attributes:
+        where: File and line, or job; may be empty.
+        field: Field of the record; empty if the fault does not concern a single field.
+        problem: What is wrong and what would be valid.
     """
 
     where: str
@@ -65,14 +68,21 @@ class Fault:
 
 
 class InputError(GavelError, ValueError):
-    """The input is wrong. `faults` holds every fault found, not only the first."""
+    """The input is invalid.
+
+    Args:
+        *faults: All faults found, or plain texts, which become faults without place and field.
+
+    Attributes:
+        faults: The faults, in order. The message shows the first 20.
+    """
 
     def __init__(self, *faults: Fault | str) -> None:
         self.faults: tuple[Fault, ...] = tuple(Fault("", "", f) if isinstance(f, str) else f for f in faults)
         super().__init__(self.faults)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by the arguments of the class, which are others for some: so an error of another process arrives as it was raised.
+        # Subclasses have other constructor arguments, so unpickling restores `args` and `__dict__` without calling `__init__`.
         return type(self).__new__, (type(self), *self.args), vars(self)
 
     def __str__(self) -> str:
@@ -83,23 +93,35 @@ class InputError(GavelError, ValueError):
 
     @classmethod
     def raise_any(cls, faults: Sequence[Fault]) -> None:
-        """Raise one error with all `faults`; return quietly when there are none."""
+        """Raise an error of this class with all `faults`; do nothing if there are none.
+
+        Args:
+            faults: The faults found.
+
+        Raises:
+            InputError: An error of the class on which the method is called, if `faults` is not empty.
+        """
         if faults:
             raise cls(*faults)
 
 
 class UnknownNameError(InputError, LookupError):
-    """A name (policy, option, profile, accelerator, job, ...) that nothing bears."""
+    """A name of a policy, option, profile, accelerator type, job or the like does not exist."""
 
 
 class MissingThroughputError(InputError, LookupError):
-    """A throughput that was never measured. Missing is not zero: zero means "cannot run there"."""
+    """A required throughput is missing from the profile. A throughput of zero is not missing: the job cannot run there."""
 
 
 class ConflictError(InputError):
-    """Constraints that cannot all hold. constraints: their names, a set from which none can be left out without the others holding.
+    """No allocation satisfies all constraints.
 
-    alone: whether each of them cannot hold by itself.
+    Args:
+        constraints: Names of an irreducible infeasible subset (IIS): the others are satisfiable if any one of them is dropped.
+        alone: True if each of these constraints is unsatisfiable on its own.
+
+    Attributes:
+        constraints: The names, as a tuple.
     """
 
     def __init__(self, constraints: Sequence[str], *, alone: bool) -> None:
@@ -111,7 +133,12 @@ class ConflictError(InputError):
 
 
 class PolicyError(InputError):
-    """A policy is written wrongly, whatever the problem. check: the check of `gavel_py.testing.check_policy` that it fails."""
+    """A policy is implemented incorrectly; the problem is not the cause.
+
+    Args:
+        *faults: What is wrong with the policy.
+        check: Name of the check of `gavel_py.testing.check_policy` that the policy fails.
+    """
 
     def __init__(self, *faults: Fault | str, check: str = "solved") -> None:
         self.check = check
@@ -119,23 +146,27 @@ class PolicyError(InputError):
 
 
 class SolverError(GavelError, RuntimeError):
-    """The solver did not end with an optimal answer; there is no allocation."""
+    """The solver returned no optimal solution, so there is no allocation."""
 
 
 class UnboundedError(SolverError):
-    """There is no optimal answer, since the objective can be made as good as one likes."""
+    """The objective is unbounded, so there is no optimal solution."""
 
 
 class ProofError(SolverError):
-    """The solver reported an optimum, but its answer is not feasible or its bound does not meet its value."""
+    """The reported optimum is infeasible, or its dual bound differs from its objective value."""
 
 
 class SlurmError(GavelError, RuntimeError):
-    """Slurm does not answer, or refuses what it was asked."""
+    """A Slurm command failed, was rejected or timed out."""
 
 
 class PolicyContractError(GavelError, AssertionError):
-    """A policy breaks the contract of policies; `report` is the `ContractReport` of `gavel_py.testing.check_policy`."""
+    """A policy violates the contract of policies.
+
+    Args:
+        report: The `ContractReport` of `gavel_py.testing.check_policy`; its text is the message.
+    """
 
     def __init__(self, report: Any) -> None:
         self.report = report
@@ -147,7 +178,9 @@ class PolicyContractError(GavelError, AssertionError):
 
 @contextmanager
 def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Run several checks and raise the faults of all that fail as one error.
+    """Collect the faults of several checks and raise them as one `InputError` on exit.
+
+    The context value is a function that calls a check and returns its result, or None if the check raised an `InputError`.
 
     >>> with together() as attempt:
     ...     number = attempt(lambda: 1)
@@ -168,7 +201,12 @@ def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """Return "; did you mean ..." for the known names closest to `name`, or list the known ones when none is close.
+    """Return "; did you mean ..." with the known names closest to `name`, or a list of the known names if none is close.
+
+    Args:
+        name: The misspelt name.
+        known: Valid names; duplicates are ignored.
+        count: Upper limit of the suggestions.
 
     >>> nearest("max_min_fairnes", ["fifo", "max_min_fairness"])
     "; did you mean 'max_min_fairness'?"
@@ -188,7 +226,7 @@ _BASES = {"x": 16, "o": 8, "b": 2}
 
 
 def decimal_hint(text: str) -> str:
-    """Return "; write ..." with the decimal form of a number that is written in another form, empty for all other text.
+    """Return "; write ..." with the decimal form of a number in another notation, or an empty string for any other text.
 
     YAML 1.1, YAML 1.2, Python and spreadsheets disagree on leading zeros, underscores, prefixes and sexagesimal numbers.
 
@@ -196,10 +234,9 @@ def decimal_hint(text: str) -> str:
     ('; write 1000', '; write 90', '; write 10, or 8 if it is octal', '')
     """
     text = text.strip()
-    if len(text) > MOST_DIGITS:  # a number of any meaning has fewer
+    if len(text) > MAX_DIGITS:
         return "; write fewer digits" if re.fullmatch(r"[-+.:_0-9]*_[-+.:_0-9]*|[-+]?0[0-9]+", text) else ""
-    form = "" if _DECIMAL.fullmatch(text) else _decimal_form(text)
-    if not form:
+    if _DECIMAL.fullmatch(text) or not (form := _decimal_form(text)):
         return ""
     octal = re.fullmatch(r"[+-]?0[0-7]+", text.replace("_", ""))
     other = f", or {int(octal[0], 8)} if it is octal" if octal and int(octal[0], 8) != int(form) else ""
@@ -209,7 +246,7 @@ def decimal_hint(text: str) -> str:
 def _decimal_form(text: str) -> str:
     sign, digits = ("-" if text.startswith("-") else ""), text.lstrip("+-").replace("_", "")
     if based := re.fullmatch(r"0([xob])([0-9a-f]+)", digits.lower()):
-        with suppress(ValueError):  # a digit that the base does not have
+        with suppress(ValueError):  # a digit outside the base
             return f"{sign}{int(based[2], _BASES[based[1]])}"
     elif re.fullmatch(r"[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?", digits):
         *larger, last = digits.split(":")

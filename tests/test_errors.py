@@ -1,4 +1,4 @@
-"""Errors say where, in which field, what was found and what would be right; one error holds every fault."""
+"""Error messages name place, field, value found and valid values; one error holds all faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestFault:
 
 
 class TestInputError:
-    def test_holds_every_fault_on_a_line_of_its_own(self) -> None:
+    def test_message_has_one_line_per_fault(self) -> None:
         first, second = Fault("job 'a'", "weight", "is required"), Fault("job 'b'", "num_gpus", "must be at least 1, found 0")
         error = InputError(first, second)
         assert error.faults == (first, second)
@@ -67,14 +67,14 @@ class TestInputError:
             UnknownNameError.raise_any([fault])
         assert error.value.faults == (fault,)
 
-    def test_survives_the_way_to_another_process(self) -> None:
+    def test_pickling_keeps_class_and_faults(self) -> None:
         error = InputError(Fault("job 'a'", "weight", "is required"), "and more")
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301
         assert (type(copy), copy.faults, str(copy)) == (InputError, error.faults, str(error))
 
 
 class TestTogether:
-    def test_the_faults_of_all_checks_are_one_error(self) -> None:
+    def test_collects_the_faults_of_all_checks_in_one_error(self) -> None:
         first, second, third = (Fault(f"job {i}", "", "is wrong") for i in range(3))
         checks = [lambda: InputError.raise_any([first, second]), lambda: 7, lambda: UnknownNameError.raise_any([third])]
         results: list[object] = []
@@ -83,11 +83,11 @@ class TestTogether:
         assert error.value.faults == (first, second, third)
         assert results == [None, 7, None]
 
-    def test_checks_that_pass_are_quiet(self) -> None:
+    def test_returns_the_result_of_a_check_that_passes(self) -> None:
         with together() as attempt:
             assert attempt(lambda: 7) == 7
 
-    def test_other_errors_are_not_held_back(self) -> None:
+    def test_other_errors_propagate_at_once(self) -> None:
         with pytest.raises(ZeroDivisionError), together() as attempt:
             attempt(lambda: 1 / 0)
 
@@ -106,7 +106,7 @@ class TestTree:
             (PolicyContractError, AssertionError),
         ],
     )
-    def test_each_error_is_also_what_a_caller_expects(self, error: type[Exception], builtin: type[Exception]) -> None:
+    def test_each_error_derives_from_the_builtin_a_caller_expects(self, error: type[Exception], builtin: type[Exception]) -> None:
         assert issubclass(error, builtin)
 
     def test_all_errors_have_one_root(self) -> None:
@@ -114,7 +114,7 @@ class TestTree:
         found = [kind for kind in public if isinstance(kind, type) and issubclass(kind, Exception)]
         assert [kind for kind in found if not issubclass(kind, GavelError)] == [GavelWarning]
 
-    def test_a_failure_at_run_time_is_not_the_users_to_mend(self) -> None:
+    def test_a_failure_at_run_time_is_not_an_input_error(self) -> None:
         assert not issubclass(SolverError, InputError)
 
     def test_the_warning_can_be_filtered_as_a_user_warning(self) -> None:

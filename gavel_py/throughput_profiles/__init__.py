@@ -1,4 +1,4 @@
-"""Throughput profiles: how fast each job type runs on each accelerator; built-in, from files, and in a store of one's own."""
+"""Throughput profiles: steps/s of each job type on each accelerator type, built in, read from files or kept in a store."""
 
 from gavel_py.throughput_profiles.matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.measurement import Entry, Measurement

@@ -1,4 +1,4 @@
-"""Throughputs of gangs that were never measured, by a stated rule, for those who ask for it."""
+"""Estimated throughputs of gang sizes that a profile lacks, extrapolated from the sizes that were measured."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
 Series = dict[tuple[str, str, str], dict[float, float]]
-"""By job type, accelerator and placement: steps/s by gang size, running alone."""
+"""{(job type, accelerator, placement): {gang size: steps/s without a partner}}."""
 
 
 def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> ThroughputProfile:
-    """Return the profile with estimated throughputs of these gang sizes, where it has none.
+    """Return the profile with estimates for the given gang sizes where it has no measurement.
 
-    With the smallest and largest measured gangs S and L of a job type on an accelerator, in one placement, and its throughput T:
-    T(s) = T(L) (s/L)^e beyond L, with e = log(T(L)/T(S)) / log(L/S), but at least 0 and at most 1: more GPUs never make it slower,
-    and never do more than their part. Between two measured gangs, T follows the power of s through both. Where one of them is 0,
-    the job cannot run, and T(s) = 0. Types measured at one size only, gangs below the smallest, and fractions of a GPU, which are
-    as fast as one GPU where they were not measured, are not estimated. Each estimate has a source that says so. What it takes of
-    the memory of each GPU is what the next smaller gang takes.
+    Let S and L be the smallest and largest measured gangs of a job type on an accelerator in one placement, and T the throughput.
+    Beyond L, T(s) = T(L) (s/L)^e with e = log(T(L)/T(S)) / log(L/S), clipped to [0, 1]: more GPUs never slow a job down, and the
+    speedup is at most linear. Between two measured gangs, T is the power function of s through both. If one of the two is 0, the
+    job cannot run and T(s) = 0. There are no estimates for job types measured at a single size, for gangs smaller than S, and for
+    fractions of a GPU (which run as fast as a whole GPU unless measured).
+
+    Args:
+        profile: The measured profile.
+        gang_sizes: GPUs per gang.
+
+    Returns:
+        A profile of measurements and estimates. The `source` of each estimate names the gangs it is based on; its GPU memory is
+        that of the next smaller measured gang. The same profile if there is nothing to estimate.
     """
     sizes = sorted(size for size in set(gang_sizes) if size >= 1)
     estimated = [
@@ -60,7 +67,7 @@ def _alone(profile: ThroughputProfile) -> Series:
 
 
 def _estimates(speeds: Mapping[float, float], sizes: Iterable[float]) -> Iterator[tuple[float, float, str, float]]:
-    """Gang size, steps/s, source, and the largest measured gang below."""
+    """Yield (gang size, steps/s, source, largest smaller measured gang) for each size that can be estimated."""
     measured = sorted(speeds)
     for size in sizes:
         if len(measured) < 2 or size in speeds or size < measured[0]:
@@ -70,15 +77,9 @@ def _estimates(speeds: Mapping[float, float], sizes: Iterable[float]) -> Iterato
             low, high, base = measured[0], measured[-1], measured[-1]
         else:
             low, high, base = measured[place - 1], measured[place], measured[place - 1]
-        exponent = _exponent(speeds, low, high)
+        can_run = speeds[low] > 0 and speeds[high] > 0
+        exponent = math.log(speeds[high] / speeds[low]) / math.log(high / low) if can_run else 0.0
         if base == high:
             exponent = min(1.0, max(0.0, exponent))
-        can_run = speeds[low] > 0 and speeds[high] > 0
         speed = speeds[base] * (size / base) ** exponent if can_run else 0.0
         yield size, speed, f"estimated from {low} and {high} GPUs, exponent {exponent:.3f}", base
-
-
-def _exponent(speeds: Mapping[float, float], low: float, high: float) -> float:
-    if not (speeds[low] > 0 and speeds[high] > 0):
-        return 0.0
-    return math.log(speeds[high] / speeds[low]) / math.log(high / low)

@@ -1,6 +1,6 @@
-"""Files of measurements: our tidy CSV, the throughputs JSON of the published Gavel, and the profiles that come with gavel_py.
+"""Files of measurements: tidy CSV, the throughputs JSON of the published Gavel, and the built-in profiles.
 
-The built-in profiles are published measurements, of four significant digits.
+The built-in profiles are published measurements with four significant digits.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
 REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
 
 SPREAD = "_unconsolidated"
-"""Gavel's suffix to an accelerator's name for gangs that are spread over servers."""
+"""Suffix of accelerator names in Gavel's JSON for gangs that are spread over servers."""
 
 ALONE = "null"
-"""Gavel's key for a job type that runs alone."""
+"""Key of Gavel's JSON for throughputs without a partner."""
 
 
 def read_csv(path: str | Path) -> tuple[Measurement, ...]:
-    """Return the measurements in a CSV file; raises `InputError` with all faults, each with its line."""
+    """Return the measurements of a CSV file. Raises `InputError` with all faults, each with its line."""
     rows = list(reading.csv_rows(path, REQUIRED))
     unknown: dict[str, str] = {}
     for where, row in rows:
@@ -43,7 +43,7 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
 
 
 def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
-    """Write the rows to a path or an open text file; GPU memory only where some row tells of it."""
+    """Write the rows to a path or an open text file; the column gpu_memory_gb is omitted if no row has a value."""
     if not isinstance(target, str | Path):
         rows = list(rows)
         columns = len(Row._fields) - all(row.gpu_memory_gb is None for row in rows)
@@ -59,13 +59,13 @@ def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
 
 
 def read_gavel_json(path: str | Path) -> tuple[Measurement, ...]:
-    """Return the measurements in Gavel's throughputs JSON, each pair once; raises `InputError` with all faults."""
+    """Return the measurements of Gavel's throughputs JSON, each pair once. Raises `InputError` with all faults."""
     faults: list[Fault] = []
     return _checked(_gavel_rows(path, faults), faults)
 
 
 def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault]) -> tuple[Measurement, ...]:
-    """Return the rows as measurements, or raise with `faults`, those of all rows, and those between rows."""
+    """Return the rows as measurements. Raises `InputError` with `faults`, those of all rows, and contradictions between rows."""
     placed: list[tuple[str, Measurement]] = []
     for where, row in rows:
         try:
@@ -78,19 +78,19 @@ def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault])
 
 
 def _gavel_rows(path: str | Path, faults: list[Fault]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the fields of each figure with its place; what cannot be read becomes a fault."""
+    """Yield (place, fields of the measurement) for each throughput; entries that cannot be read are appended to `faults`."""
     source = Path(path).name
-    for kind, table in _object(f"{path}, line 1", reading.json_document(path), faults):
-        place = {
-            "accelerator": kind.removesuffix(SPREAD),
-            "placement": "spread" if kind.endswith(SPREAD) else "consolidated",
-            "source": f"{source}, {kind}",
+    for server, table in _object(f"{path}, line 1", reading.json_document(path), faults):
+        common = {
+            "accelerator": server.removesuffix(SPREAD),
+            "placement": "spread" if server.endswith(SPREAD) else "consolidated",
+            "source": f"{source}, {server}",
         }
-        for key, cells in _object(f"{path}, type {kind!r}", table, faults):
-            where = f"{path}, type {kind!r}, key {key!r}"
-            for partner, figures in _object(where, cells, faults):
+        for key, cells in _object(f"{path}, type {server!r}", table, faults):
+            where = f"{path}, type {server!r}, key {key!r}"
+            for partner, speeds in _object(where, cells, faults):
                 try:
-                    yield f"{where}, partner {partner}", place | _gavel_figures(key, partner, figures)
+                    yield f"{where}, partner {partner}", common | _gavel_speeds(key, partner, speeds)
                 except ValueError as error:
                     faults.append(Fault(where, partner, str(error)))
 
@@ -102,17 +102,17 @@ def _object(where: str, value: object, faults: list[Fault]) -> Iterable[tuple[st
     return ()
 
 
-def _gavel_figures(key: str, partner: str, figures: object) -> dict[str, Any]:
+def _gavel_speeds(key: str, partner: str, speeds: object) -> dict[str, Any]:
     job_type, num_gpus = _gavel_key(key)
     own: dict[str, Any] = {"job_type": job_type, "num_gpus": num_gpus}
     if partner == ALONE:
-        return own | {"steps_per_second": figures}
+        return own | {"steps_per_second": speeds}
     partner_job_type, partner_gpus = _gavel_key(partner)
     if partner_gpus != num_gpus:
         raise ValueError(f"the gangs of a pair must be of equal size, found {num_gpus} and {partner_gpus}")
-    if not isinstance(figures, list) or len(figures) != 2:
-        raise ValueError(f"must be a list [own steps/s, partner's steps/s], found {figures!r}")
-    return own | {"partner_job_type": partner_job_type, "steps_per_second": figures[0], "partner_steps_per_second": figures[1]}
+    if not isinstance(speeds, list) or len(speeds) != 2:
+        raise ValueError(f"must be a list [own steps/s, partner's steps/s], found {speeds!r}")
+    return own | {"partner_job_type": partner_job_type, "steps_per_second": speeds[0], "partner_steps_per_second": speeds[1]}
 
 
 def _gavel_key(text: str) -> tuple[str, int]:
@@ -130,7 +130,7 @@ READERS: dict[str, Callable[[str | Path], tuple[Measurement, ...]]] = {".csv": r
 
 
 class About(TypedDict):
-    """What is known of a profile as a whole."""
+    """Description and origin of a profile."""
 
     description: str
     licence: str
@@ -139,26 +139,25 @@ class About(TypedDict):
 
 
 def builtin_names() -> tuple[str, ...]:
-    """The names of the built-in profiles."""
+    """Return the names of the built-in profiles."""
     return tuple(_catalogue())
 
 
 def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
-    """Return the rows of a built-in profile, as they were checked when made, and what is known of it.
+    """Return rows, description and origin of a built-in profile, without validating the rows again.
 
-    Raises `UnknownNameError`.
+    Raises `UnknownNameError` for an unknown name.
     """
     catalogue = _catalogue()
     if name not in catalogue:
         raise UnknownNameError(Fault("built-in throughput profiles", "name", f"{name!r} is not one{nearest(name, catalogue)}"))
     with (_data() / f"{name}.csv").open(encoding="utf-8") as file:
         _header, *lines = csv.reader(file)
-    return tuple(_row(*line) for line in lines), catalogue[name]
-
-
-def _row(job_type: str, gpus: str, accelerator: str, placement: str, speed: str, partner: str, its_speed: str, source: str) -> Row:
-    partner_speed = float(its_speed) if partner else None
-    return Row(job_type, int(gpus), accelerator, placement, float(speed), partner or None, partner_speed, source)
+    rows = (
+        Row(job_type, int(gpus), accelerator, placement, float(speed), partner or None, float(theirs) if partner else None, source)
+        for job_type, gpus, accelerator, placement, speed, partner, theirs, source in lines
+    )
+    return tuple(rows), catalogue[name]
 
 
 def _catalogue() -> dict[str, About]:

@@ -1,4 +1,4 @@
-"""Throughputs known job by job: a plain matrix of jobs x accelerators, from a file or an array."""
+"""Throughputs by job instead of by job type: a matrix of jobs x accelerators, from a file or an array."""
 
 from __future__ import annotations
 
@@ -20,11 +20,21 @@ from gavel_py.throughput_profiles.lookup import counted, may_use
 
 
 class ThroughputMatrix:
-    """Steps/s of each job's whole gang on each accelerator, found by job id whatever the job type; immutable.
+    """Steps/s of the whole gang of each job on each accelerator, looked up by job id; immutable.
 
-    values: (N, K) steps/s, NaN where missing; given as an array, or as nested lists with None for missing, or as a masked array, or
-    as a DataFrame with job ids and accelerators as labels. 0 = cannot run there. `places` says where each row was found, for
-    messages. Raises `InputError` for a wrong shape, names that stand twice and values that are negative or not finite.
+    Args:
+        name: Name of the profile, for messages.
+        job_ids: N job ids.
+        accelerators: K accelerator names.
+        values: (N, K) steps/s as an array, nested lists, a masked array or a labelled DataFrame. None, a masked cell or an absent
+            value of a DataFrame is missing; 0 means that the job cannot run there.
+        places: Where each row was read, for messages.
+
+    Attributes:
+        values: (N, K) steps/s, read-only, NaN where missing.
+
+    Raises:
+        InputError: Wrong shape, duplicate names, or values that are negative or not finite.
 
     >>> ThroughputMatrix("mine", ["a", "b"], ["v100", "k80"], [[4.0, 1.0], [3.0, None]])
     ThroughputMatrix('mine': 2 jobs on v100, k80)
@@ -46,7 +56,7 @@ class ThroughputMatrix:
         faults = _name_faults("job_id", zip(places, self.job_ids, strict=True))
         faults += _name_faults("accelerator", ((f"{self._where}, column {k}", a) for k, a in enumerate(self.accelerators, 1)))
         check, axes = ArrayChecker(), [("job", self.job_ids), ("accelerator type", self.accelerators)]
-        values = check.in_order("values", values, axes) if isinstance(values, list | tuple) else values  # rows may be labelled
+        values = check.in_order("values", values, axes) if isinstance(values, list | tuple) else values  # rows may have labels
         cells = check.in_order("values", _cells(values), axes, labelled=values)
         InputError.raise_any(faults + [replace(fault, where=self._where) for fault in check.faults] if check.faults else [])
         self.values, wrong = _checked(cells, places, self.accelerators, self._where)
@@ -62,19 +72,25 @@ class ThroughputMatrix:
 
     @classmethod
     def from_csv(cls, path: str | Path, name: str | None = None) -> ThroughputMatrix:
-        """Read a matrix from CSV: a column job_id, then one column per accelerator; an empty cell is missing."""
+        """Read a matrix from a CSV file with a column job_id and one column per accelerator; an empty cell is missing."""
         rows = list(reading.csv_rows(path, required=("job_id",)))
-        # An empty cell is no part of its row, so only the header names all columns.
+        # Rows leave out empty cells, so only the header names all columns.
         accelerators = [column for column in reading.csv_header(path)[1] if column != "job_id"]
         job_ids = [row.get("job_id", "") for _, row in rows]
         cells: Any = [[row.get(a) for a in accelerators] for _, row in rows]
         return cls(Path(path).stem if name is None else name, job_ids, accelerators, cells, [where for where, _ in rows])
 
     def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
-        """Return the steps/s of the job's gang; a matrix knows no placement but consolidated.
+        """Return the steps/s of the gang of a job.
 
-        Raises `UnknownNameError` for an accelerator without a column, `MissingThroughputError` for a job without a row and for an
-        empty cell.
+        Args:
+            job: The job, looked up by its id.
+            accelerator: Accelerator name.
+            placement: Only "consolidated" is known.
+
+        Raises:
+            UnknownNameError: The accelerator has no column.
+            MissingThroughputError: The job has no row, the cell is empty, or the placement is not "consolidated".
         """
         if placement != "consolidated":
             problem = f"knows consolidated throughputs only; {placement!r} was asked for job {job.job_id!r}"
@@ -86,10 +102,10 @@ class ThroughputMatrix:
         return float(speed)
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
-        """Return (N, K) steps/s of N jobs on K accelerators; 0 = cannot run there.
+        """Return (N, K) steps/s of N jobs on K accelerators; 0 where a job cannot run or may not use the accelerator.
 
-        What is missing on an accelerator that the job may not use counts as 0. Raises one `MissingThroughputError` with all that
-        is missing otherwise.
+        Raises:
+            MissingThroughputError: Throughputs are missing on accelerators that the jobs may use; the error has all of them.
         """
         speeds = self._speeds(jobs, accelerators)
         absent = np.isnan(speeds)
@@ -104,15 +120,15 @@ class ThroughputMatrix:
         return speeds
 
     def _speeds(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
-        """(N, K) steps/s, NaN where missing."""
-        # Index -1 stands for an unknown job or accelerator: one more row and column, all missing.
+        """Return (N, K) steps/s, NaN where missing."""
+        # An unknown job or accelerator has index -1, an extra row and column that are all NaN.
         padded = np.pad(self.values, ((0, 1), (0, 1)), constant_values=np.nan)
         columns = {accelerator: column for column, accelerator in enumerate(self.accelerators)}
         rows = np.array([self._rows.get(job.job_id, -1) for job in jobs], dtype=np.intp)
         return padded[np.ix_(rows, np.array([columns.get(a, -1) for a in accelerators], dtype=np.intp))]
 
     def _faults(self, needed: Iterable[tuple[str, str]]) -> list[Fault]:
-        """Name each cause once, with the first of the (job id, accelerator) that it concerns and the number of its jobs."""
+        """Return one fault per cause, which names the first job concerned and the number of jobs."""
         causes: dict[tuple[str, str], dict[str, None]] = {}
         for job_id, accelerator in needed:
             if accelerator not in self.accelerators:
@@ -120,17 +136,18 @@ class ThroughputMatrix:
             else:
                 cause = ("", accelerator) if job_id in self._rows else ("job_id", "")
             causes.setdefault(cause, {})[job_id] = None
-        return [self._fault(field, accelerator, list(ids)) for (field, accelerator), ids in causes.items()]
-
-    def _fault(self, field: str, accelerator: str, job_ids: list[str]) -> Fault:
-        concerned = counted(job_ids[0], len(job_ids))
-        if field == "accelerator":
-            problem = f"{accelerator!r} is not in it, needed by {concerned}{nearest(accelerator, self.accelerators)}"
-        elif field == "job_id":
-            problem = f"has no row for {concerned}{nearest(job_ids[0], self.job_ids)}"
-        else:
-            problem = f"has no throughput on {accelerator!r} for {concerned}; write 0 if it cannot run there"
-        return Fault(self._where, field, problem)
+        faults = []
+        for (field, accelerator), job_ids in causes.items():
+            first = next(iter(job_ids))
+            concerned = counted(first, len(job_ids))
+            if field == "accelerator":
+                problem = f"{accelerator!r} is not in it, needed by {concerned}{nearest(accelerator, self.accelerators)}"
+            elif field == "job_id":
+                problem = f"has no row for {concerned}{nearest(first, self.job_ids)}"
+            else:
+                problem = f"has no throughput on {accelerator!r} for {concerned}; write 0 if it cannot run there"
+            faults.append(Fault(self._where, field, problem))
+        return faults
 
     @property
     def _where(self) -> str:
@@ -152,7 +169,7 @@ def _name_faults(field: str, placed: Iterable[tuple[str, str]]) -> list[Fault]:
 def _checked(
     cells: NDArray[np.object_], places: Sequence[str], accelerators: Sequence[str], where: str
 ) -> tuple[NDArray[np.float64], list[Fault]]:
-    """Return the (N, K) numbers, NaN for None, and a fault for each cell that is no throughput."""
+    """Return the (N, K) numbers, NaN for missing cells, and a fault for each cell that is not a throughput."""
     values = np.full((len(places), len(accelerators)), np.nan)
     if cells.shape != values.shape and cells.size + values.size > 0:
         return values, [Fault(where, "", f"must be of shape (jobs, accelerators) = {values.shape}, found {cells.shape}")]
@@ -170,7 +187,7 @@ def _checked(
 
 
 def _cells(values: Any) -> NDArray[np.object_]:
-    """The values as objects, None where one is masked, or NaN in a DataFrame, which cannot say otherwise that it is missing."""
+    """Return the values as objects, with None for masked cells and, in a DataFrame, for absent values (NaN among them)."""
     cells = np.asarray(values, dtype=object)
     if isinstance(values, np.ma.MaskedArray):
         cells[np.ma.getmaskarray(values)] = None
@@ -180,7 +197,7 @@ def _cells(values: Any) -> NDArray[np.object_]:
 
 
 def _number(cell: object) -> float | None:
-    """The throughput in a cell, NaN when it is empty, None when it holds something else."""
+    """Return the throughput in a cell, NaN if the cell is empty, or None if it holds anything else."""
     if is_absent(cell) and not isinstance(cell, float):
         return math.nan
     value = number_of(cell)

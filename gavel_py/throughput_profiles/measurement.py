@@ -1,4 +1,4 @@
-"""One measured speed, the entry of a profile that it fills, and what makes measurements contradict each other."""
+"""A measured throughput, the key under which a profile stores it, and the check for contradicting measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACEMENTS: tuple[Placement, ...] = ("consolidated", "spread")
 
 
 class Entry(NamedTuple):
-    """What a throughput is asked for: the speed of a gang of `job_type`, alone or while sharing with `partner`."""
+    """Key of a throughput: gang and placement of `job_type`, alone or while it shares its GPUs with `partner`."""
 
     job_type: str
     num_gpus: float
@@ -28,13 +28,13 @@ class Entry(NamedTuple):
 
     @property
     def setting(self) -> str:
-        """All but the job type, in words."""
+        """The key without the job type, as text."""
         sharing = "" if self.partner is None else f", sharing with {self.partner!r}"
         return f"{self.num_gpus} x {self.accelerator} ({self.placement}{sharing})"
 
 
 class Row(NamedTuple):
-    """The plain values of a `Measurement`: what profiles keep, files and the store hold, and the built-in data load fast as."""
+    """The fields of a `Measurement` as a plain tuple, which profiles, files and the store hold since it is fast to create."""
 
     job_type: str
     num_gpus: float
@@ -48,14 +48,18 @@ class Row(NamedTuple):
 
 
 class Measurement(Record):
-    """A measured speed of a whole gang, alone or in a pair that shares the same GPUs.
+    """Measured throughput of a whole gang, alone or in a pair that shares the same GPUs.
 
-    num_gpus: GPUs of the gang, in a pair the same for both, or the fraction of one GPU that a job has, which is never in a pair;
-    placement: consolidated = on as few nodes as possible, spread = over several nodes;
-    steps_per_second: of job_type, 0 = cannot run there;
-    partner_job_type, partner_steps_per_second: who shares the GPUs, and its own speed meanwhile;
-    source: where the figure comes from;
-    gpu_memory_gb: what the gang takes of the memory of each of its GPUs, GB; told of gangs alone, not of pairs.
+    Attributes:
+        job_type: Job type of the gang.
+        num_gpus: GPUs of the gang, in a pair those of either job; or a fraction of one GPU, without partner.
+        accelerator: Accelerator type.
+        placement: "consolidated" (on as few nodes as possible) or "spread" (over more nodes).
+        steps_per_second: Throughput of `job_type`; 0 means that it cannot run there.
+        partner_job_type: Job type of the partner, if the GPUs are shared.
+        partner_steps_per_second: Throughput of the partner in the pair.
+        source: Origin of the figure.
+        gpu_memory_gb: GPU memory that the gang uses on each GPU, in GB; not for pairs.
 
     >>> Measurement(job_type="A3C", num_gpus=1, accelerator="k80", steps_per_second=3.4).entry.accelerator
     'k80'
@@ -88,11 +92,11 @@ class Measurement(Record):
 
     @property
     def entry(self) -> Entry:
-        """The entry that holds `steps_per_second`."""
+        """The key of `steps_per_second` in a profile."""
         return Entry(self.job_type, self.num_gpus, self.accelerator, self.placement, self.partner_job_type)
 
     def row(self) -> Row:
-        """Return the plain values."""
+        """Return the fields as a plain tuple."""
         return Row(*(getattr(self, field) for field in Row._fields))
 
     def canonical(self) -> Measurement:
@@ -109,9 +113,9 @@ class Measurement(Record):
 
 
 def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measurement, ...], list[Fault]]:
-    """Return the measurements, each pair once and in canonical order, and a fault for each one that stands twice.
+    """Return the measurements, each pair once in canonical order, and a fault for each duplicate or contradiction.
 
-    `placed` gives with each measurement where it was found. A pair may be given from both sides when both agree.
+    placed: (place for messages, measurement). A pair may be given from both sides if the figures are equal.
     """
     found: dict[Entry, str] = {}
     kept: dict[Entry, Measurement] = {}

@@ -1,4 +1,4 @@
-"""The throughput profile: how fast each job type runs, by gang size, accelerator, placement and partner."""
+"""The throughput profile: steps/s by job type, gang size, accelerator, placement and partner."""
 
 from __future__ import annotations
 
@@ -32,11 +32,24 @@ from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, co
 
 @dataclass(frozen=True, init=False, repr=False)
 class ThroughputProfile:
-    """Measured speeds (steps/s of the whole gang) under one name; immutable.
+    """Measured throughputs (steps/s of the whole gang) under one name; immutable.
 
-    A pair may be given from either side and is kept once. Zero means "cannot run there"; what was never measured is missing,
-    and asking for it raises `MissingThroughputError`. Raises `InputError` for an entry that stands twice or a pair whose two
-    sides contradict each other.
+    A throughput of 0 means that the job cannot run there. A combination that was not measured is missing: looking it up raises
+    `MissingThroughputError`.
+
+    Args:
+        name: Name of the profile.
+        measurements: The measurements; a pair may be given from either side and is kept once.
+        description: Text about the profile.
+        licence: Licence of the figures.
+        notice: Copyright notice that the licence requires.
+        url: Origin of the figures.
+
+    Attributes:
+        rows: The measurements as plain tuples.
+
+    Raises:
+        InputError: A duplicate entry, or a pair whose two sides contradict each other.
 
     >>> ThroughputProfile.builtin("gavel-osdi20").throughput("ResNet-50 (batch size 64)", 1, "v100")
     4.395
@@ -63,7 +76,7 @@ class ThroughputProfile:
         if not name or not name.isprintable():
             faults.insert(0, Fault("", "name", f"must be printable and not empty, found {name!r}"))
         InputError.raise_any([Fault(f"throughput profile {name!r}, {f.where}".rstrip(", "), f.field, f.problem) for f in faults])
-        # The class is frozen for its users; only this and `builtin` fill it.
+        # The dataclass is frozen; only this method and `builtin` set its fields.
         rows = tuple(m.row() for m in kept)
         self.__dict__.update(name=name, rows=rows, description=description, licence=licence, notice=notice, url=url)
 
@@ -76,22 +89,22 @@ class ThroughputProfile:
 
     @cached_property
     def measurements(self) -> tuple[Measurement, ...]:
-        """The measurements, in the order given; each pair once, its two sides in alphabetical order."""
+        """The measurements in the order given, each pair once with its two sides in alphabetical order."""
         return tuple(Measurement(**row._asdict()) for row in self.rows)
 
     @cached_property
     def accelerators(self) -> tuple[str, ...]:
-        """The accelerators, in the order of their first measurement."""
+        """Accelerators in the order of their first measurement."""
         return tuple(dict.fromkeys(row.accelerator for row in self.rows))
 
     @cached_property
     def job_types(self) -> tuple[str, ...]:
-        """The job types, in the order of their first measurement; partners count too."""
+        """Job types in the order of their first measurement, partners included."""
         return tuple(dict.fromkeys(entry.job_type for entry in self._speeds))
 
     @cached_property
     def gang_sizes(self) -> tuple[float, ...]:
-        """The gang sizes measured, in GPUs, smallest first; fractions of a GPU come before whole ones."""
+        """Measured gang sizes in GPUs, ascending."""
         return tuple(sorted({row.num_gpus for row in self.rows}))
 
     @cached_property
@@ -110,86 +123,89 @@ class ThroughputProfile:
     def has(
         self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
     ) -> bool:
-        """Say whether `throughput` knows this, be it zero."""
+        """Return whether `throughput` has a value, which may be 0, for these arguments."""
         return speed_of(self._speeds, Entry(job_type, num_gpus, accelerator, placement, partner)) is not None
 
     def throughput(
         self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
     ) -> float:
-        """Return the steps/s of a whole gang; with a `partner`, its own steps/s while the two share the same GPUs.
+        """Return the steps/s of a whole gang.
 
-        A job with a fraction of a GPU has the speed measured with that fraction, or else that of one GPU.
+        Args:
+            job_type: Job type of the gang.
+            num_gpus: GPUs of the gang, or a fraction of one GPU, for which the speed of a whole GPU is the default.
+            accelerator: Accelerator type.
+            placement: "consolidated" or "spread".
+            partner: Job type of a second gang on the same GPUs; None if the gang runs alone.
 
-        Raises `UnknownNameError` for a name that the profile does not know at all, `MissingThroughputError` when all are known
-        but this combination was not measured.
+        Raises:
+            UnknownNameError: The profile has no such job type, accelerator or placement at all.
+            MissingThroughputError: The names are known, but this combination was not measured.
         """
         entry = Entry(job_type, num_gpus, accelerator, placement, partner)
         speed = speed_of(self._speeds, entry)
         if speed is None:
-            raise self._error(entry)
+            unknowns = self._catalogue.unknown(entry)
+            error = UnknownNameError if unknowns[0].field else MissingThroughputError
+            raise error(*(self._catalogue.fault(unknown) for unknown in unknowns))
         return speed
-
-    def _error(self, entry: Entry) -> InputError:
-        unknown = self._catalogue.unknown(entry)
-        error = UnknownNameError if unknown[0].field else MissingThroughputError
-        return error(*(self._catalogue.fault(subject) for subject in unknown))
 
     def pair(
         self, job_type: str, partner: str, num_gpus: float, accelerator: str, placement: str = "consolidated"
     ) -> tuple[float, float]:
-        """Return the steps/s of `job_type` and of `partner` while they share the same GPUs; errors as `throughput`."""
+        """Return the steps/s of `job_type` and of `partner` while they share the same GPUs; raises as `throughput`."""
         own = self.throughput(job_type, num_gpus, accelerator, placement, partner)
         return own, self.throughput(partner, num_gpus, accelerator, placement, job_type)
 
     def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
-        """Return the steps/s of the job's gang running alone, or with its fraction of a GPU; errors as `throughput`."""
+        """Return the steps/s of the gang of a job without partner; raises as `throughput`."""
         return self.throughput(job.job_type, job.num_gpus, accelerator, placement)
 
     def nearest_entries(self, entry: Entry, count: int = 5) -> tuple[Entry, ...]:
-        """Return the measured entries of the same job type that come nearest to `entry`, nearest first."""
+        """Return the `count` measured entries of the same job type that are nearest to `entry`, nearest first."""
         return nearest_entries(self._speeds, entry, count)
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
-        """Return (N, K) steps/s of N jobs running alone and consolidated on K accelerators; 0 = cannot run there.
+        """Return (N, K) steps/s of N jobs on K accelerators, alone and consolidated; 0 where a job cannot or may not run.
 
-        What is missing on an accelerator that the job may not use counts as 0. Raises one `MissingThroughputError` with all that
-        is missing otherwise.
+        Raises:
+            MissingThroughputError: Throughputs are missing on accelerators that the jobs may use; the error has all of them.
         """
         return gather(self._speeds, self._catalogue, jobs, accelerators)
 
     def spread_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
-        """Return (N, K) steps/s of N gangs running alone on more nodes than they need, NaN where that was not measured.
+        """Return (N, K) steps/s of N gangs, alone and spread over more nodes than necessary; NaN where unmeasured.
 
-        None for a profile without any such measurement.
+        Returns None if the profile has no such measurement.
         """
         return gather_spread(self._speeds, jobs, accelerators) if self._knows_spread else None
 
     def pair_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
-        """Return (Q, Q, K) steps/s of the first of two of Q gangs while both share the same GPUs, consolidated.
+        """Return (Q, Q, K) steps/s of gang q while it shares its GPUs with gang r, consolidated.
 
-        NaN where that was not measured, and for gangs of different sizes. None for a profile without any such measurement.
+        NaN where unmeasured and for gangs of different sizes. Returns None if the profile has no such measurement.
         """
         return gather_pairs(self._speeds, jobs, accelerators) if self._knows_pairs else None
 
     def memory_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
-        """Return (N, K) GB that N gangs take of each of their GPUs, NaN where that is not known; see `gpu_memory_gb`.
+        """Return (N, K) GB of memory that N gangs use on each GPU, NaN where unknown; see `gpu_memory_gb`.
 
-        None for a profile that knows nothing of memory.
+        Returns None if the profile has no memory figures.
         """
         return gather_memory(self._memory, jobs, accelerators) if self._memory else None
 
     def gpu_memory_gb(self, job_type: str, num_gpus: float, accelerator: str) -> float | None:
-        """Return what a gang takes of the memory of each of its GPUs, GB, None where that is not known.
+        """Return the memory in GB that a gang uses on each of its GPUs, or None if it is unknown.
 
-        A job with a fraction of a GPU takes what was measured with that fraction, or else what it takes with one GPU.
-        Where it was not measured on this accelerator, it is the most that the same gang takes on any other.
+        The default for a fraction of a GPU is the figure of a whole GPU. The default for an accelerator is the largest figure of
+        the same gang on any accelerator.
         """
-        by_accelerator = memory_of(self._memory, (job_type, num_gpus))
+        by_accelerator = memory_of(self._memory, job_type, num_gpus)
         return by_accelerator.get(accelerator, max(by_accelerator.values(), default=None))
 
     @cached_property
     def _memory(self) -> dict[tuple[str, float], dict[str, float]]:
-        """By job type and gang size, then by accelerator: the most of both placements."""
+        """{(job type, gang size): {accelerator: GB per GPU}}, the larger of both placements."""
         known: dict[tuple[str, float], dict[str, float]] = {}
         for row in self.rows:
             if row.gpu_memory_gb is not None:
@@ -207,7 +223,7 @@ class ThroughputProfile:
 
     @classmethod
     def builtin(cls, name: str) -> ThroughputProfile:
-        """Load a profile that comes with gavel_py; raises `UnknownNameError`."""
+        """Load a built-in profile. Raises `UnknownNameError` for an unknown name."""
         rows, about = read_builtin(name)
         profile = cls.__new__(cls)
         profile.__dict__.update(name=name, rows=rows, **about)
@@ -215,17 +231,25 @@ class ThroughputProfile:
 
     @classmethod
     def builtin_names(cls) -> tuple[str, ...]:
-        """The names that `builtin` knows."""
+        """Return the names of the built-in profiles."""
         return builtin_names()
 
     @classmethod
     def from_file(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
-        """Read a profile from our .csv or Gavel's .json, told apart by the file's suffix; named as the file unless said."""
+        """Read a profile from a file.
+
+        Args:
+            path: A .csv (see `from_csv`) or .json (see `from_gavel_json`) file.
+            name: Name of the profile; the stem of the file name by default.
+
+        Raises:
+            InputError: The file cannot be read or has faults.
+        """
         return cls(_name(path, name), READERS[reading.suffix_of(path, READERS)](path))
 
     @classmethod
     def from_csv(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
-        """Read a profile from CSV: columns named as the fields of `Measurement`; an empty cell means the default."""
+        """Read a profile from CSV with columns named as the fields of `Measurement`; an empty cell is the default."""
         return cls(_name(path, name), read_csv(path))
 
     @classmethod
@@ -242,10 +266,14 @@ class ThroughputProfile:
         accelerators: Iterable[object] | None = None,
         name: str | None = None,
     ) -> ThroughputMatrix:
-        """Return throughputs known job by job, from a CSV file (job_id, then a column per accelerator) or an (N, K) array.
+        """Return throughputs by job instead of by job type.
 
-        An array needs `job_ids` (N) and `accelerators` (K), which a DataFrame has as labels of its rows and columns. An empty cell
-        (None) is missing, 0 = cannot run there.
+        Args:
+            source: A CSV file (column job_id, then one per accelerator) or (N, K) steps/s. An empty cell (None) is missing, 0
+                means that the job cannot run there.
+            job_ids: N job ids of an array; a DataFrame has them as row labels.
+            accelerators: K accelerators of an array; a DataFrame has them as column labels.
+            name: Name of the profile.
         """
         if isinstance(source, str | Path):
             return ThroughputMatrix.from_csv(source, name)
@@ -256,7 +284,7 @@ class ThroughputProfile:
         return ThroughputMatrix(name or "matrix", job_ids, accelerators, source)
 
     def to_csv(self, target: str | Path | TextIO) -> None:
-        """Write the measurements as CSV that `from_csv` reads; name and description are not part of the file."""
+        """Write the measurements as CSV for `from_csv`; the file does not hold name and description."""
         write_csv(self.rows, target)
 
 

@@ -1,6 +1,6 @@
-"""The store: named throughput profiles of one's own in one SQLite file, next to the built-in ones.
+"""The profile store: named throughput profiles of the user in an SQLite file, next to the built-in ones.
 
-`reading` and `writing` are its transactions, and `SCHEMA` its tables.
+`reading` and `writing` open transactions; `SCHEMA` creates the tables.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gavel_py.throughput_profiles.measurement import Measurement, Row
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
 APPLICATION_ID = 0x6776_7470
-"""Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
+"""Identifies a profile store; an SQLite file with tables and another number belongs to another application."""
 
 SCHEMA_VERSION = 2
 
-# A pair is stored once, in canonical order, so the unique index also catches a pair given from its other side.
+# A pair is stored once in canonical order, so the unique index also rejects a pair given from the other side.
 SCHEMA = (
     """CREATE TABLE profiles (
         id INTEGER PRIMARY KEY,
@@ -56,18 +56,18 @@ SCHEMA = (
 )
 
 FROM_1 = ("ALTER TABLE measurements ADD COLUMN gpu_memory_gb REAL", f"PRAGMA user_version = {SCHEMA_VERSION}")
-"""What makes a store of schema 1 one of today, when it is written to."""
+"""Migrates a store from schema 1 on its first write."""
 
 AS_IF_FROM_1 = ("CREATE TEMP VIEW measurements AS SELECT *, NULL AS gpu_memory_gb FROM main.measurements",)
-"""What makes it look so to a reader, who changes no file."""
+"""Presents a store of schema 1 to readers as the current schema, without changing the file."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the store in one transaction, so that all reads see the same state; a file that is not there reads as empty."""
+    """Open the store in a read transaction, in which all queries see the same state; a missing file reads as empty."""
     with clear_errors(f"profile store {path}", BUSY_SECONDS):
         if path.exists() and path.stat().st_size > 0:
-            # rw falls back to reading only; it is needed to clean up after a writer that crashed.
+            # Mode rw, which falls back to read-only, lets SQLite roll back the journal of a writer that crashed.
             opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN", AS_IF_FROM_1)
         else:
             opened = _transaction(path, ":memory:", "BEGIN", ())
@@ -77,7 +77,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the store, made when needed, in one transaction: at the end all of it is written, after an error nothing."""
+    """Open the store in a write transaction, which is committed on exit and rolled back on error; creates the file if missing."""
     with clear_errors(f"profile store {path}", BUSY_SECONDS):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE", FROM_1) as connection:
@@ -86,7 +86,7 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _transaction(path: Path, address: str, begin: str, from_1: Iterable[str]) -> Iterator[sqlite3.Connection]:
-    # isolation_level None: this module begins and commits; closing without a commit rolls back.
+    # isolation_level None: transactions are explicit here; closing without a commit rolls back.
     with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
         connection.execute(begin)
         _check_schema(path, connection, from_1)
@@ -95,7 +95,7 @@ def _transaction(path: Path, address: str, begin: str, from_1: Iterable[str]) ->
 
 
 def _check_schema(path: Path, connection: sqlite3.Connection, from_1: Iterable[str]) -> None:
-    """Make the tables in an empty database; from_1: what is to be done with older ones; raise unless they are ours, and known."""
+    """Create the tables of an empty database, or run `from_1` on schema 1. Raises `InputError` for any other database."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -141,7 +141,7 @@ SELECT_ROWS = """
 
 @dataclass(frozen=True)
 class ProfileSummary:
-    """What a list of profiles shows of one: `rows` measurements, gang sizes in GPUs, and where it comes from."""
+    """Overview of a profile for lists; rows: number of measurements, gang_sizes: in GPUs."""
 
     name: str
     builtin: bool
@@ -155,11 +155,13 @@ class ProfileSummary:
 
 
 class ThroughputStore:
-    """Throughput profiles under names, kept in one SQLite file that several processes may use at once.
+    """Named throughput profiles in an SQLite file that several processes may use at the same time.
 
-    path: the file; by default what the environment variable GAVEL_PY_STORE names, or else profiles.sqlite in the user's
-    data directory. It is made by the first write. Built-in profiles can be loaded by name, too, but not changed.
-    All methods raise `InputError` when the file cannot be used.
+    Built-in profiles can be loaded by name as well, but not changed. All methods raise `InputError` if the file cannot be used.
+
+    Args:
+        path: The file, which the first write creates. The default is the value of the environment variable GAVEL_PY_STORE, or
+            profiles.sqlite in the user's data directory.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -170,19 +172,27 @@ class ThroughputStore:
         return f"ThroughputStore({str(self.path)!r})"
 
     def names(self) -> tuple[str, ...]:
-        """The names that `load` knows: the built-in ones, then those stored in alphabetical order."""
+        """Return the names of all profiles: the built-in ones, then the stored ones in alphabetical order."""
         with reading(self.path) as connection:
             return (*builtin_names(), *_stored_names(connection))
 
     def load(self, name: str) -> ThroughputProfile:
-        """Return the built-in or stored profile of this name; raises `UnknownNameError`."""
+        """Return a built-in or stored profile. Raises `UnknownNameError` for an unknown name."""
         if name in builtin_names():
             return ThroughputProfile.builtin(name)
         with reading(self.path) as connection:
             return self._load(connection, name)
 
     def save(self, profile: ThroughputProfile, replace: bool = False) -> None:
-        """Store a profile, all of it or nothing; raises `InputError` when its name is taken, unless `replace`."""
+        """Store a profile in one transaction.
+
+        Args:
+            profile: The profile.
+            replace: Whether to overwrite a stored profile of the same name.
+
+        Raises:
+            InputError: The name is that of a built-in profile, or is taken and `replace` is false.
+        """
         self._refuse_builtin(profile.name, "give the profile another name")
         with writing(self.path) as connection:
             if profile.name in _stored_names(connection):
@@ -193,11 +203,14 @@ class ThroughputStore:
             _insert(connection, profile, INSERT_ROW)
 
     def add(self, name: str, measurements: Iterable[Measurement]) -> None:
-        """Add measurements to a stored profile, which is made when there is none; an entry already there takes the new figures.
+        """Add measurements to a stored profile.
 
-        What it takes of GPU memory stays where the new ones do not tell.
+        Args:
+            name: Name of the profile, which is created if missing.
+            measurements: They replace existing entries; an entry keeps its GPU memory if the new measurement has none.
 
-        Raises `InputError` for measurements that contradict each other.
+        Raises:
+            InputError: The measurements contradict each other, or the name is that of a built-in profile.
         """
         self._refuse_builtin(name, "save a copy under another name and add to that")
         added = ThroughputProfile(name, measurements)
@@ -205,20 +218,33 @@ class ThroughputStore:
             _insert(connection, added, INSERT_ROW + UPDATE_ROW)
 
     def delete(self, name: str) -> None:
-        """Remove a stored profile; raises `UnknownNameError`."""
+        """Delete a stored profile. Raises `UnknownNameError` for an unknown name."""
         self._refuse_builtin(name, "only stored profiles can be deleted")
-        # Looked up first: asking for a name that is not there makes no file.
+        # The read transaction comes first since it does not create a missing file.
         with reading(self.path) as connection:
             self._profile_id(connection, name)
         with writing(self.path) as connection:
             _delete(connection, name)
 
     def summaries(self) -> tuple[ProfileSummary, ...]:
-        """Summaries of all profiles, in the order of `names`."""
+        """Return summaries of all profiles in the order of `names`."""
         profiles = [ThroughputProfile.builtin(name) for name in builtin_names()]
         with reading(self.path) as connection:
             profiles += [self._load(connection, name) for name in _stored_names(connection)]
-        return tuple(_summary(profile) for profile in profiles)
+        return tuple(
+            ProfileSummary(
+                name=profile.name,
+                builtin=profile.name in builtin_names(),
+                rows=len(profile),
+                job_types=profile.job_types,
+                accelerators=profile.accelerators,
+                gang_sizes=profile.gang_sizes,
+                description=profile.description,
+                licence=profile.licence,
+                url=profile.url,
+            )
+            for profile in profiles
+        )
 
     @property
     def _where(self) -> str:
@@ -239,7 +265,7 @@ class ThroughputStore:
         number = self._profile_id(connection, name, builtin_names())
         about = connection.execute(SELECT_ABOUT, (number,)).fetchone()
         rows = (dict(zip(Row._fields, row, strict=True)) for row in connection.execute(SELECT_ROWS, (number,)))
-        # Checked again: anyone can write to the file with other tools.
+        # Other tools can write to the file, so the rows are validated again.
         placed = ((f"{self._where}, profile {name!r}, row {n}", row) for n, row in enumerate(rows, 1))
         return ThroughputProfile(name, check_records(Measurement, placed), **dict(zip(ABOUT, about, strict=True)))
 
@@ -258,17 +284,3 @@ def _insert(connection: sqlite3.Connection, profile: ThroughputProfile, insert_r
 def _delete(connection: sqlite3.Connection, name: str) -> None:
     connection.execute("DELETE FROM measurements WHERE profile = (SELECT id FROM profiles WHERE name = ?)", (name,))
     connection.execute("DELETE FROM profiles WHERE name = ?", (name,))
-
-
-def _summary(profile: ThroughputProfile) -> ProfileSummary:
-    return ProfileSummary(
-        name=profile.name,
-        builtin=profile.name in builtin_names(),
-        rows=len(profile),
-        job_types=profile.job_types,
-        accelerators=profile.accelerators,
-        gang_sizes=profile.gang_sizes,
-        description=profile.description,
-        licence=profile.licence,
-        url=profile.url,
-    )
