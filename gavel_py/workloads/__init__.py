@@ -1,4 +1,4 @@
-"""Workloads: traces of submitted jobs, read from many formats, generated, cut and described."""
+"""Workloads: traces of submitted jobs, read from many formats, generated, sampled, cut and summarised."""
 
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.formats import trace_formats

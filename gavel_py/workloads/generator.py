@@ -1,8 +1,7 @@
-"""Traces drawn at random: the published mix unless said otherwise.
+"""Random traces, by default with the distributions of Gavel's experiments.
 
-`arrivals`: when jobs arrive, as a Poisson process, or in bursts with pauses between them; `LogUniform`, `Empirical`: how long they
-run, log-uniform in pieces, or drawn from what was seen; `Models`: which job types of a profile a job may have, by the size of its
-gang.
+`arrivals` draws a Poisson process or bursts with pauses. `LogUniform` and `Empirical` are distributions of durations. `JobTypes`
+finds the job types of a profile that jobs of a gang size can have.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.submission import Submission, TraceReport
 from gavel_py.workloads.trace import Trace
 
-SECONDS_PER_HOUR = 3600.0
-
 
 def arrivals(jobs_per_hour: float, burstiness: float, phases: Floats, places: Floats) -> Floats:
-    """Return N arrival times, s, from 2 N numbers in [0, 1); the first job arrives after the first gap.
+    """Return N arrival times in seconds from two (N,) arrays of uniform numbers in [0, 1); the first job arrives after a gap.
 
     Gaps have the mean 1 / jobs_per_hour and the coefficient of variation c = burstiness. For c = 1 they are exponential, a Poisson
-    process. For c > 1 a gap is exponential with rate 2 p r with probability p, otherwise with rate 2 (1 - p) r, where r is the rate
-    of arrivals and p = (1 + sqrt((c^2 - 1) / (c^2 + 1))) / 2: many short gaps, and as much time in few long ones.
+    process. For c > 1 they are hyperexponential with balanced means: a gap has rate 2 p r with probability p, otherwise rate
+    2 (1 - p) r, where r is the arrival rate and p = (1 + sqrt((c^2 - 1) / (c^2 + 1))) / 2.
     """
     if not 0 < jobs_per_hour < math.inf:
         raise InputError(Fault("arrivals", "jobs_per_hour", f"must be a finite number above 0, found {jobs_per_hour!r}"))
@@ -41,15 +38,25 @@ def arrivals(jobs_per_hour: float, burstiness: float, phases: Floats, places: Fl
         raise InputError(Fault("arrivals", "burstiness", problem))
     squared = burstiness**2
     part = (1 + math.sqrt((squared - 1) / (squared + 1))) / 2
-    rates = np.where(phases < part, 2 * part, 2 * (1 - part)) * jobs_per_hour / SECONDS_PER_HOUR
+    rates = np.where(phases < part, 2 * part, 2 * (1 - part)) * jobs_per_hour / 3600.0
     return np.cumsum(-np.log1p(-places) / rates)
+
+
+def _weighted_choice(weights: Iterable[float], places: Floats) -> NDArray[np.intp]:
+    """Return N indices drawn in proportion to the weights, from N uniform numbers in [0, 1)."""
+    weights = np.array(list(weights))
+    return np.searchsorted(np.cumsum(weights[:-1] / weights.sum()), places, side="right")
 
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Durations whose logarithm is uniform between two bounds, one of several pieces with a probability each.
+    """Distribution of durations that is piecewise log-uniform.
 
-    pieces: (weight, shortest, longest) in seconds; weights need not sum to 1.
+    Args:
+        pieces: (weight, shortest, longest) of each piece, in seconds; weights need not sum to 1.
+
+    Raises:
+        InputError: There are no pieces, or bounds or weights are not valid.
 
     >>> LogUniform(((1.0, 60.0, 3600.0),)).mean_seconds
     864.6...
@@ -67,15 +74,19 @@ class LogUniform:
 
     @property
     def mean_seconds(self) -> float:
-        """The expected duration: (b - a) / log(b/a) for a piece from a to b."""
+        """Expected duration in seconds; (b - a) / log(b/a) for a piece from a to b."""
         means = [(b - a) / math.log(b / a) if b > a else a for _, a, b in self.pieces]
         weights = [weight for weight, _, _ in self.pieces]
         return sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
 
     def draw(self, pieces: Floats, places: Floats) -> Floats:
-        """Return N durations from 2 N numbers in [0, 1): the first choose pieces, the second the places in them."""
-        weights = np.array([weight for weight, _, _ in self.pieces])
-        chosen = np.searchsorted(np.cumsum(weights[:-1] / weights.sum()), pieces, side="right")
+        """Return N durations in seconds.
+
+        Args:
+            pieces: (N,) uniform numbers in [0, 1) that choose the piece.
+            places: (N,) uniform numbers in [0, 1) that choose the place within the piece.
+        """
+        chosen = _weighted_choice((weight for weight, _, _ in self.pieces), pieces)
         low = np.log([a for _, a, _ in self.pieces])[chosen]
         high = np.log([b for _, _, b in self.pieces])[chosen]
         return np.exp(low + (high - low) * places)
@@ -83,7 +94,14 @@ class LogUniform:
 
 @dataclass(frozen=True, init=False)
 class Empirical:
-    """Durations drawn from those given, all alike likely."""
+    """Distribution of durations that draws from recorded ones with equal probability.
+
+    Args:
+        seconds: The recorded durations.
+
+    Raises:
+        InputError: There are no durations, or some are not finite and positive.
+    """
 
     seconds: tuple[float, ...]
 
@@ -94,35 +112,35 @@ class Empirical:
 
     @property
     def mean_seconds(self) -> float:
-        """The mean of the durations given."""
+        """Mean of the recorded durations in seconds."""
         return math.fsum(self.seconds) / len(self.seconds)
 
     def draw(self, pieces: Floats, places: Floats) -> Floats:  # noqa: ARG002
-        """Return N durations from N numbers in [0, 1)."""
+        """Return N durations in seconds from (N,) uniform numbers `places` in [0, 1); `pieces` is ignored."""
         return np.array(self.seconds)[(places * len(self.seconds)).astype(np.intp)]
 
 
 PUBLISHED_DURATIONS = LogUniform(((0.8, 60 * 10**1.5, 60 * 10**3), (0.2, 60 * 10**3, 60 * 10**4)))
-"""Those of Gavel's experiments: 60 * 10^U(1.5, 3) s with probability 0.8, otherwise 60 * 10^U(3, 4) s."""
+"""Durations of Gavel's experiments: 60 * 10^U(1.5, 3) s with probability 0.8, otherwise 60 * 10^U(3, 4) s."""
 
 
-class Models:
-    """The job types of a profile that are known, running alone and consolidated, on all of some accelerators."""
+class JobTypes:
+    """The job types of a profile with a throughput, alone and consolidated, on each of `accelerators`."""
 
     def __init__(self, profile: ThroughputProfile, reference: str, accelerators: tuple[str, ...]) -> None:
         self.profile, self.reference, self.accelerators = profile, reference, accelerators
-        self.at = cache(self._at)
+        self.candidates = cache(self._candidates)
 
     def reference_of(self, accelerator: str) -> str:
-        """Return the accelerator on which steps are counted for a job that ran there."""
+        """Return the accelerator on which the durations of jobs that ran on `accelerator` are converted to steps."""
         return accelerator if accelerator in self.profile.accelerators else self.reference
 
     def have(self, num_gpus: float) -> bool:
-        """Say whether any type is known for this gang."""
-        return bool(self.at(num_gpus, self.reference))
+        """Return whether there is a candidate for this gang size."""
+        return bool(self.candidates(num_gpus, self.reference))
 
-    def _at(self, num_gpus: float, reference: str) -> tuple[str, ...]:
-        """The types of this gang size that run on the reference; a type must be known, be it as 0, on every other accelerator."""
+    def _candidates(self, num_gpus: float, reference: str) -> tuple[str, ...]:
+        """Return the job types that run on the reference and are known, if only as 0, on the other accelerators."""
         profile = self.profile
         return tuple(
             job_type
@@ -133,45 +151,26 @@ class Models:
 
 
 def reference_of(profile: ThroughputProfile, reference: str | None) -> str:
-    """Return the accelerator on which durations hold: the one named, or else v100, or else the first of the profile."""
+    """Return the accelerator to which durations refer: the given one, or v100, or the first one of the profile."""
     if reference is None:
         return "v100" if "v100" in profile.accelerators else profile.accelerators[0]
     return known_accelerators(profile, [reference])[0]
 
 
 def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] | None) -> tuple[str, ...]:
-    """Return these accelerators, all of the profile for None; raises `InputError` for one that it does not know."""
+    """Return the given accelerators, or all of the profile for None. Raises `InputError` for unknown ones."""
     chosen = profile.accelerators if accelerators is None else tuple(accelerators)
-    known = ", ".join(profile.accelerators)
-    strange = [
-        Fault(f"throughput profile {profile.name!r}", "accelerator", f"{name!r} is not in it; known: {known}")
-        for name in chosen
-        if name not in profile.accelerators
-    ]
-    InputError.raise_any(strange)
+    where, known = f"throughput profile {profile.name!r}", ", ".join(profile.accelerators)
+    unknown = [name for name in chosen if name not in profile.accelerators]
+    InputError.raise_any([Fault(where, "accelerator", f"{name!r} is not in it; known: {known}") for name in unknown])
     return chosen
 
 
 PUBLISHED_GANGS: Mapping[float, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
-"""Parts of the jobs by gang size in Gavel's experiments with several GPUs."""
+"""Shares of the gang sizes in Gavel's experiments with several GPUs."""
 
 ASPECTS = ("phase", "gap", "gang", "type", "piece", "duration", "weight")
-"""Each has random numbers of its own, so that another gang mix leaves arrivals and durations as they are."""
-
-
-@dataclass(frozen=True)
-class _Draws:
-    """(N,) numbers in [0, 1) for each aspect."""
-
-    by_aspect: Mapping[str, NDArray[np.float64]]
-
-    @classmethod
-    def of(cls, seed: int, num_jobs: int) -> _Draws:
-        streams = zip(ASPECTS, sequence_of(seed).spawn(len(ASPECTS)), strict=True)
-        return cls({aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams})
-
-    def __getitem__(self, aspect: str) -> NDArray[np.float64]:
-        return self.by_aspect[aspect]
+"""Each aspect has a separate stream of random numbers: a different gang mix does not change arrivals and durations."""
 
 
 def generate_trace(
@@ -187,14 +186,26 @@ def generate_trace(
     reference: str = "v100",
     seed: int = 0,
 ) -> Trace:
-    """Return `num_jobs` jobs drawn at random; the same arguments give the same trace, byte for byte.
+    """Return a random trace; the same arguments give the same trace, byte for byte.
 
-    jobs_per_hour: None = all at time 0; burstiness: coefficient of variation of the times between arrivals, 1 = Poisson;
-    gang_mix: weights by gang size, fractions of a GPU included, as published unless said;
-    durations: on the reference accelerator, as published unless said; total_steps = duration x throughput there, rounded;
-    heavy_share of the jobs weigh heavy_weight, the others 1. Job types are all alike likely among those that the profile has for
-    the gang size on all of its accelerators.
+    Job types are drawn with equal probability from those that the profile has for the gang size on all of its accelerators.
     Source of the defaults: Narayanan et al., OSDI 2020.
+
+    Args:
+        num_jobs: Number of jobs.
+        profile: Source of the job types and throughputs.
+        jobs_per_hour: Arrival rate; None lets all jobs arrive at time 0.
+        burstiness: Coefficient of variation of the times between arrivals; 1 is a Poisson process.
+        gang_mix: {gang size in GPUs, or a fraction of one: weight}; as published by default.
+        durations: Distribution of durations on the reference accelerator, as published by default; total_steps is the rounded
+            product of duration and throughput there.
+        heavy_share: Share of the jobs with weight `heavy_weight`; the others have weight 1.
+        heavy_weight: Weight of those jobs.
+        reference: Accelerator to which durations refer.
+        seed: Seed of all random numbers.
+
+    Raises:
+        InputError: An argument is out of range, or the profile has no job type for a gang size.
     """
     if num_jobs < 1:
         raise InputError(Fault("generate", "num_jobs", f"must be at least 1, found {num_jobs!r}"))
@@ -203,24 +214,26 @@ def generate_trace(
     if reference not in profile.accelerators:
         problem = f"{reference!r} is not in profile {profile.name!r}; known: {', '.join(profile.accelerators)}"
         raise InputError(Fault("generate", "reference", problem))
-    models = Models(profile, reference, profile.accelerators)
-    gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, models)
-    draws = _Draws.of(seed, num_jobs)
+    types = JobTypes(profile, reference, profile.accelerators)
+    gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, types)
+    streams = zip(ASPECTS, sequence_of(seed).spawn(len(ASPECTS)), strict=True)
+    draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams}
     times = np.zeros(num_jobs)
     if jobs_per_hour is not None:
         times = arrivals(jobs_per_hour, burstiness, draws["phase"], draws["gap"])
     seconds = (durations or PUBLISHED_DURATIONS).draw(draws["piece"], draws["duration"])
-    gangs = _chosen(gang_mix, draws["gang"])
+    sizes = list(gang_mix)
+    gangs = [sizes[index] for index in _weighted_choice(gang_mix.values(), draws["gang"])]
     weights = np.where(draws["weight"] < heavy_share, heavy_weight, 1.0)
     columns = zip(times.round(3).tolist(), seconds.tolist(), gangs, draws["type"].tolist(), weights.tolist(), strict=True)
-    submissions = [_submission(number, models, *values) for number, values in enumerate(columns)]
+    submissions = [_submission(number, types, *values) for number, values in enumerate(columns)]
     arriving = "all at time 0" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs per hour, burstiness {burstiness:g}"
-    said = f"Generated with seed {seed}, profile {profile.name!r}: {arriving}; durations hold on {reference}."
-    report = TraceReport("generated", "generated", num_jobs, num_jobs, assumptions=(said,))
-    return Trace(submissions, report)
+    assumption = f"Generated with seed {seed}, profile {profile.name!r}: {arriving}; durations hold on {reference}."
+    return Trace(submissions, TraceReport("generated", "generated", num_jobs, num_jobs, assumptions=(assumption,)))
 
 
-def _checked(gang_mix: Mapping[float, float], models: Models) -> dict[float, float]:
+def _checked(gang_mix: Mapping[float, float], types: JobTypes) -> dict[float, float]:
+    """Return the mix with normalised gang sizes. Raises `InputError` with all faults."""
     faults, checked = [], {}
     for given, weight in gang_mix.items():
         try:
@@ -231,8 +244,8 @@ def _checked(gang_mix: Mapping[float, float], models: Models) -> dict[float, flo
         checked[size] = weight
         if not 0 < weight < math.inf:
             faults.append(Fault("generate", "gang_mix", f"the weight of gangs of {size} must be above 0, found {weight!r}"))
-        elif not models.have(size):
-            problem = f"profile {models.profile.name!r} has no job type for gangs of {size} GPUs that runs on {models.reference}"
+        elif not types.have(size):
+            problem = f"profile {types.profile.name!r} has no job type for gangs of {size} GPUs that runs on {types.reference}"
             faults.append(Fault("generate", "gang_mix", problem))
     if not gang_mix:
         faults.append(Fault("generate", "gang_mix", "must name at least one gang size"))
@@ -240,20 +253,12 @@ def _checked(gang_mix: Mapping[float, float], models: Models) -> dict[float, flo
     return checked
 
 
-def _chosen(gang_mix: Mapping[float, float], places: NDArray[np.float64]) -> Sequence[float]:
-    sizes, weights = list(gang_mix), np.array(list(gang_mix.values()))
-    chosen = np.searchsorted(np.cumsum(weights[:-1] / weights.sum()), places, side="right")
-    return [sizes[index] for index in chosen]
-
-
 def _submission(
-    number: int, models: Models, arrival: float, seconds: float, num_gpus: float, part: float, weight: float
+    number: int, types: JobTypes, arrival: float, seconds: float, num_gpus: float, part: float, weight: float
 ) -> Submission:
-    candidates = models.at(num_gpus, models.reference)
+    candidates = types.candidates(num_gpus, types.reference)
     job_type = candidates[int(part * len(candidates))]
-    speed = models.profile.throughput(job_type, num_gpus, models.reference)
+    speed = types.profile.throughput(job_type, num_gpus, types.reference)
     steps = max(1.0, float(round(seconds * speed)))
-    job = Job(
-        str(number), job_type=job_type, num_gpus=num_gpus, weight=weight, total_steps=steps, arrival_seconds=arrival
-    )  # fmt: skip
-    return Submission(job, run_seconds=steps / speed, accelerator=models.reference)
+    job = Job(str(number), job_type=job_type, num_gpus=num_gpus, weight=weight, total_steps=steps, arrival_seconds=arrival)
+    return Submission(job, run_seconds=steps / speed, accelerator=types.reference)

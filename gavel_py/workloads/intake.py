@@ -1,10 +1,8 @@
-"""What importers of traces share: recognising a file, reading its cells, and taking in its entries one by one.
+"""The interface of trace importers, and the functions they share to recognise files and to read tables and cells.
 
-`Importer` is a name, a way to recognise files by their beginning (`Head`), and a way to read them. `Intake` takes in what an
-importer reads: jobs, what is skipped, what is broken, and what is assumed. `table_rows` reads tables of text line by line: a broken
-line is reported and passed over, which one in a file of the user's own would not be. `amount`, `count`, `moment` and others read
-cells: numbers, times, and the many ways to say that nothing is known. `without_collection` builds many records at once without
-searching them for garbage.
+An `Importer` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
+broken entries, and assumptions. `table_rows` reads text tables; a broken line is reported and skipped instead of ending the import,
+since the trace is not the user's to correct. `amount`, `count` and `moment` convert cells.
 """
 
 from __future__ import annotations
@@ -29,19 +27,22 @@ from gavel_py.workloads.submission import Skipped, Submission, TraceReport
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
 
 ROUNDING_SECONDS = 1.0
-"""Start and end are whole seconds, each off by up to half of one."""
+"""Start and end are rounded to whole seconds, with an error of up to half a second each."""
 
 EPOCH = datetime(1970, 1, 1)
-"""Without a time zone, as the times in traces are; only differences count."""
+"""Time 0 of clocks with dates; without a time zone, as in traces."""
 
 
 def is_missing(value: object) -> bool:
-    """Say whether the cell holds nothing, or one of the words for it."""
+    """Return whether a cell is empty or holds a word for a missing value."""
     return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
 
 
 def amount(row: Mapping[str, object], field: str, default: float | None = None) -> float:
-    """Return the finite number, at least 0, in a cell; `default` where it is missing, or else an `InputError`."""
+    """Return the finite number of at least 0 in a cell, or `default` if it is missing.
+
+    Raises `InputError` for any other text, and for a missing value without default.
+    """
     value = row.get(field)
     if is_missing(value):
         if default is not None:
@@ -54,7 +55,7 @@ def amount(row: Mapping[str, object], field: str, default: float | None = None) 
 
 
 def count(row: Mapping[str, object], field: str, default: int | None = None) -> int:
-    """Return the whole number, at least 0, in a cell, be it written as 4 or 4.0."""
+    """Return the whole number of at least 0 in a cell, written as 4 or 4.0; otherwise as `amount`."""
     number = amount(row, field, default)
     if number != int(number):
         raise InputError(Fault("", field, f"must be a whole number, found {row.get(field)!r}"))
@@ -62,7 +63,7 @@ def count(row: Mapping[str, object], field: str, default: int | None = None) -> 
 
 
 def moment(row: Mapping[str, object], field: str) -> float | None:
-    """Return the time in a cell, YYYY-MM-DD HH:MM:SS, as seconds on a clock without time zones; None where it is missing."""
+    """Return the time in a cell, YYYY-MM-DD HH:MM:SS, in seconds since `EPOCH`, or None if it is missing."""
     value = row.get(field)
     if is_missing(value):
         return None
@@ -76,7 +77,7 @@ def moment(row: Mapping[str, object], field: str) -> float | None:
 
 
 def required_moment(row: Mapping[str, object], field: str) -> float:
-    """Return the time in a cell; an `InputError` where it is missing."""
+    """Return the time in a cell as `moment`. Raises `InputError` if it is missing."""
     time = moment(row, field)
     if time is None:
         raise InputError(Fault("", field, "is missing; a time as in 2017-10-09 07:01:55 is needed"))
@@ -84,26 +85,26 @@ def required_moment(row: Mapping[str, object], field: str) -> float:
 
 
 def run_between(start: float, end: float, field: str) -> float:
-    """Return the seconds from start to end; an `InputError` about `field` where the end comes first."""
+    """Return end - start in seconds. Raises `InputError` for `field` if the end is before the start."""
     if end < start:
         raise InputError(Fault("", field, f"must not be before the start; it is {start - end:,.0f} s before"))
     return end - start
 
 
 def contradicts(run: float, start: float | None, end: float | None) -> bool:
-    """Say whether a recorded running time differs from end - start by more than the rounding of the two times explains."""
+    """Return whether a recorded run time differs from end - start by more than the rounding error of the two times."""
     return start is not None and end is not None and abs(end - start - run) > ROUNDING_SECONDS
 
 
 def whole_or_part(gpus: float) -> float:
-    """Return what a job gets that asks for so many GPUs in all: less than one as it is, more rounded up to whole ones."""
-    asked = round(gpus, 6)  # sums of parts
-    return asked if asked < 1 else math.ceil(asked)
+    """Return the GPUs of a job that requests `gpus` in total: a fraction below 1 unchanged, otherwise rounded up."""
+    requested = round(gpus, 6)  # a sum of fractions
+    return requested if requested < 1 else math.ceil(requested)
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Hold the search for cyclic garbage: there is none among records, and it would go through all of them again and again."""
+    """Suspend cyclic garbage collection while many records are created, which would scan all of them repeatedly."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -114,12 +115,12 @@ def without_collection() -> Iterator[None]:
 
 
 LENGTH = 1 << 16
-"""Characters read; the first record of every known format is far shorter."""
+"""Characters read to recognise a file; the first record of each format is much shorter."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The name of a file or folder, the names of the files in a folder, and the first lines of a file."""
+    """The path of a file or folder, with the file names in a folder (`inside`) or the beginning of a file (`text`)."""
 
     path: Path
     inside: frozenset[str]
@@ -127,25 +128,25 @@ class Head:
 
     @property
     def first_line(self) -> str:
-        """The first line that is not blank."""
+        """The first non-blank line."""
         return next((line for line in self.text.splitlines() if line.strip()), "")
 
     @property
     def is_json(self) -> bool:
-        """Whether this begins as a JSON document."""
+        """Whether the file begins like a JSON document."""
         return self.text.lstrip()[:1] in ("[", "{")
 
     def has_columns(self, *names: str, separator: str = ",") -> bool:
-        """Say whether the first line names all these columns."""
+        """Return whether the first line names all these columns."""
         return set(names) <= set(self.columns(separator))
 
     def columns(self, separator: str = ",") -> Collection[str]:
-        """The cells of the first line."""
+        """Return the cells of the first line."""
         return [cell.strip().strip('"') for cell in self.first_line.split(separator)]
 
 
 def head_of(path: str | Path) -> Head:
-    """Return the beginning of the file, or the names in the folder; raises `InputError` where it cannot be read."""
+    """Return the head of a file or folder. Raises `InputError` if it cannot be read."""
     there = Path(path)
     try:
         if there.is_dir():
@@ -160,11 +161,11 @@ EARLY_START = "Jobs whose start is recorded before their submission waited 0 s: 
 
 
 class SkipError(Exception):
-    """The entry at hand is sound, but no job to schedule; its text says why."""
+    """The current entry is valid, but not a job to schedule; the message is the reason."""
 
 
 class Intake:
-    """Gathers one trace. An importer opens `entry(where)` around each of its entries; what fails inside concerns that one only."""
+    """Collects the entries of one trace. Importers read each entry inside `entry(where)`, so that an error skips only that one."""
 
     def __init__(self, source: str, format_name: str) -> None:
         self.source, self.format_name = source, format_name
@@ -176,35 +177,35 @@ class Intake:
         self._num_records = self._num_broken = 0
 
     def entry(self, where: str) -> Entry:
-        """Return a context in which an `InputError` makes this entry a broken one and a `SkipError` leaves it out."""
+        """Return a context that counts the entry as broken on an `InputError`, and as skipped on a `SkipError`."""
         return Entry(self, where)
 
     def assume(self, sentence: str, count: int = 1) -> None:
-        """Note an assumption. `{n}` in it becomes the number of entries that it was noted for."""
+        """Record an assumption about `count` entries; `{n}` in the sentence becomes their total number."""
         self._assumptions[sentence] = self._assumptions.get(sentence, 0) + count
 
     def wait_between(self, submitted: float, started: float) -> float:
-        """Return the seconds from submission to start; 0 where the start is recorded first, which is noted as an assumption."""
+        """Return the seconds from submission to start, or 0 and record an assumption if the start is earlier."""
         if started < submitted:
             self.assume(EARLY_START)
         return max(0.0, started - submitted)
 
     def broken(self, where: str, *faults: Fault) -> None:
-        """Count the entry as a broken one; each fault tells its field and what would be right."""
+        """Count the entry as broken and add its faults, placed at `where`."""
         self._num_records += 1
         self._num_broken += 1
         for fault in faults:
-            who = f"{where} ({fault.where})" if fault.where else where
-            self.faults.append(Fault(who, fault.field, fault.problem))
+            place = f"{where} ({fault.where})" if fault.where else where
+            self.faults.append(Fault(place, fault.field, fault.problem))
 
     def skip(self, where: str, reason: str) -> None:
-        """Count the entry as left out."""
+        """Count the entry as skipped."""
         self._num_records += 1
         count, first = self._skipped.get(reason, (0, where))
         self._skipped[reason] = (count + 1, first)
 
     def take(self, where: str, submission: Submission) -> None:
-        """Keep a job; its id must be new."""
+        """Add a job, or count the entry as broken if its id is a duplicate."""
         job_id = submission.job.job_id
         earlier = self._places.setdefault(job_id, where)
         if earlier is not where:
@@ -214,7 +215,7 @@ class Intake:
         self.submissions.append(submission)
 
     def report(self) -> TraceReport:
-        """Return what was read, skipped and assumed so far."""
+        """Return the report on the entries so far."""
         return TraceReport(
             source=self.source,
             format=self.format_name,
@@ -228,7 +229,7 @@ class Intake:
 
 
 class Entry:
-    """One entry of a trace while it is read."""
+    """Context in which one entry of a trace is read."""
 
     __slots__ = ("intake", "where")
 
@@ -246,17 +247,17 @@ class Entry:
         return isinstance(error, SkipError | InputError)
 
     def job(self, fields: Mapping[str, Any], **recorded: Any) -> None:
-        """Keep the job of these fields, with what was recorded of it."""
+        """Add a job with these fields of `Job` and recorded fields of `Submission`."""
         self.intake.take(self.where, Submission(Job(**fields).placed(self.where), **recorded))
 
 
 @dataclass(frozen=True)
 class Importer:
-    """One format of traces.
+    """A trace format.
 
-    name: as `--format` takes it; about: whose format it is, in a few words; recognises: from the beginning of a file or the
-    names in a folder; read: puts every entry into the intake, and raises `InputError` only where nothing can be read at all;
-    has_dates: its times are dates, so that the clock is to start with the first arrival.
+    name: value of `--format`; about: short description; recognises: returns whether a head is of this format; read: adds all
+    entries to an intake, and raises `InputError` only if nothing can be read; has_dates: times are dates, and the clock is to start
+    at the first arrival.
     """
 
     name: str
@@ -266,9 +267,6 @@ class Importer:
     has_dates: bool = False
 
 
-Rows = Iterator[tuple[str, dict[str, str]]]
-
-
 def table_rows(
     path: str | Path,
     intake: Intake,
@@ -276,10 +274,10 @@ def table_rows(
     required: Collection[str] = (),
     columns: Sequence[str] | None = None,
     separator: str = ",",
-) -> Rows:
-    """Yield ("file, line n", {column: cell}) for each sound line; the others go to `intake` as broken.
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield ("file, line n", {column: cell}) for each valid line; the others are added to `intake` as broken.
 
-    The first line names the columns, unless `columns` does. Raises `InputError` when a required column is missing.
+    The first line names the columns, unless `columns` is given. Raises `InputError` if a required column is missing.
     """
     names = columns
     for number, line in reading.numbered_lines(path):
@@ -303,7 +301,7 @@ def table_rows(
 
 
 def split(line: str, separator: str) -> list[str]:
-    """Return the cells of a line, without the blanks around them."""
+    """Return the stripped cells of a line."""
     if "\0" in line:
         raise InputError(Fault("", "", "contains a NUL character; is this a text file?"))
     if separator != "," or '"' not in line:

@@ -1,4 +1,4 @@
-"""What traces leave out of jobs: job types and steps where they tell only how long jobs ran, and durations where only steps."""
+"""Missing job data: job types and steps for traces with durations only, and durations for traces with steps only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import sequence_of
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
-from gavel_py.workloads.generator import Models, known_accelerators, reference_of
+from gavel_py.workloads.generator import JobTypes, known_accelerators, reference_of
 from gavel_py.workloads.intake import without_collection
 from gavel_py.workloads.submission import Submission, counted
 from gavel_py.workloads.trace import Trace
 
 SHORTEST = 1.0
-"""Seconds of work that a job has at least; some records say 0, and a job without work is none."""
+"""Minimum duration in seconds from which steps are computed; some records have 0, and a job needs some work."""
 
 
 def assign_job_types(
@@ -30,25 +30,38 @@ def assign_job_types(
     accelerators: Sequence[str] | None = None,
     extrapolate: bool = False,
 ) -> tuple[Trace, ThroughputProfile]:
-    """Give each job a type of the profile if it has none, and its steps if only its duration is known; return trace and profile.
+    """Assign a job type to each job without one, and total_steps to each job of which only the duration is known.
 
-    A type is drawn in order of arrival, all alike likely among those that the profile has for the job's gang size on all of
-    `accelerators` (by default all that it knows) and that run on the reference. total_steps = run_seconds x throughput on the
-    reference: the accelerator that the job really ran on if the profile knows it, or else `reference` (v100 if known, or the first
-    of the profile). Gangs that the profile lacks are an `InputError`, or with `extrapolate` added to it (`extend_profile`).
+    Types are drawn in order of arrival with equal probability from those that the profile has for the gang size on all
+    `accelerators` and that run on the reference. total_steps = run_seconds x throughput on the reference. The reference of a job is
+    the accelerator that it ran on if the profile has it, otherwise `reference`.
+
+    Args:
+        trace: The trace.
+        profile: Source of job types and throughputs.
+        seed: Seed of the random types.
+        reference: Accelerator to which durations refer; by default v100 if the profile has it, else its first one.
+        accelerators: Accelerators on which a type must be known; by default all of the profile.
+        extrapolate: Whether to add gang sizes that the profile lacks (`extend_profile`).
+
+    Returns:
+        The trace, with the assumptions in its report, and the profile, extended if `extrapolate`.
+
+    Raises:
+        InputError: The profile lacks a gang size, or an accelerator is unknown.
     """
-    models = Models(profile, reference_of(profile, reference), known_accelerators(profile, accelerators))
+    types = JobTypes(profile, reference_of(profile, reference), known_accelerators(profile, accelerators))
     sizes = {submission.job.num_gpus for submission in trace if _needs_profile(submission)}
-    lacking = sorted(size for size in sizes if not models.have(size))
+    lacking = sorted(size for size in sizes if not types.have(size))
     if lacking and extrapolate:
         profile = extend_profile(profile, lacking)
-        models = Models(profile, models.reference, models.accelerators)
+        types = JobTypes(profile, types.reference, types.accelerators)
         trace = trace.changed(trace, _extrapolated(lacking))
-    InputError.raise_any(_lacking(trace, models))
+    InputError.raise_any(_lacking(trace, types))
     drawn = np.random.default_rng(sequence_of(seed)).random(len(trace)).tolist()
     with without_collection():
-        typed = [_typed(submission, models, part) for submission, part in zip(trace, drawn, strict=True)]
-        return trace.changed(typed, *_said(trace, typed, models, seed)), profile
+        typed = [_typed(submission, types, part) for submission, part in zip(trace, drawn, strict=True)]
+        return trace.changed(typed, *_assumptions(trace, typed, types, seed)), profile
 
 
 def _needs_profile(submission: Submission) -> bool:
@@ -56,35 +69,35 @@ def _needs_profile(submission: Submission) -> bool:
     return not job.job_type or (job.total_steps is None and job.duration_seconds is None)
 
 
-def _typed(submission: Submission, models: Models, part: float) -> Submission:
+def _typed(submission: Submission, types: JobTypes, part: float) -> Submission:
     job = submission.job
     changes: dict[str, object] = {}
-    reference = models.reference_of(submission.accelerator)
+    reference = types.reference_of(submission.accelerator)
     if not job.job_type:
-        candidates = models.at(job.num_gpus, reference)
+        candidates = types.candidates(job.num_gpus, reference)
         changes["job_type"] = candidates[int(part * len(candidates))]
     if job.total_steps is None and job.duration_seconds is None and submission.run_seconds is not None:
         job_type = str(changes.get("job_type", job.job_type))
-        speed = models.profile.throughput(job_type, job.num_gpus, reference)
+        speed = types.profile.throughput(job_type, job.num_gpus, reference)
         if speed > 0:
             changes["total_steps"] = max(submission.run_seconds, SHORTEST) * speed
     return replace(submission, job=job.model_copy(update=changes)) if changes else submission
 
 
-def _lacking(trace: Trace, models: Models) -> list[Fault]:
-    """A fault for each gang size without a type, with the number of jobs that it concerns."""
-    asked = Counter(
-        (submission.job.num_gpus, models.reference_of(submission.accelerator)) for submission in trace if _needs_profile(submission)
+def _lacking(trace: Trace, types: JobTypes) -> list[Fault]:
+    """Return a fault for each gang size without job type, with the number of its jobs."""
+    required = Counter(
+        (submission.job.num_gpus, types.reference_of(submission.accelerator)) for submission in trace if _needs_profile(submission)
     )
-    lacking = {(size, on): number for (size, on), number in sorted(asked.items()) if not models.at(size, on)}
+    lacking = {(size, on): number for (size, on), number in sorted(required.items()) if not types.candidates(size, on)}
     if not lacking:
         return []
-    where = f"throughput profile {models.profile.name!r}"
+    where = f"throughput profile {types.profile.name!r}"
     head = Fault(
         where,
         "num_gpus",
         f"has no job type for the gangs of {sum(lacking.values()):,} of {len(trace):,} jobs on all of "
-        f"{', '.join(models.accelerators)}; estimate them (--extrapolate), or name the accelerators that count (--accelerators)",
+        f"{', '.join(types.accelerators)}; estimate them (--extrapolate), or name the accelerators that count (--accelerators)",
     )
     return [head, *(Fault(where, "", f"gangs of {size} GPUs on {on}: {counted(number)}") for (size, on), number in lacking.items())]
 
@@ -98,28 +111,29 @@ def _extrapolated(sizes: Sequence[float]) -> str:
     )
 
 
-def _said(trace: Trace, typed: Sequence[Submission], models: Models, seed: int) -> list[str]:
+def _assumptions(trace: Trace, typed: Sequence[Submission], types: JobTypes, seed: int) -> list[str]:
     drawn = sum(not submission.job.job_type for submission in trace)
     pairs = list(zip(trace, typed, strict=True))
     worked = sum(old.job.total_steps != new.job.total_steps for old, new in pairs)
     short = sum(old.run_seconds is not None and old.run_seconds < SHORTEST and new.job is not old.job for old, new in pairs)
-    elsewhere = sum(models.reference_of(new.accelerator) != models.reference and new.job is not old.job for old, new in pairs)
+    elsewhere = sum(types.reference_of(new.accelerator) != types.reference and new.job is not old.job for old, new in pairs)
     unknown = Counter(
-        name for old in trace for name in old.job.allowed_accelerators or () if name not in models.profile.accelerators
+        name for old in trace for name in old.job.allowed_accelerators or () if name not in types.profile.accelerators
     )
+    listed = ", ".join(f"{name} ({counted(count)})" for name, count in sorted(unknown.items()))
     without = sum(new.job.total_steps is None and new.job.duration_seconds is None for new in typed)
     there = f", of these {elsewhere:,} by the accelerator that they ran on" if elsewhere else ""
     facts = (
         (
             drawn,
-            f"Job types are drawn, all alike likely among those that profile {models.profile.name!r} knows for the gang size on "
-            f"{', '.join(models.accelerators)} (seed {seed}): {counted(drawn)}.",
+            f"Job types are drawn, all alike likely among those that profile {types.profile.name!r} knows for the gang size on "
+            f"{', '.join(types.accelerators)} (seed {seed}): {counted(drawn)}.",
         ),
-        (worked, f"Total steps are duration x throughput on {models.reference}: {counted(worked)}{there}."),
+        (worked, f"Total steps are duration x throughput on {types.reference}: {counted(worked)}{there}."),
         (short, f"Jobs that ran for less than a second have the work of one second: {counted(short)}."),
         (
             unknown.total(),
-            f"Jobs name accelerators that the profile does not know: {_listed(unknown)}. Unless the cluster has them, rename them "
+            f"Jobs name accelerators that the profile does not know: {listed}. Unless the cluster has them, rename them "
             "(--map-accelerator), or let jobs run on all (--any-accelerator).",
         ),
         (without, f"Total steps stay unknown where the duration is: {counted(without)}."),
@@ -127,23 +141,24 @@ def _said(trace: Trace, typed: Sequence[Submission], models: Models, seed: int) 
     return [sentence for count, sentence in facts if count]
 
 
-def _listed(names: Counter[str]) -> str:
-    return ", ".join(f"{name} ({counted(count)})" for name, count in sorted(names.items()))
-
-
 def assume_durations(trace: Trace, profile: ThroughputProfile, reference: str | None = None) -> Trace:
-    """Return the trace with run_seconds = total_steps / throughput on the reference, consolidated, where it has none.
+    """Set run_seconds = total_steps / throughput on the reference, consolidated, where it is not recorded.
 
-    reference: v100, or else the first accelerator of the profile, unless said. Jobs without steps, without a throughput in the
-    profile, or that cannot run on the reference, stay without a duration.
+    Args:
+        trace: The trace.
+        profile: Source of the throughputs.
+        reference: The accelerator; by default v100 if the profile has it, else its first one.
+
+    Returns:
+        The trace. A job without steps or without a positive throughput on the reference still has no duration.
     """
     on = reference_of(profile, reference)
     timed = [_timed(submission, profile, on) for submission in trace]
     count = sum(old is not new for old, new in zip(trace, timed, strict=True))
     if not count:
         return trace
-    said = f"Durations that are not recorded are steps / throughput on {on} in profile {profile.name!r}: {counted(count)}."
-    return trace.changed(timed, said)
+    assumption = f"Durations that are not recorded are steps / throughput on {on} in profile {profile.name!r}: {counted(count)}."
+    return trace.changed(timed, assumption)
 
 
 def _timed(submission: Submission, profile: ThroughputProfile, reference: str) -> Submission:

@@ -1,6 +1,6 @@
-"""Reading a trace of any known format, and writing one so that it can be read again.
+"""Reading traces of all known formats, and writing them in the formats of gavel_py.
 
-Of what `trace_text` writes, `read_trace` makes the same trace and `JobSet.from_file` its jobs.
+`read_trace` restores the trace that `trace_text` wrote; `JobSet.from_file` reads the jobs of it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,16 @@ from gavel_py.workloads.trace import Trace
 
 
 def read_trace(path: str | Path, format: str | None = None, *, strict: bool = False) -> Trace:  # noqa: A002
-    """Read a trace; its format is recognised by its content unless `format` names it (`trace_formats`).
+    """Read a trace. Dates become seconds since the first arrival.
 
-    What is broken is left out and told in `report` with file, line and field; with `strict` it is an `InputError`. Dates become
-    seconds since the first arrival.
+    Args:
+        path: A file, or a folder for formats of several files.
+        format: Name of the format (`trace_formats`); by default it is recognised by the content.
+        strict: Whether broken entries are an error. By default they are skipped, and `report` has file, line and field of each.
+
+    Raises:
+        UnknownNameError: There is no such format.
+        InputError: The file cannot be read or recognised, has no valid job, or has broken entries and `strict` is true.
     """
     importer = importer_of(path, format)
     intake = Intake(str(path), importer.name)
@@ -53,11 +58,22 @@ ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")
 
 
 def trace_text(trace: Trace, format: str = "csv") -> str:  # noqa: A002
-    """Return the trace as text of our own format: csv, json or jsonl. Columns that say nothing are left out."""
-    writers: dict[str, Callable[[Trace], str]] = {"csv": _csv, "json": _json, "jsonl": _json_lines}
-    if format not in writers:
-        raise InputError(Fault("trace", "format", f"{format!r} cannot be written{nearest(format, writers)}"))
-    return writers[format](trace)
+    """Return the trace as text. Columns that hold only default values are omitted.
+
+    Args:
+        trace: The trace.
+        format: "csv", "json" or "jsonl".
+
+    Raises:
+        InputError: The format is none of these.
+    """
+    if format == "csv":
+        return _csv(trace)
+    if format == "json":
+        return "[\n" + ",\n".join(_json_objects(trace)) + "\n]\n"
+    if format == "jsonl":
+        return "".join(f"{line}\n" for line in _json_objects(trace))
+    raise InputError(Fault("trace", "format", f"{format!r} cannot be written{nearest(format, ['csv', 'json', 'jsonl'])}"))
 
 
 def _csv(trace: Trace) -> str:
@@ -71,14 +87,6 @@ def _csv(trace: Trace) -> str:
     return buffer.getvalue()
 
 
-def _json(trace: Trace) -> str:
-    return "[\n" + ",\n".join(_json_objects(trace)) + "\n]\n"
-
-
-def _json_lines(trace: Trace) -> str:
-    return "".join(f"{line}\n" for line in _json_objects(trace))
-
-
 def _json_objects(trace: Trace) -> list[str]:
     columns = _columns(trace)
     return [
@@ -88,18 +96,14 @@ def _json_objects(trace: Trace) -> list[str]:
 
 
 def _columns(trace: Trace) -> list[str]:
-    """The columns in which some job differs from what an empty cell means."""
+    """Return the columns in which some job differs from the default."""
     defaults = {name: field.default for name, field in Job.model_fields.items()}
-    defaults |= {RECORDED + name: _recorded_defaults()[name] for name in RECORDED_FIELDS}
+    unrecorded = Submission(Job("any"))
+    defaults |= {RECORDED + name: getattr(unrecorded, name) for name in RECORDED_FIELDS}
     used = set(ALWAYS)
     for submission in trace:
         used |= {name for name, value in _values(submission).items() if name not in used and value != defaults[name]}
     return [name for name in defaults if name in used]
-
-
-def _recorded_defaults() -> dict[str, Any]:
-    plain = Submission(Job("any"))
-    return {name: getattr(plain, name) for name in RECORDED_FIELDS}
 
 
 def _values(submission: Submission) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""One job as a trace tells of it, what became of it when it ran, and the report on reading a trace.
-
-`TraceReport`: how much was read, what was left out and why, and what was assumed.
-"""
+"""A job of a trace with its recorded history (`Submission`), and the report on reading a trace (`TraceReport`)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ def counted(count: int, word: str = "job") -> str:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Entries that are sound, but no jobs to schedule: why, how many, and where the first of them stands."""
+    """Entries that are valid, but not jobs to schedule: the reason, their number, and the place of the first one."""
 
     reason: str
     count: int
@@ -30,11 +27,17 @@ class Skipped:
 
 @dataclass(frozen=True)
 class TraceReport:
-    """What was read of a trace, what was not, and what was assumed.
+    """Report on reading a trace.
 
-    source, format: from where; num_records: entries found; num_jobs: of them read as jobs; num_broken: left out since they are
-    wrong, `faults` says where and why; skipped: left out although sound; assumptions: sentences, in the order in which they were
-    made.
+    Attributes:
+        source: File or folder.
+        format: Name of the format.
+        num_records: Entries found.
+        num_jobs: Entries read as jobs.
+        num_broken: Invalid entries, which were skipped.
+        skipped: Valid entries that are not jobs to schedule, by reason.
+        faults: Faults of the invalid entries.
+        assumptions: Sentences, in the order in which the assumptions were made.
     """
 
     source: str = ""
@@ -47,7 +50,7 @@ class TraceReport:
     assumptions: tuple[str, ...] = ()
 
     def assuming(self, *sentences: str) -> TraceReport:
-        """Return the report with further assumptions."""
+        """Return the report with these assumptions appended."""
         return replace(self, assumptions=(*self.assumptions, *sentences))
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,15 +89,19 @@ STATUSES = frozenset(get_args(Status))
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job of a trace, with what was recorded of its past; a policy sees the job only, a simulator may replay the rest.
+    """A job of a trace with its recorded history. Policies see only the job; a simulator may replay the rest.
 
-    job: what was submitted, and when (`arrival_seconds`);
-    run_seconds: how long it held its GPUs, all its attempts together; wait_seconds: how long it had waited before its first one;
-    status: how it ended: passed, killed (by its user, an operator or its time limit), failed, or "" where the trace does not say;
-    failed_attempts: attempts that ended in a failure, the last one included if the job failed;
-    cancelled_seconds: when it was killed, on the clock of the trace;
-    estimate_seconds: what was expected of run_seconds before it ran, such as a time limit or a mean of its user's jobs;
-    accelerator: the type of GPU that it ran on. None and "" mean: not recorded.
+    None and "" mean that a value was not recorded.
+
+    Attributes:
+        job: The job, with its submission time `arrival_seconds`.
+        run_seconds: Time for which it held its GPUs, summed over all attempts.
+        wait_seconds: Queueing time before the first attempt.
+        status: "passed", "killed" (by its user, an operator or its time limit) or "failed".
+        failed_attempts: Attempts that failed, the last one included if the job failed.
+        cancelled_seconds: Time at which it was killed, on the clock of the trace.
+        estimate_seconds: Estimate of `run_seconds` before the run, such as a time limit or a mean of the user's jobs.
+        accelerator: Accelerator type that it ran on.
 
     >>> Submission(Job("a", arrival_seconds=60), run_seconds=3600, status="passed").job.arrival_seconds
     60.0
@@ -113,12 +120,8 @@ class Submission:
         InputError.raise_any(list(self._faults()))
 
     def _faults(self) -> Iterator[Fault]:
-        lengths = (
-            ("run_seconds", self.run_seconds),
-            ("wait_seconds", self.wait_seconds),
-            ("estimate_seconds", self.estimate_seconds),
-        )
-        for name, value in lengths:
+        for name in ("run_seconds", "wait_seconds", "estimate_seconds"):
+            value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 yield self._fault(name, f"must be a finite number of seconds, at least 0, found {value!r}")
         if self.cancelled_seconds is not None and not math.isfinite(self.cancelled_seconds):
@@ -133,11 +136,11 @@ class Submission:
 
     @property
     def gpu_seconds(self) -> float | None:
-        """GPUs times seconds that it held them; None where that is not recorded."""
+        """GPU-seconds of all attempts, or None if `run_seconds` was not recorded."""
         return None if self.run_seconds is None else self.run_seconds * self.job.num_gpus
 
     def moved(self, arrival_seconds: float) -> Submission:
-        """Return the same job submitted at another time; what follows from that time moves with it."""
+        """Return the submission at another arrival time; deadline and cancellation time are shifted with it."""
         by = arrival_seconds - self.job.arrival_seconds
         changes: dict[str, float] = {"arrival_seconds": arrival_seconds}
         if self.job.deadline_seconds is not None:
@@ -147,4 +150,4 @@ class Submission:
 
 
 RECORDED_FIELDS = tuple(field.name for field in fields(Submission) if field.name != "job")
-"""What a submission holds besides the job; in files each has the prefix `recorded_`."""
+"""Fields of a submission besides the job; in files each has the prefix `recorded_`."""

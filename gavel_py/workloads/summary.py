@@ -1,7 +1,6 @@
-"""What is in a trace: counts, gangs, durations and the load over time, as figures and as a picture.
+"""Summary of a trace: counts, gang sizes, durations and the load over time, as numbers and as a plot.
 
-`load_over_time`: what arrives, and how many GPUs would be held if no job had to wait. `plot_trace` draws the load and how long jobs
-run with matplotlib, which comes with `gavel-py[plot]`.
+The load is the number of GPUs in use if every job started on arrival. `plot_trace` needs matplotlib (`gavel-py[plot]`).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from gavel_py.workloads.trace import Trace
 
 @dataclass(frozen=True)
 class Period:
-    """A part of the time of a trace, from start to before end, s.
+    """Arrivals and load of the time span [start_seconds, end_seconds).
 
-    num_jobs, gpu_hours: what arrives in it; mean_gpus_held, most_gpus_held: during it, if no job ever had to wait. Jobs without a
-    known duration count in num_jobs only; where no job of the trace has one, the others are None.
+    num_jobs and gpu_hours: jobs that arrive; mean_gpus_held and most_gpus_held: mean and peak of the GPUs in use if no job waits.
+    Jobs of unknown duration count in num_jobs only; if no duration of the trace is known, the other values are None.
     """
 
     start_seconds: float
@@ -39,9 +38,9 @@ class Period:
 
 
 def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: int) -> tuple[tuple[Period, ...], float | None]:
-    """Return equal periods between the first and the last arrival, and the most GPUs held at any time (None: no duration is known).
+    """Return equal periods between the first and the last arrival, and the peak of GPUs in use (None if no duration is known).
 
-    arrivals, gangs, seconds: (N,), sorted by arrival; a duration is NaN where it is not known.
+    arrivals, gangs, seconds: (N,) arrays sorted by arrival, with NaN for unknown durations.
     """
     if not len(arrivals):
         return (), 0.0
@@ -57,17 +56,13 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     hours = np.bincount(number, weights=gangs * known / 3600, minlength=periods)
     until = _gpu_seconds_until(edges, times, held)
     means = np.diff(until) / np.diff(edges)
-    found = [_most(edges[k], edges[k + 1], times, held) for k in range(periods)]
-    if peak is None:
-        return tuple(
-            Period(float(a), float(b), int(n), None, None, None) for a, b, n in zip(edges[:-1], edges[1:], jobs, strict=True)
-        ), None
-    columns = zip(edges[:-1], edges[1:], jobs, hours, means, found, strict=True)
-    return tuple(Period(float(a), float(b), int(n), float(h), float(m), most) for a, b, n, h, m, most in columns), peak
+    peaks = [_peak(edges[k], edges[k + 1], times, held) for k in range(periods)]
+    columns = zip(*(column.tolist() for column in (edges[:-1], edges[1:], jobs, hours, means)), peaks, strict=True)
+    return tuple(Period(*(row if peak is not None else (*row[:3], None, None, None))) for row in columns), peak
 
 
 def _held(arrivals: Floats, gangs: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """The times at which a job begins or ends, and the GPUs held from each of them on."""
+    """Return the times at which a job starts or ends, and the GPUs in use from each of them on."""
     times = np.concatenate([arrivals, arrivals + seconds])
     changes = np.concatenate([gangs * (seconds > 0), -gangs * (seconds > 0)])
     moments, places = np.unique(times, return_inverse=True)
@@ -75,20 +70,20 @@ def _held(arrivals: Floats, gangs: Floats, seconds: Floats) -> tuple[Floats, Flo
 
 
 def _gpu_seconds_until(edges: Floats, times: Floats, held: Floats) -> Floats:
-    """GPU-seconds held before each edge."""
+    """Return the cumulative GPU-seconds in use up to each edge."""
     total = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])
     place = np.searchsorted(times, edges, side="right") - 1
     return np.asarray(total[place] + held[place] * (edges - times[place]))
 
 
-def _most(start: float, end: float, times: Floats, held: Floats) -> float:
+def _peak(start: float, end: float, times: Floats, held: Floats) -> float:
     first = max(0, int(np.searchsorted(times, start, side="right")) - 1)
     return float(held[first : int(np.searchsorted(times, end, side="left"))].max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class Durations:
-    """Of the jobs whose duration was recorded: how many they are, and seconds that they held their GPUs."""
+    """Distribution of the recorded durations in seconds, and the number of jobs that have one."""
 
     num_jobs: int
     mean: float
@@ -100,7 +95,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class Gang:
-    """The jobs of one gang size; gpu_hours and durations: None where no duration was recorded."""
+    """The jobs of one gang size; gpu_hours and durations are None if no duration was recorded."""
 
     num_gpus: float
     num_jobs: int
@@ -110,12 +105,22 @@ class Gang:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """A trace in figures.
+    """Summary of a trace.
 
-    first_arrival, last_arrival: seconds on the clock of the trace; jobs_per_hour: between them; gpu_hours: of all jobs whose
-    duration was recorded; mean_gpus: these hours over the time between the arrivals, the size of a cluster that would just do;
-    peak_gpus: the most GPUs held at once if every job had begun when it was submitted; these three are None where no duration was
-    recorded; statuses, tenants, job_types: jobs of each; periods: equal parts of the time between the arrivals.
+    Attributes:
+        num_jobs: Number of jobs.
+        first_arrival: Time of the first arrival, in seconds on the clock of the trace.
+        last_arrival: Time of the last arrival.
+        jobs_per_hour: Mean arrival rate between the two.
+        gpu_hours: GPU-hours of all jobs with a recorded duration; None if there are none.
+        mean_gpus: GPU-hours divided by the time between the arrivals, the size of a cluster that could just serve the trace.
+        peak_gpus: Peak of the GPUs in use if every job started on arrival.
+        statuses: {status: number of jobs}.
+        tenants: {tenant: number of jobs}.
+        job_types: {job type: number of jobs}.
+        durations: Distribution of the durations.
+        gangs: Jobs by gang size.
+        periods: The load over time, in equal periods between the arrivals.
     """
 
     num_jobs: int
@@ -138,7 +143,15 @@ class TraceSummary:
 
 
 def describe_trace(trace: Trace, periods: int = 12) -> TraceSummary:
-    """Return counts, gang mix, durations, and the load in so many equal periods of time."""
+    """Return counts, gang mix, durations and the load over time.
+
+    Args:
+        trace: The trace.
+        periods: Number of equal periods into which the load is divided.
+
+    Raises:
+        InputError: `periods` is below 1.
+    """
     if periods < 1:
         raise InputError(Fault("describe", "periods", f"must be at least 1, found {periods!r}"))
     arrivals = np.array([submission.job.arrival_seconds for submission in trace])
@@ -166,7 +179,7 @@ def describe_trace(trace: Trace, periods: int = 12) -> TraceSummary:
 
 
 def _counts(names: Any) -> dict[str, int]:
-    """How often each name stands, the most frequent first."""
+    """Return {name: number of occurrences}, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -188,13 +201,13 @@ PERIODS = 240
 
 SECONDS_PER_DAY = 86400.0
 
-MOST_LINES = 6
-"""Gang sizes with a line of their own; more would hide each other."""
+MAX_LINES = 6
+"""Limit of the lines by gang size; more would be hard to distinguish."""
 
 BLUE, INK = "#0072B2", "#222222"
 
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""They can be told apart with any kind of colour vision."""
+"""The colour-blind safe palette of Okabe and Ito."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "gavel-py",
@@ -206,10 +219,14 @@ STYLE: dict[Any, Any] = {
 
 
 def plot_trace(trace: Trace, path: str | Path) -> None:
-    """Draw the GPUs that would be held if no job had to wait, the jobs that arrive, and the durations by gang size.
+    """Plot the GPUs in use if no job waits, the arrivals, and the durations by gang size.
 
-    The file ends in .svg or .png, and is written whole or not at all. Raises `InputError` for another ending, a place that cannot
-    be written, a trace without jobs, and where matplotlib is not installed.
+    Args:
+        trace: The trace.
+        path: An .svg or .png file, which is written atomically.
+
+    Raises:
+        InputError: Another suffix, a path that cannot be written, a trace without jobs, or matplotlib is not installed.
     """
     check_plot(path)
     if not trace:
@@ -227,7 +244,7 @@ def _drawn(trace: Trace, form: str) -> bytes:
         held, arriving, durations = figure.subplots(3, 1)
         _draw_load(held, arriving, trace)
         _draw_durations(durations, trace)
-        # Without a date the same trace makes the same bytes.
+        # Without a date, the same trace gives the same bytes.
         figure.savefig(buffer, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
     return buffer.getvalue()
 
@@ -258,13 +275,13 @@ def _draw_durations(axes: Any, trace: Trace) -> None:
 
 
 def _series(trace: Trace) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float64]]]]:
-    """Durations above 0, sorted, of the most frequent gang sizes, and of all others together."""
+    """Yield (label, sorted durations above 0) of the most frequent gang sizes, and of the others together."""
     by_size: dict[float, list[float]] = {}
     for submission in trace:
         if submission.run_seconds:
             by_size.setdefault(submission.job.num_gpus, []).append(submission.run_seconds)
     frequent = sorted(by_size, key=lambda size: (-len(by_size[size]), size))
-    named = frequent if len(frequent) <= MOST_LINES else frequent[: MOST_LINES - 1]
+    named = frequent if len(frequent) <= MAX_LINES else frequent[: MAX_LINES - 1]
     for size in sorted(named):
         yield f"{size:.3g} GPU" if size <= 1 else f"{size} GPUs", np.sort(by_size[size])
     if len(named) < len(frequent):

@@ -1,4 +1,4 @@
-"""Importers of traces, one file per format, and the list of them: a new one is a file beside the others and a line here."""
+"""Importers of trace formats, one module each. A new format needs a module here and an entry in `IMPORTERS`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ IMPORTERS: tuple[Importer, ...] = (
     helios.IMPORTER,
     slurm_accounting.IMPORTER,
 )
-"""In the order in which they are asked whether they recognise a file."""
+"""The order in which the importers try to recognise a file."""
 
 
 def trace_formats() -> dict[str, str]:
-    """Return the formats that `read_trace` knows: their names, and whose each is."""
+    """Return {name: description} of the formats that `read_trace` knows."""
     return {importer.name: importer.about for importer in IMPORTERS}
 
 
 def importer_of(path: str | Path, name: str | None = None) -> Importer:
-    """Return the importer of this name, or else the one that recognises the file.
+    """Return the importer with the given name, or by default the first one that recognises the file.
 
-    Raises `UnknownNameError` for a name that no importer bears, `InputError` where none recognises the file or it cannot be read.
+    Raises `UnknownNameError` for an unknown name, and `InputError` if the file cannot be read or no importer recognises it.
     """
     head = head_of(path)
     if name is not None:

@@ -9,19 +9,20 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.workloads.intake import Head, Importer, Intake, amount
 
-# The three ages of the format, told apart by the number of fields. `slo` is a multiple of the ideal duration.
-AGES = {
+VERSIONS = {
     7: ("job_type", "", "", "", "total_steps", "arrival_seconds", "num_gpus"),
     10: ("job_type", "", "", "", "", "total_steps", "num_gpus", "weight", "slo", "arrival_seconds"),
     12: ("job_type", "", "", "", "", "total_steps", "num_gpus", "mode", "weight", "slo", "duration", "arrival_seconds"),
 }
+"""The three versions of the format, by number of fields. `slo` is a multiple of the ideal duration; "" is an ignored field."""
+
 ADAPTIVE = {"accordion", "gns"}
 KEPT = "Jobs that adapt their batch size (mode accordion or gns) keep the one that their job type names: {n}."
 OF_JOB = ("job_type", "total_steps", "num_gpus", "weight", "arrival_seconds")
 
 
 def _recognises(head: Head) -> bool:
-    return head.first_line.count("\t") + 1 in AGES and not head.is_json
+    return head.first_line.count("\t") + 1 in VERSIONS and not head.is_json
 
 
 def _read(path: Path, intake: Intake) -> None:
@@ -32,22 +33,19 @@ def _read(path: Path, intake: Intake) -> None:
             recorded: dict[str, Any] = {}
             if "duration" in row:
                 recorded["run_seconds"] = amount(row, "duration")
-            entry.job({"job_id": str(index)} | job | _deadline(row), **recorded)
+            slo = row.get("slo", "-1")
+            if not slo.startswith("-"):  # a negative SLO means none; Job checks that the factor is a positive number
+                job["deadline_factor"] = slo
+            entry.job({"job_id": str(index)} | job, **recorded)
             if row.get("mode") in ADAPTIVE:
                 intake.assume(KEPT)
 
 
 def _row(line: str) -> dict[str, str]:
     cells = line.split("\t")
-    if len(cells) not in AGES:
+    if len(cells) not in VERSIONS:
         raise InputError(Fault("", "", f"has {len(cells)} tab-separated fields; Gavel's traces have 7, 10 or 12"))
-    return {name: cell.strip() for name, cell in zip(AGES[len(cells)], cells, strict=True) if name}
-
-
-def _deadline(row: dict[str, str]) -> dict[str, str]:
-    # A negative SLO means none; anything else is a factor, and Job checks that it is a positive number.
-    slo = row.get("slo", "-1")
-    return {} if slo.startswith("-") else {"deadline_factor": slo}
+    return {name: cell.strip() for name, cell in zip(VERSIONS[len(cells)], cells, strict=True) if name}
 
 
 IMPORTER = Importer("gavel", "the published Gavel (7 or 10 fields) and Shockwave (12)", _recognises, _read)

@@ -1,6 +1,6 @@
-"""Our own files: CSV, JSON, JSON Lines and Parquet with the fields of a job, and `recorded_` ones for its past.
+"""The formats of gavel_py: CSV, JSON, JSON Lines and Parquet with the fields of `Job`, and `recorded_` fields of `Submission`.
 
-Parquet needs pyarrow, which comes with `gavel-py[parquet]`.
+Parquet needs pyarrow (`gavel-py[parquet]`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,6 @@ def _read_csv(path: Path, intake: Intake) -> None:
     take_rows(((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows), intake)
 
 
-def _read_json(path: Path, intake: Intake) -> None:
-    take_rows(json_rows(path), intake)
-
-
-def _read_json_lines(path: Path, intake: Intake) -> None:
-    take_rows(_json_lines(path, intake), intake)
-
-
 def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
     for number, line in reading.numbered_lines(path):
         where = f"{path}, line {number}"
@@ -54,32 +46,26 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
-    """Take in (place, {field: value}) as jobs; None means the default."""
+    """Add the job of each (place, {field: value}) to the intake; None is the default of a field."""
     for where, row in rows:
         with intake.entry(where) as entry:
             if not isinstance(row, Mapping):
                 raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
-            told = {str(name): value for name, value in row.items() if value is not None}
-            recorded = {name: told.pop(RECORDED + name) for name in RECORDED_FIELDS if RECORDED + name in told}
-            entry.job(told, **_numbers(recorded))
+            fields = {str(name): value for name, value in row.items() if value is not None}
+            recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
+            entry.job(fields, **recorded)
 
 
-def _numbers(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in recorded.items():
-        field = RECORDED + name
-        if name in TEXTS:
-            values[name] = "" if is_absent(value) else str(value)
-        elif name == "failed_attempts":
-            values[name] = count({field: value}, field)
-        else:
-            values[name] = _number(field, value) if name == "cancelled_seconds" else amount({field: value}, field)
-    return values
-
-
-def _number(field: str, value: Any) -> float:
-    """A clock may start before the first job, so a moment may be negative."""
-    number = number_of(value)
+def _recorded(name: str, value: Any) -> Any:
+    """Return the value of a field of `Submission`, converted to its type."""
+    field = RECORDED + name
+    if name in TEXTS:
+        return "" if is_absent(value) else str(value)
+    if name == "failed_attempts":
+        return count({field: value}, field)
+    if name != "cancelled_seconds":
+        return amount({field: value}, field)
+    number = number_of(value)  # negative if the clock starts later
     if not math.isfinite(number):
         raise InputError(Fault("", field, f"must be a finite number, found {value!r}{decimal_hint(str(value))}"))
     return number
@@ -99,23 +85,12 @@ def _is_json_lines(head: Head) -> bool:
     return line.startswith("{") and line.endswith("}") and '"job_id"' in line and '"jobs"' not in line
 
 
-CSV = Importer("csv", "our own jobs, CSV", _is_csv, _read_csv)
-
-JSON = Importer("json", "our own jobs, JSON", _is_json, _read_json)
-
-JSON_LINES = Importer("jsonl", "our own jobs, JSON Lines", _is_json_lines, _read_json_lines)
-
-
-def _recognises(head: Head) -> bool:
+def _is_parquet(head: Head) -> bool:
     return head.text.startswith("PAR1")
 
 
-def _read(path: Path, intake: Intake) -> None:
-    take_rows(_rows(path), intake)
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the rows batch by batch, so that the whole table is never in memory."""
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the rows batch by batch, which keeps the whole table out of memory."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -124,7 +99,11 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     number = 0
     try:
         with ParquetFile(path) as file:
-            _check_columns(path, file.schema_arrow.names)
+            names = file.schema_arrow.names
+            unknown = [name for name in names if name not in KNOWN]
+            faults = [Fault(str(path), "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in unknown]
+            faults += [] if "job_id" in names else [Fault(str(path), "", "column 'job_id' is missing")]
+            InputError.raise_any(faults)
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     number += 1
@@ -133,10 +112,14 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(Fault(str(path), "", f"cannot be read as Parquet: {error}")) from None
 
 
-def _check_columns(path: Path, names: list[str]) -> None:
-    faults = [Fault(str(path), "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in names if name not in KNOWN]
-    faults += [] if "job_id" in names else [Fault(str(path), "", "column 'job_id' is missing")]
-    InputError.raise_any(faults)
+CSV = Importer("csv", "our own jobs, CSV", _is_csv, _read_csv)
 
+JSON = Importer("json", "our own jobs, JSON", _is_json, lambda path, intake: take_rows(json_rows(path), intake))
 
-PARQUET = Importer("parquet", "our own jobs, Parquet (needs pyarrow)", _recognises, _read)
+JSON_LINES = Importer(
+    "jsonl", "our own jobs, JSON Lines", _is_json_lines, lambda path, intake: take_rows(_json_lines(path, intake), intake)
+)
+
+PARQUET = Importer(
+    "parquet", "our own jobs, Parquet (needs pyarrow)", _is_parquet, lambda path, intake: take_rows(_parquet_rows(path), intake)
+)

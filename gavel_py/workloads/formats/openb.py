@@ -22,7 +22,7 @@ def _recognises(head: Head) -> bool:
 
 
 def _read(path: Path, intake: Intake) -> None:
-    ends: Counter[float] = Counter()  # by deletion_time: the pods of phase Running
+    ends: Counter[float] = Counter()  # {deletion_time: pods in phase Running}
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where) as entry:
             gpus, part = count(row, "num_gpu", 0), amount(row, "gpu_milli", 1000) / 1000
@@ -38,7 +38,7 @@ def _read(path: Path, intake: Intake) -> None:
             wait = run_between(created, scheduled, "scheduled_time")
             status = STATUS.get(row.get("pod_phase", ""), "")
             entry.job(
-                {"job_id": row["name"], "num_gpus": num_gpus, "arrival_seconds": created, **_needs(row, num_gpus)},
+                {"job_id": row["name"], "num_gpus": num_gpus, "arrival_seconds": created, **_requests(row, num_gpus)},
                 run_seconds=run,
                 wait_seconds=wait,
                 status=status,
@@ -49,17 +49,18 @@ def _read(path: Path, intake: Intake) -> None:
                 intake.assume(SEVERAL)
     if still_running := ends.total():
         intake.assume(RUNNING, still_running)
-    if ends and (to_the_end := ends[max(ends)]):
-        intake.assume(CUT_OFF, to_the_end)
+    if ends and (running_at_end := ends[max(ends)]):
+        intake.assume(CUT_OFF, running_at_end)
 
 
-def _needs(row: dict[str, str], num_gpus: float) -> dict[str, Any]:
-    needs: dict[str, Any] = {
+def _requests(row: dict[str, str], num_gpus: float) -> dict[str, Any]:
+    """Return the fields of `Job` for CPUs, memory and GPU models."""
+    requests: dict[str, Any] = {
         "cpus_per_gpu": amount(row, "cpu_milli", 0) / 1000 / num_gpus,
         "memory_gb_per_gpu": amount(row, "memory_mib", 0) * GB_PER_MIB / num_gpus,
     }
     models = dict.fromkeys(part.strip() for part in row.get("gpu_spec", "").split("|") if part.strip())
-    return needs | ({"allowed_accelerators": tuple(models)} if models else {})
+    return requests | ({"allowed_accelerators": tuple(models)} if models else {})
 
 
 IMPORTER = Importer("openb", "Alibaba's openb pods (gpu-v2023)", _recognises, _read)

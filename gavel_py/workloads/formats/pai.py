@@ -1,22 +1,18 @@
 """The tables of Alibaba's PAI trace (gpu-v2020): a folder of CSV files without header lines.
 
-`COLUMNS` names the columns of all tables. The tables of jobs and tasks must be there; those of instances, machines, group tags and
-sensors are read where they are.
+The tables of jobs and tasks are required; those of instances, machines, group tags and sensors are optional.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, whole_or_part
-
-Last = tuple[float, float, str]
-"""Start, end and machine of the last line of a worker."""
 
 COLUMNS = {
     "pai_job_table.csv": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
@@ -41,16 +37,16 @@ TAGS, MACHINES = "pai_group_tag_table.csv", "pai_machine_spec.csv"
 
 @dataclass
 class Instances:
-    """All instances of one job: when they ran, on which types of GPU, and how often one of them was started again."""
+    """Start and end times of all instances of a job, instances by GPU type, and the most restarts of any worker."""
 
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
-    types: dict[str, float] = field(default_factory=dict)
+    types: Counter[str] = field(default_factory=Counter)
     retries: int = 0
 
 
 def pai_rows(path: Path, intake: Intake) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the place and the cells of each line; a line that repeats the names of the columns is passed over."""
+    """Yield the place and the cells of each line, except lines that repeat the column names."""
     if not path.is_file():
         raise InputError(Fault(str(path), "", "is not there; the tables of jobs and tasks are needed"))
     columns = COLUMNS[path.name]
@@ -60,39 +56,36 @@ def pai_rows(path: Path, intake: Intake) -> Iterator[tuple[str, dict[str, str]]]
 
 
 def instances_by_job(folder: Path, intake: Intake) -> dict[str, Instances]:
-    """Return what the table of instances says of each job; nothing where it is absent."""
+    """Return {job name: its instances}, empty if the table of instances is absent."""
     path = folder / INSTANCES
     if not path.is_file():
         intake.assume(f"A job ran from the first start to the last end of its tasks, since {INSTANCES} is absent.")
         return {}
-    last: dict[tuple[str, str], Last] = {}
-    times: dict[tuple[str, str], int] = defaultdict(int)
+    last: dict[tuple[str, str], tuple[float, float, str]] = {}  # start, end and machine of a worker's last line
+    starts: Counter[tuple[str, str]] = Counter()
     for where, row in pai_rows(path, intake):
-        key = row["job_name"], row["worker_name"]
+        worker = row["job_name"], row["worker_name"]
         try:
-            # A worker that is started again has another line; the last one counts.
-            last[key] = amount(row, "start_time", 0), amount(row, "end_time", 0), row["machine"]
+            # A worker has one line per start; the last line replaces the earlier ones.
+            last[worker] = amount(row, "start_time", 0), amount(row, "end_time", 0), row["machine"]
         except InputError as error:
             intake.broken(where, *error.faults)
             continue
-        times[key] += 1
-    return _gathered(last, times, _types_of_machines(folder, intake))
-
-
-def _gathered(last: dict[tuple[str, str], Last], times: dict[tuple[str, str], int], types: dict[str, str]) -> dict[str, Instances]:
+        starts[worker] += 1
+    types = _types_of_machines(folder, intake)
     jobs: dict[str, Instances] = defaultdict(Instances)
-    for key, (start, end, machine) in last.items():
-        job = jobs[key[0]]
-        job.starts.extend([start] if start else [])
-        job.ends.extend([end] if end else [])
-        job.retries = max(job.retries, times[key] - 1)
+    for worker, (start, end, machine) in last.items():
+        job = jobs[worker[0]]
+        job.starts += [start] if start else []
+        job.ends += [end] if end else []
+        job.retries = max(job.retries, starts[worker] - 1)
         if machine in types:
-            job.types[types[machine]] = job.types.get(types[machine], 0) + 1
+            job.types[types[machine]] += 1
     return jobs
 
 
 def _types_of_machines(folder: Path, intake: Intake) -> dict[str, str]:
-    """Return the type of GPU in each machine that has some; nothing where the table is absent."""
+    """Return {machine: GPU type} of machines with GPUs, empty if the table is absent."""
     path = folder / MACHINES
     if not path.is_file():
         return {}
@@ -100,10 +93,10 @@ def _types_of_machines(folder: Path, intake: Intake) -> dict[str, str]:
 
 
 def gpu_memory_by_job(folder: Path, intake: Intake) -> dict[str, float]:
-    """Return the most GPU memory, GB, that any worker of a job ever used, as far as it was recorded; nothing where nothing was."""
-    path, most = folder / SENSORS, dict[str, float]()
+    """Return {job name: largest recorded GPU memory of any worker, in GB}, empty if the table of sensors is absent."""
+    path, peak = folder / SENSORS, dict[str, float]()
     if not path.is_file():
-        return most
+        return peak
     for where, row in pai_rows(path, intake):
         try:
             used = amount(row, "max_gpu_wrk_mem", 0)
@@ -111,12 +104,12 @@ def gpu_memory_by_job(folder: Path, intake: Intake) -> dict[str, float]:
             intake.broken(where, *error.faults)
             continue
         if used:
-            most[row["job_name"]] = max(used, most.get(row["job_name"], 0.0))
-    return most
+            peak[row["job_name"]] = max(used, peak.get(row["job_name"], 0.0))
+    return peak
 
 
 def required_types(folder: Path, intake: Intake) -> dict[str, str]:
-    """Return the type of GPU that each inst_id asks for, from the table of group tags; nothing where it is absent."""
+    """Return {inst_id: required GPU type} from the table of group tags, empty if it is absent."""
     path = folder / TAGS
     if not path.is_file():
         intake.assume(f"Every job may run on every type of GPU, since {TAGS} is absent.")
@@ -136,9 +129,9 @@ JOINED = "Jobs of several instances that ask for less than one GPU together get 
 
 @dataclass
 class Tasks:
-    """All tasks of one job: GPUs and what goes with them, and when they ran.
+    """Resource requests and run times of all tasks of a job with GPUs.
 
-    instances: those with GPUs; whole: each of them has one GPU for itself.
+    instances: number of instances with GPUs; whole: whether each of them has exactly one GPU; types: GPUs by GPU type.
     """
 
     gpus: float = 0.0
@@ -148,11 +141,11 @@ class Tasks:
     memory_gb: float = 0.0
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
-    types: dict[str, float] = field(default_factory=dict)
+    types: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def one_gpu_each(self) -> bool:
-        """Whether what an instance uses is what it uses of one GPU, which no other instance of the job uses."""
+        """Whether each instance uses a single GPU that it shares with no other instance of the job."""
         return self.whole or (self.instances == 1 and self.gpus <= 1)
 
 
@@ -190,6 +183,8 @@ def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None, intake:
         raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
     start, end = _run(tasks, instances)
     num_gpus = whole_or_part(tasks.gpus)
+    # Machines are preferred to tasks, which call some types MISC.
+    types: Mapping[str, float] = (instances.types if instances else {}) or tasks.types
     fields = {
         "job_id": row["job_name"],
         "num_gpus": num_gpus,
@@ -204,18 +199,13 @@ def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None, intake:
         "wait_seconds": intake.wait_between(submitted, start),
         "status": status,
         "failed_attempts": (instances.retries if instances else 0) + int(status == "failed"),
-        "accelerator": _most((instances.types if instances else {}) or tasks.types),
+        "accelerator": max(types, key=lambda name: types[name], default=""),
     }
     return fields, recorded
 
 
-def _most(types: dict[str, float]) -> str:
-    """The type of most GPUs; what machines have is better known than what tasks say, where some types are called MISC."""
-    return max(types, key=lambda name: types[name], default="")
-
-
 def _run(tasks: Tasks, instances: Instances | None) -> tuple[float, float]:
-    """The first start and last end of its instances, or else of its tasks."""
+    """Return the first start and the last end of the instances, or of the tasks if those of the instances are unknown."""
     known = instances if instances and instances.starts and instances.ends else tasks
     if not known.starts or not known.ends:
         raise SkipError("has no task with a start and an end, so its duration is not known")
@@ -238,22 +228,17 @@ def _tasks_by_job(folder: Path, intake: Intake) -> dict[str, Tasks]:
 def _add(job: Tasks, row: dict[str, str]) -> None:
     instances, gpus = count(row, "inst_num", 1), amount(row, "plan_gpu", 0) / 100
     if not gpus:
-        return  # a parameter server or evaluator: it needs no place beside the GPUs
+        return  # a parameter server or evaluator
     job.gpus += instances * gpus
     job.instances += instances
     job.whole = job.whole and gpus == 1
     job.cpus += instances * amount(row, "plan_cpu", 0) / 100
     job.memory_gb += instances * amount(row, "plan_mem", 0)
-    job.starts.extend(_known(row, "start_time"))
-    job.ends.extend(_known(row, "end_time"))
+    start, end = amount(row, "start_time", 0), amount(row, "end_time", 0)
+    job.starts += [start] if start else []
+    job.ends += [end] if end else []
     if not is_missing(row["gpu_type"]):
-        job.types[row["gpu_type"]] = job.types.get(row["gpu_type"], 0.0) + instances * gpus
-
-
-def _known(row: dict[str, str], name: str) -> Iterator[float]:
-    time = amount(row, name, 0)
-    if time:
-        yield time
+        job.types[row["gpu_type"]] += instances * gpus
 
 
 IMPORTER = Importer("pai", "Alibaba's PAI tables (gpu-v2020), a folder", _recognises, _read)

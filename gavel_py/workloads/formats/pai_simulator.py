@@ -8,7 +8,7 @@ from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount,
 
 COLUMNS = ("job_id", "num_gpu", "num_inst", "submit_time", "duration")
 ESTIMATES = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
-"""Expected durations, the most particular first: of the job's group and GPUs, of its group, and so on."""
+"""Columns of expected durations, the most specific first: by group and GPUs, by group, by user and GPUs, by user."""
 
 ROUNDED = "Jobs of more than one GPU that is no whole number (num_inst x num_gpu) get the next larger one: {n}."
 JOINED = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: {n}."
@@ -22,11 +22,11 @@ def _read(path: Path, intake: Intake) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where) as entry:
             instances = count(row, "num_inst", 1)
-            asked = amount(row, "num_gpu", 0) * instances
-            if not asked:
+            requested = amount(row, "num_gpu", 0) * instances
+            if not requested:
                 raise SkipError("asks for no GPU")
-            num_gpus = whole_or_part(asked)
-            kind = row.get("gpu_type", "")
+            num_gpus = whole_or_part(requested)
+            accelerator = row.get("gpu_type", "")
             entry.job(
                 {
                     "job_id": row["job_id"],
@@ -37,17 +37,13 @@ def _read(path: Path, intake: Intake) -> None:
                 },
                 run_seconds=amount(row, "duration"),
                 wait_seconds=amount(row, "wait_time", 0) if not is_missing(row.get("wait_time")) else None,
-                estimate_seconds=_estimate(row),
-                accelerator="" if kind == "CPU" or is_missing(kind) else kind,
+                estimate_seconds=next((amount(row, name) for name in ESTIMATES if not is_missing(row.get(name))), None),
+                accelerator="" if accelerator == "CPU" or is_missing(accelerator) else accelerator,
             )
-            if num_gpus > 1 and num_gpus != round(asked, 6):
+            if num_gpus > 1 and num_gpus != round(requested, 6):
                 intake.assume(ROUNDED)
             if num_gpus < 1 and instances > 1:
                 intake.assume(JOINED)
-
-
-def _estimate(row: dict[str, str]) -> float | None:
-    return next((amount(row, name) for name in ESTIMATES if not is_missing(row.get(name))), None)
 
 
 IMPORTER = Importer("pai-csv", "the simulator of Alibaba's PAI (gpu-v2020)", _recognises, _read)

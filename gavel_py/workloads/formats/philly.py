@@ -67,7 +67,7 @@ def _job(job: Any, memory: Mapping[str, str], intake: Intake) -> tuple[dict[str,
         "run_seconds": sum(end - start for start, end in runs),
         "wait_seconds": intake.wait_between(arrival, runs[0][0]),
         "status": status,
-        # What was started again had failed before.
+        # An attempt that was followed by another one had failed.
         "failed_attempts": len(runs) if status == "failed" else len(runs) - 1,
         "cancelled_seconds": runs[-1][1] if status == "killed" else None,
         "accelerator": memory.get(str(detail[0].get("ip")), ""),
@@ -99,11 +99,11 @@ def _objects(value: Any, field: str) -> list[dict[str, Any]]:
 
 
 def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
-    """The memory of one GPU of each machine, as in "24GB": all that is told of the types of GPU."""
+    """Return {machine: memory of one GPU, such as "24GB"}, by which alone the trace distinguishes GPU types."""
     if not path.is_file():
         intake.assume(f"Which job ran on which type of GPU is not known, since no {MACHINES} lies beside it.")
         return {}
-    # Its header names columns that vary; the first is the machine and the third the memory.
+    # The column names vary; the first column is the machine and the third the memory.
     rows = table_rows(path, intake, columns=("machine", "gpus", "memory"))
     return {row["machine"]: row["memory"] for _, row in rows if re.fullmatch(r"\d+ *GB", row["memory"])}
 

@@ -1,4 +1,4 @@
-"""Microsoft's Philly trace as it was re-cut to a table: timestamp, duration, num_gpus, gpu_time, cluster."""
+"""Microsoft's Philly trace in the form of a table: timestamp, duration, num_gpus, gpu_time, cluster."""
 
 from __future__ import annotations
 

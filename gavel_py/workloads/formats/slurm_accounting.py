@@ -1,7 +1,4 @@
-"""Slurm's accounting: the output of `sacct --parsable2`, with its header line.
-
-`gpus_of` reads lists of trackable resources, and `length_of` lengths of time, as Slurm writes them.
-"""
+"""Accounting records of Slurm: the output of `sacct --parsable2` with its header line."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ from gavel_py.workloads.intake import (
 )
 
 Row = tuple[str, Mapping[str, str]]
-"""The place of a record, and its cells."""
+"""Place and cells of a record."""
 
 RESOURCES = ("AllocTRES", "ReqTRES")
-"""What the job got, or else asked for."""
+"""Columns of allocated and requested resources, in order of preference."""
 
 UNLIMITED = {"UNLIMITED", "Partition_Limit", "INVALID"}
 
@@ -36,22 +33,22 @@ LENGTH = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?
 
 
 def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
-    """Return how many GPUs a job has, and of which type if it says so, as in "billing=8,gres/gpu:a100=4,gres/gpu=4"."""
+    """Return number and type of a job's GPUs from "billing=8,gres/gpu:a100=4,gres/gpu=4"; "" if there is no single type."""
     known = [name for name in RESOURCES if name in row]
     if not known:
         raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is needed, which tells the GPUs; see --format"))
     for name in known:
         found = re.findall(r"(?:^|,)gres/gpu(?::([^=,]+))?=([0-9]+)", row[name])
         if found:
-            # The total stands beside the parts by type, or alone, or not at all.
-            parts = {kind: int(gpus) for kind, gpus in found if kind}
-            total = max([int(gpus) for kind, gpus in found if not kind], default=sum(parts.values()))
+            # A list has the total, the numbers by type, or both.
+            parts = {accelerator: int(gpus) for accelerator, gpus in found if accelerator}
+            total = max([int(gpus) for accelerator, gpus in found if not accelerator], default=sum(parts.values()))
             return total, next(iter(parts)) if len(parts) == 1 else ""
     return 0, ""
 
 
 def length_of(row: Mapping[str, str], name: str) -> float | None:
-    """Return the seconds in a cell such as 1-02:03:04, 02:03 or 90 (seconds); None where it is missing or unlimited."""
+    """Return the seconds of a cell such as 1-02:03:04, 02:03 or 90 (seconds), or None if it is missing or unlimited."""
     text = row.get(name, "").strip()
     if is_missing(text) or text in UNLIMITED:
         return None
@@ -91,7 +88,7 @@ ELAPSED = "Records whose Elapsed is not End - Start, as of suspended jobs, ran f
 
 
 class Attempt(NamedTuple):
-    """What one record says of its job. started: None if it never was; status: how it ended, "" if it had not."""
+    """One attempt of a job, from one record; started is None if it never started, status is "" if it had not ended."""
 
     submitted: float
     started: float | None
@@ -107,20 +104,25 @@ def _recognises(head: Head) -> bool:
 def _read(path: Path, intake: Intake) -> None:
     records: dict[str, list[Row]] = {}
     for where, row in table_rows(path, intake, required=COLUMNS, separator="|"):
-        if _is_step(row["JobID"]):
+        if "." in row["JobID"]:
             intake.skip(where, "is a step, part of a job that has a line of its own")
         else:
             records.setdefault(row["JobID"], []).append((where, row))
     for rows in records.values():
         *earlier, (where, last) = _each_once(rows, intake)
-        attempts = [attempt for row in earlier if (attempt := _earlier(*row, intake)) is not None]
+        attempts = []
+        for place, record in earlier:  # as with --duplicates
+            with intake.entry(place):
+                attempt = _attempt(record, intake)
+                intake.skip(place, FAILED_BEFORE if attempt.status == "failed" else CONTINUED)
+                attempts.append(attempt)
         with intake.entry(where) as entry:
             fields, recorded = _job(last, attempts, intake)
             entry.job(fields, **recorded)
 
 
 def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
-    """The records of a job without those that stand again further down, as where outputs of sacct that overlap are joined."""
+    """Return the records of a job without those repeated later, which occur where overlapping outputs of sacct are joined."""
     places = {(row["Submit"], row.get("Start")): where for where, row in rows}
     for where, row in rows:
         if places[row["Submit"], row.get("Start")] != where:
@@ -128,21 +130,8 @@ def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
     return [(where, row) for where, row in rows if places[row["Submit"], row.get("Start")] == where]
 
 
-def _earlier(where: str, row: Mapping[str, str], intake: Intake) -> Attempt | None:
-    """What a record says that is not the last of its job, as with --duplicates; None if it is broken."""
-    with intake.entry(where):
-        attempt = _attempt(row, intake)
-        intake.skip(where, FAILED_BEFORE if attempt.status == "failed" else CONTINUED)
-        return attempt
-    return None
-
-
-def _is_step(job_id: str) -> bool:
-    return "." in job_id
-
-
 def _job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
-    gpus, kind = gpus_of(row)
+    gpus, accelerator = gpus_of(row)
     if not gpus:
         raise SkipError("asks for no GPU")
     last = _attempt(row, intake)
@@ -152,13 +141,14 @@ def _job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> tupl
     runs = [(attempt.started, attempt.seconds) for attempt in attempts if attempt.started is not None]
     if not runs:
         raise SkipError("never started")
-    submitted = attempts[0].submitted  # a job that is requeued gets another time of submission
+    submitted = attempts[0].submitted  # a requeued job gets a new submission time
+    cpus = row.get("NCPUS", "")
     fields = {
         "job_id": row["JobID"],
         "num_gpus": gpus,
         "arrival_seconds": submitted,
         "tenant": row.get("Account", ""),
-        "cpus_per_gpu": _whole(row, "NCPUS") / gpus,
+        "cpus_per_gpu": (int(cpus) if re.fullmatch(r"[0-9]{1,9}", cpus) else 0) / gpus,
     }
     recorded = {
         "run_seconds": sum(seconds for _, seconds in runs),
@@ -167,7 +157,7 @@ def _job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> tupl
         "failed_attempts": sum(attempt.status == "failed" for attempt in attempts),
         "cancelled_seconds": last.ended if last.status == "killed" else None,
         "estimate_seconds": length_of(row, "Timelimit"),
-        "accelerator": kind,
+        "accelerator": accelerator,
     }
     return fields, recorded
 
@@ -178,7 +168,7 @@ def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
     between = None if started is None or ended is None else run_between(started, ended, "End")
     elapsed = next((length_of(row, name) for name in ("ElapsedRaw", "Elapsed") if not is_missing(row.get(name))), None)
     seconds = between if elapsed is None else elapsed
-    never_allocated = seconds == 0 and row.get("AllocTRES") == ""  # cancelled in the queue, with the times of the cancellation
+    never_allocated = seconds == 0 and row.get("AllocTRES") == ""  # cancelled in the queue; the times are those of the cancellation
     if started is None or seconds is None or never_allocated:
         return Attempt(submitted, None, 0.0, ended, status)
     if contradicts(seconds, started, ended):
@@ -187,7 +177,7 @@ def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
 
 
 def _word(state: str) -> str:
-    """The state itself: "CANCELLED by 1000" names the user, and a trailing "+" marks a word that was cut."""
+    """Return the state without the user in "CANCELLED by 1000" and the "+" that marks a truncated word."""
     return re.split(r"[ +]", state.strip())[0]
 
 
@@ -196,11 +186,6 @@ def _status(state: str) -> str:
     if word not in STATUS and word not in UNFINISHED:
         raise InputError(Fault("", "State", f"{state!r} is not known{nearest(word, [*STATUS, *UNFINISHED])}"))
     return STATUS.get(word, "")
-
-
-def _whole(row: Mapping[str, str], name: str) -> int:
-    text = row.get(name, "")
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 IMPORTER = Importer("sacct", "Slurm, the output of sacct --parsable2", _recognises, _read, has_dates=True)
