@@ -137,7 +137,7 @@ class Admission:
         self._job_failures, self._estimates = job_failures, estimates
         self.chance = chance
 
-    def work(self, submission: Submission, number: int) -> JobProgress:
+    def admit(self, submission: Submission, number: int) -> JobProgress:
         """Return the job at work; number: its place in the trace. Raises `InputError` for one without an end."""
         job = submission.job
         total = total_steps_of(job, self._profile)

@@ -33,9 +33,9 @@ class InterferenceModel:
     def __init__(self, profile: Profile, interference: float) -> None:
         self._beside_parts = 1.0 - interference
         self._measured = getattr(profile, "pair_matrix", None)
-        self._parts: dict[Key, float] = {}
+        self._factors: dict[Key, float] = {}
 
-    def part(self, job: Job, other: Job, accelerator: str, alone: float) -> float:
+    def speed_factor(self, job: Job, other: Job, accelerator: str, alone: float) -> float:
         """Return the part of its speed alone, at most 1, that a job has with another one on its GPUs.
 
         alone: steps/s there, consolidated. Pairs are measured consolidated; spread, they are taken to lose the same part.
@@ -43,11 +43,11 @@ class InterferenceModel:
         if job.num_gpus < 1:
             return self._beside_parts
         key = job.job_type, other.job_type, job.num_gpus, accelerator
-        if key not in self._parts:
+        if key not in self._factors:
             table = None if self._measured is None else self._measured([job, other], [accelerator])
             speed = np.nan if table is None else float(table[0, 1, 0])
-            self._parts[key] = min(1.0, float(np.nan_to_num(speed)) / alone) if alone > 0 else 0.0
-        return self._parts[key]
+            self._factors[key] = min(1.0, float(np.nan_to_num(speed)) / alone) if alone > 0 else 0.0
+        return self._factors[key]
 
 
 NUMBERS = (
@@ -56,17 +56,22 @@ NUMBERS = (
 )
 """What time changes of a job that holds GPUs."""
 
-THERE = ("column_there", "speed_there", "price_there", "spread_there", "steps_there", "gpus_there", "since_seconds")
-
-OPEN = ("kept_steps", "open_seconds", "open_saved")
-
-COUNTS = ("starts", "preemptions", "failures")
-
-KEPT = (
-    *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds"),
-    *(*NUMBERS, *THERE, *OPEN, *COUNTS),
-)
-"""What a file must hold of a job on its way."""
+KEYS = {
+    **{name: name for name in ("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds")},
+    **{name: name for name in ("first_start_seconds", *NUMBERS)},
+    "type_index": "column_there",
+    "speed": "speed_there",
+    "price_per_hour": "price_there",
+    "is_spread": "spread_there",
+    "steps_at_start": "steps_there",
+    "own_gpus": "gpus_there",
+    "since_seconds": "since_seconds",
+    "checkpoint_steps": "kept_steps",
+    "uncommitted_seconds": "open_seconds",
+    "uncommitted_saved": "open_saved",
+    **{name: name for name in ("starts", "preemptions", "failures")},
+}
+"""The key of each attribute in a snapshot."""
 
 
 class JobProgress:
@@ -95,15 +100,15 @@ class JobProgress:
         self.total_steps, self.expected_steps = total_steps, expected_steps
         self.deadline_seconds = deadline_seconds
         self.cancelled_seconds = submission.cancelled_seconds
-        self.steps_done = self.steps_there = self.job.steps_done
+        self.steps_done = self.steps_at_start = self.job.steps_done
         self.first_start_seconds: float | None = None
         self.running_seconds = self.lost_seconds = self.cost = 0.0
         self.starting_seconds = self.worked_seconds = 0.0
-        self.column_there, self.speed_there, self.price_there, self.spread_there = -1, 0.0, 0.0, False
-        self.with_there: tuple[str, ...] = ()
-        self.gpus_there, self.since_seconds, self.kept_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
+        self.type_index, self.speed, self.price_per_hour, self.is_spread = -1, 0.0, 0.0, False
+        self.partners: tuple[str, ...] = ()
+        self.own_gpus, self.since_seconds, self.checkpoint_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
         self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
-        self.open_seconds = self.open_saved = 0.0
+        self.uncommitted_seconds = self.uncommitted_saved = 0.0
         self.starts = self.preemptions = self.failures = 0
         self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool], float] = {}
@@ -113,14 +118,14 @@ class JobProgress:
         """The steps at which it fails, infinite if it does not any more."""
         return self.failing[0] * self.total_steps if self.failing else math.inf
 
-    def gpus_with(self, others: tuple[str, ...]) -> float:
+    def gpus_shared_with(self, others: tuple[str, ...]) -> float:
         """Return the GPUs that count as its own: of one GPU the part that it asked for, or of a whole gang's its share."""
         return self.job.num_gpus if self.job.num_gpus < 1 else self.job.num_gpus / (1 + len(others))
 
     @property
-    def stops_at(self) -> float:
+    def stop_seconds(self) -> float:
         """When it will be done or fail, if nothing else happens after `since_seconds`, until which it has its credit."""
-        needed = max(0.0, (min(self.total_steps, self.fails_at) - self.steps_done) / self.speed_there)
+        needed = max(0.0, (min(self.total_steps, self.fails_at) - self.steps_done) / self.speed)
         return self.since_seconds + self.starting_seconds + needed
 
     def speed_on(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
@@ -135,15 +140,15 @@ class JobProgress:
     ) -> None:
         """Note that it has got GPUs that it did not have, and how long its start takes; all that it has done is kept."""
         self.starts += 1
-        self.starting_seconds, self.worked_seconds, self.steps_there = starting_seconds, 0.0, self.steps_done
-        self.kept_steps, self.since_seconds = self.steps_done, seconds
-        self.open_seconds = self.open_saved = 0.0
-        self.with_there, self.gpus_there = (), float(self.job.num_gpus)
-        self.column_there, self.speed_there, self.price_there = column, speed, price_per_hour
-        self.spread_there = spread
+        self.starting_seconds, self.worked_seconds, self.steps_at_start = starting_seconds, 0.0, self.steps_done
+        self.checkpoint_steps, self.since_seconds = self.steps_done, seconds
+        self.uncommitted_seconds = self.uncommitted_saved = 0.0
+        self.partners, self.own_gpus = (), float(self.job.num_gpus)
+        self.type_index, self.speed, self.price_per_hour = column, speed, price_per_hour
+        self.is_spread = spread
         self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
 
-    def joined(
+    def set_partners(
         self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, start: float, checkpoint_seconds: float | None
     ) -> None:
         """Note with whom it has its GPUs from this time on, how fast it is then, and how many of them count as its own.
@@ -151,20 +156,20 @@ class JobProgress:
         It has been credited with its work until then; start: of the round. What it has done since its last checkpoint it has done
         at another speed, and on other GPUs.
         """
-        saved = self.job.num_gpus - self.gpus_there
+        saved = self.job.num_gpus - self.own_gpus
         if checkpoint_seconds is None:
-            before = self.open_saved if self.since_seconds > start else 0.0
-            self.open_saved = before + (seconds - max(start, self.since_seconds)) * saved
+            before = self.uncommitted_saved if self.since_seconds > start else 0.0
+            self.uncommitted_saved = before + (seconds - max(start, self.since_seconds)) * saved
         else:
             kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
             if kept:
-                self.kept_steps = min(self.steps_done, self.steps_there + kept * self.speed_there)
-                self.open_seconds = self.open_saved = 0.0
+                self.checkpoint_steps = min(self.steps_done, self.steps_at_start + kept * self.speed)
+                self.uncommitted_seconds = self.uncommitted_saved = 0.0
             self.worked_seconds -= kept
-            self.open_saved += (self.worked_seconds - self.open_seconds) * saved
-            self.open_seconds = self.worked_seconds
-            self.steps_there = self.steps_done - self.worked_seconds * speed
-        self.with_there, self.speed_there, self.gpus_there, self.since_seconds = others, speed, gpus, seconds
+            self.uncommitted_saved += (self.worked_seconds - self.uncommitted_seconds) * saved
+            self.uncommitted_seconds = self.worked_seconds
+            self.steps_at_start = self.steps_done - self.worked_seconds * speed
+        self.partners, self.speed, self.own_gpus, self.since_seconds = others, speed, gpus, seconds
 
     def advance(self, start: float, until: float) -> None:
         """Credit it with its work from one time to another; what is left of its start goes on afterwards."""
@@ -172,58 +177,58 @@ class JobProgress:
         begin = start + self.starting_seconds
         worked = max(0.0, until - begin)
         self._hold(until - start, min(begin, until) - start)
-        self.steps_done = min(self.total_steps, self.steps_done + worked * self.speed_there)
+        self.steps_done = min(self.total_steps, self.steps_done + worked * self.speed)
         self.worked_seconds += worked
         self.starting_seconds = max(0.0, begin - until)
 
-    def cut(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
+    def interrupt(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
         """Let it lose what it has done since its last checkpoint; start: of the round, with a checkpoint if there are no others."""
-        saved = self.job.num_gpus - self.gpus_there
+        saved = self.job.num_gpus - self.own_gpus
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
             self._hold(until - since, until - since)
             if since > start:  # its company has changed in this round, and it has been credited with what was before
-                self._lose(since - start, self.open_saved)
-                self.steps_done = self.kept_steps
+                self._lose(since - start, self.uncommitted_saved)
+                self.steps_done = self.checkpoint_steps
             return
         self.advance(start, until)
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
         lost = self.worked_seconds - kept
         if kept:
             self._lose(lost, lost * saved)
-            self.steps_done = min(self.steps_done, self.steps_there + kept * self.speed_there)
+            self.steps_done = min(self.steps_done, self.steps_at_start + kept * self.speed)
         else:
-            self._lose(lost, self.open_saved + (lost - self.open_seconds) * saved)
-            self.steps_done = min(self.steps_done, self.kept_steps)
+            self._lose(lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * saved)
+            self.steps_done = min(self.steps_done, self.checkpoint_steps)
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         """Note that it is done, whatever rounding says."""
         self.steps_done = self.total_steps
 
-    def failed(self) -> None:
+    def fail(self) -> None:
         """Note that it has failed."""
         self.failing.popleft()
         self.failures += 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return how far it is as plain data; the job itself stands in the trace."""
-        lists = {"failing": list(self.failing), "with_there": list(self.with_there)}
-        return {name: getattr(self, name) for name in KEPT} | lists
+        lists = {"failing": list(self.failing), "with_there": list(self.partners)}
+        return {key: getattr(self, name) for name, key in KEYS.items()} | lists
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> JobProgress:
         """Return what `to_dict` described; submission: the job as the trace has it."""
         made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
-        for name in KEPT:
-            setattr(made, name, document[name])
-        made.with_there = tuple(document["with_there"])
+        for name, key in KEYS.items():
+            setattr(made, name, document[key])
+        made.partners = tuple(document["with_there"])
         return made
 
     def _hold(self, seconds: float, lost: float) -> None:
-        saved = self.job.num_gpus - self.gpus_there
+        saved = self.job.num_gpus - self.own_gpus
         self.running_seconds += seconds
         self._lose(lost, lost * saved)
-        self.cost += seconds / 3600 * self.gpus_there * self.price_there
+        self.cost += seconds / 3600 * self.own_gpus * self.price_per_hour
         self.saved_gpu_seconds += seconds * saved
 
     def _lose(self, seconds: float, saved_gpu_seconds: float) -> None:
@@ -234,7 +239,7 @@ class JobProgress:
         self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "", *, measured: bool = True
     ) -> JobRecord:
         """Return what became of it, as of this time."""
-        job, gone = self.job, outcome is not Outcome.ACTIVE
+        job, has_left = self.job, outcome is not Outcome.ACTIVE
         late = None if self.deadline_seconds is None else max(0.0, seconds - self.deadline_seconds)
         return JobRecord(
             job_id=job.job_id,
@@ -244,7 +249,7 @@ class JobProgress:
             outcome=outcome,
             arrival_seconds=job.arrival_seconds,
             first_start_seconds=self.first_start_seconds,
-            end_seconds=seconds if gone else None,
+            end_seconds=seconds if has_left else None,
             jct_seconds=seconds - job.arrival_seconds if outcome is Outcome.FINISHED else None,
             queueing_seconds=max(0.0, seconds - job.arrival_seconds - self.running_seconds),
             running_seconds=self.running_seconds,

@@ -32,7 +32,7 @@ class Usage:
         self._nodes = {node.name: (node.accelerator, node.num_gpus) for node in cluster.nodes}
         self._down_since: dict[str, float] = {}
 
-    def change_node(self, event: NodeEvent) -> None:
+    def note_node_event(self, event: NodeEvent) -> None:
         """Note that a node goes down or comes up."""
         if event.change == "down":
             self._down_since[event.node] = max(event.seconds, self._start_seconds)
@@ -40,7 +40,7 @@ class Usage:
             self._count_down(event.node, max(event.seconds, self._start_seconds))
             self._down_since.pop(event.node, None)
 
-    def passed(self, start: float, end: float) -> None:
+    def advance(self, start: float, end: float) -> None:
         """Note that this time has passed."""
         for name, count in self._gpus.items():
             self.total[name] += count * (end - start)
@@ -65,7 +65,7 @@ class Usage:
     def from_state(cls, cluster: Cluster, document: Mapping[str, Any]) -> Usage:
         """Return what `state` described."""
         made = cls(cluster, document["start_seconds"])
-        made.total, made.used, made.down = ({n: document[part][n] for n in made.total} for part in ("total", "used", "down"))
+        made.total, made.used, made.down = ({n: document[name][n] for n in made.total} for name in ("total", "used", "down"))
         made._down_since = dict(document["down_since"])
         return made
 
@@ -129,7 +129,7 @@ class Measuring:
         self.ended = self.ended_after_arrivals = 0
 
     @property
-    def is_on(self) -> bool:
+    def is_measuring(self) -> bool:
         """Whether the use of GPUs is being measured."""
         return self.window is None or self._usage_before is not None
 
@@ -142,17 +142,17 @@ class Measuring:
         """Say whether a job is measured; number: how many jobs arrived before it."""
         return self._first <= number < self._end
 
-    def submitted(self, number: int, usage: Usage) -> None:
+    def note_submission(self, number: int, usage: Usage) -> None:
         """Note that a job has been submitted; usage: of GPUs until then."""
         if self.window is not None and number == self._first:
             self._usage_before = usage.totals()
 
-    def left(self, *, arrivals_are_over: bool) -> None:
+    def note_departure(self, *, arrivals_are_over: bool) -> None:
         """Note that a measured job has left; arrivals_are_over: no job of the trace is still to arrive."""
         self.ended += 1
         self.ended_after_arrivals += arrivals_are_over and self.window is not None
 
-    def usage_of(self, usage: Usage) -> dict[str, dict[str, float]]:
+    def measured_usage(self, usage: Usage) -> dict[str, dict[str, float]]:
         """Return by type what was used since measuring began."""
         before = self._usage_before
         return usage.to_dict(before if before is not None or self.window is None else usage.totals())

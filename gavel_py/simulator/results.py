@@ -245,7 +245,7 @@ class Tally:
             makespan_seconds=max(0.0, self.last_end - (self.first_arrival or 0.0)),
             queueing=Distribution.of(everyone),
             queueing_by_gpus={size: Distribution.of(numbers) for size, numbers in sorted(self.queueing.items())},
-            usage=measuring.usage_of(usage),
+            usage=measuring.measured_usage(usage),
             starts=self.counts["starts"],
             preemptions=self.counts["preemptions"],
             failures=self.counts["failures"],

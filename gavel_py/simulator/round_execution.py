@@ -27,7 +27,7 @@ from gavel_py.simulator.results import JobRecord, Outcome, Tally
 
 Leave = Callable[[str, Outcome, float], None]
 
-FIRST_PLACES = 64
+INITIAL_CAPACITY = 64
 
 PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per_hour", "since_seconds", "expected_steps")
 
@@ -42,8 +42,8 @@ class RunningGangs:
     """
 
     def __init__(self, num_types: int) -> None:
-        self._table: Floats = np.zeros((len(ROWS), FIRST_PLACES))
-        self._works: list[JobProgress] = []
+        self._table: Floats = np.zeros((len(ROWS), INITIAL_CAPACITY))
+        self._progress: list[JobProgress] = []
         self._ids: list[str] = []
         self._places: dict[str, int] = {}
         self._gpus: list[float] = [0] * num_types
@@ -51,7 +51,7 @@ class RunningGangs:
         self.spread = 0
 
     def __len__(self) -> int:
-        return len(self._works)
+        return len(self._progress)
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._places
@@ -65,21 +65,29 @@ class RunningGangs:
         """(K,) the GPUs held of each type, those of several gangs once."""
         return tuple(self._gpus)
 
-    def take(self, work: JobProgress) -> None:
+    def add(self, progress: JobProgress) -> None:
         """Let a gang hold the GPUs on which it has started."""
-        place = len(self._works)
+        place = len(self._progress)
         if place == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-        numbers = [getattr(work, name) for name in NUMBERS]
-        gpus, saved = work.gpus_there, work.job.num_gpus - work.gpus_there
-        there = [work.total_steps, work.fails_at, work.speed_there, gpus, saved, work.price_there, work.since_seconds]
-        self._table[:, place] = [*numbers, *there, work.expected_steps]
-        self._works.append(work)
-        self._ids.append(work.job.job_id)
-        self._places[work.job.job_id] = place
-        self._gpus[work.column_there] += gpus
-        self._sharing += bool(work.with_there)
-        self.spread += work.spread_there
+        numbers = [getattr(progress, name) for name in NUMBERS]
+        gpus, saved = progress.own_gpus, progress.job.num_gpus - progress.own_gpus
+        there = [
+            progress.total_steps,
+            progress.fails_at,
+            progress.speed,
+            gpus,
+            saved,
+            progress.price_per_hour,
+            progress.since_seconds,
+        ]
+        self._table[:, place] = [*numbers, *there, progress.expected_steps]
+        self._progress.append(progress)
+        self._ids.append(progress.job.job_id)
+        self._places[progress.job.job_id] = place
+        self._gpus[progress.type_index] += gpus
+        self._sharing += bool(progress.partners)
+        self.spread += progress.is_spread
 
     @property
     def are_shared(self) -> bool:
@@ -88,23 +96,23 @@ class RunningGangs:
 
     def release(self, job_id: str) -> JobProgress:
         """Let a gang give up its GPUs; return the job, which knows all that has happened to it."""
-        place, last = self._places.pop(job_id), len(self._works) - 1
-        work = self._works[place]
+        place, last = self._places.pop(job_id), len(self._progress) - 1
+        progress = self._progress[place]
         self._write_back(place)
-        self._gpus[work.column_there] -= work.gpus_there
-        self._sharing -= bool(work.with_there)
-        self.spread -= work.spread_there
+        self._gpus[progress.type_index] -= progress.own_gpus
+        self._sharing -= bool(progress.partners)
+        self.spread -= progress.is_spread
         if place < last:  # the last one takes its place
             self._table[:, place] = self._table[:, last]
-            self._works[place], self._ids[place] = self._works[last], self._ids[last]
+            self._progress[place], self._ids[place] = self._progress[last], self._ids[last]
             self._places[self._ids[place]] = place
-        self._works.pop()
+        self._progress.pop()
         self._ids.pop()
-        return work
+        return progress
 
     def write_back(self) -> None:
         """Bring all numbers to the jobs."""
-        for place in range(len(self._works)):
+        for place in range(len(self._progress)):
             self._write_back(place)
 
     def steps_done(self) -> dict[str, float]:
@@ -112,14 +120,14 @@ class RunningGangs:
         return dict(zip(self._ids, self._row("steps_done").tolist(), strict=True))
 
     @property
-    def beyond(self) -> list[str]:
+    def exceeding_estimate(self) -> list[str]:
         """The jobs that have done all that was expected of them."""
         at = np.flatnonzero(self._row("steps_done") >= self._row("expected_steps")).tolist()
-        return [self._works[place].job.job_id for place in at]
+        return [self._progress[place].job.job_id for place in at]
 
-    def expect(self, work: JobProgress) -> None:
+    def set_expected_steps(self, progress: JobProgress) -> None:
         """Take note that other steps are expected of a job that holds GPUs."""
-        self._table[ROWS["expected_steps"], self._places[work.job.job_id]] = work.expected_steps
+        self._table[ROWS["expected_steps"], self._places[progress.job.job_id]] = progress.expected_steps
 
     def stops(self, start: float) -> Floats:
         """Return (G,) when each gang would be done or fail, if nothing else happened from `start` on; in the order of `at`."""
@@ -127,20 +135,22 @@ class RunningGangs:
         needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
         return np.maximum(start, self._row("since_seconds")) + self._row("starting_seconds") + needed
 
-    def at(self, place: int) -> JobProgress:
+    def progress_at(self, place: int) -> JobProgress:
         """Return the job in this place."""
-        return self._works[place]
+        return self._progress[place]
 
     def advance(self, start: float, until: float) -> None:
         """Credit all gangs with their work from `start` to `until`; what is left of a start goes on."""
         # The rows in the order of `ROWS`; each is a view, so that what is added to it is added to the table.
-        steps, running, all_lost, cost, starting, all_worked, saved, saved_lost, *per_gang = self._table[:, : len(self._works)]
+        steps, running_seconds, all_lost, cost, starting, all_worked, saved, saved_lost, *per_gang = self._table[
+            :, : len(self._progress)
+        ]
         total_steps, _, speed, gpus, saved_gpus, price, since, _ = per_gang
         starts = np.maximum(start, since)
         held = until - starts
         begin = starts + starting
         worked, lost = np.maximum(0.0, until - begin), np.minimum(begin, until) - starts
-        running += held
+        running_seconds += held
         all_lost += lost
         if self._sharing:
             saved += held * saved_gpus
@@ -151,13 +161,13 @@ class RunningGangs:
         np.maximum(0.0, begin - until, out=starting)
 
     def _row(self, name: str) -> Floats:
-        row: Floats = self._table[ROWS[name], : len(self._works)]
+        row: Floats = self._table[ROWS[name], : len(self._progress)]
         return row
 
     def _write_back(self, place: int) -> None:
-        work = self._works[place]
+        progress = self._progress[place]
         for name, value in zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True):
-            setattr(work, name, value)
+            setattr(progress, name, value)
 
 
 @dataclass
@@ -172,12 +182,12 @@ class SimulationState:
     arrivals: Arrivals
     events: NodeEvents
     usage: Usage
-    holds: RunningGangs
+    running: RunningGangs
     measuring: Measuring = field(default_factory=Measuring)
     tally: Tally = field(default_factory=Tally)
     active: dict[str, JobProgress] = field(default_factory=dict)
     cancellations: list[tuple[float, str]] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    departed: list[str] = field(default_factory=list)
     reasons: Mapping[str, str] = field(default_factory=dict)
     records: dict[str, JobRecord] = field(default_factory=dict)
     wall_seconds: float = 0.0
@@ -195,10 +205,10 @@ class SimulationState:
         return min(self.arrivals.next_seconds, self.events.next_seconds, self.next_cancellation)
 
 
-DIGITS = 1e-12
+TIME_TOLERANCE = 1e-12
 """A part of the time: what ends this little after a round ends with it."""
 
-MORE = 1.1
+ESTIMATE_GROWTH = 1.1
 """A job that has done all that was expected of it is expected to do so much in all."""
 
 
@@ -220,7 +230,7 @@ class RoundExecution:
         state: SimulationState,
         scheduler: RoundScheduler,
         profile: Profile,
-        company: InterferenceModel,
+        interference: InterferenceModel,
         round_seconds: float | None,
         checkpoint_seconds: float | None,
         reads_progress: bool,
@@ -231,86 +241,86 @@ class RoundExecution:
         self._reads_progress, self._leave = reads_progress, leave
         cluster = scheduler.cluster
         self._spans = Spans(cluster)
-        self._company = company
+        self._interference = interference
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour.tolist()
 
-    def play(self, begun: Round) -> None:
+    def run(self, current: Round) -> None:
         """Let the gangs of a round run, in the order in which things happen."""
         state = self._state
-        self._take_up(begun)
-        end, stops = self._stops()
+        self._apply(current)
+        end, stops = self._expected_stops()
         while True:
-            self.change_nodes(min(end, stops[0].seconds if stops else end), running=True)
-            if not stops or stops[0].seconds > end + DIGITS * abs(end):
+            self.change_nodes(min(end, stops[0].seconds if stops else end), in_round=True)
+            if not stops or stops[0].seconds > end + TIME_TOLERANCE * abs(end):
                 break
             stop = heappop(stops)
-            for other in self._stopped(stop):
-                self._goes_on(other, stop, end, stops)
-            if not state.holds:
+            for other in self._stop_job(stop):
+                self._continue_without(other, stop, end, stops)
+            if not state.running:
                 end = stop.seconds  # nobody is left who would have to wait for its end
         for stop in stops:  # those whose time has not come
             if stop.how == "cancelled":
                 heappush(state.cancellations, (stop.seconds, stop.job_id))
-        for name, gpus in zip(self._columns, state.holds.gpus, strict=True):
+        for name, gpus in zip(self._columns, state.running.gpus, strict=True):
             state.usage.used[name] += (end - state.now) * gpus
-        state.holds.advance(state.now, end)
-        self.pass_time(end)
+        state.running.advance(state.now, end)
+        self.advance_clock(end)
         if self._reads_progress:
-            self._report()
+            self._report_progress()
 
-    def pass_time(self, until: float) -> None:
+    def advance_clock(self, until: float) -> None:
         """Let the clock go on."""
-        self._state.usage.passed(self._state.now, until)
+        self._state.usage.advance(self._state.now, until)
         self._state.now = until
 
-    def change_nodes(self, until: float, *, running: bool = False) -> None:
+    def change_nodes(self, until: float, *, in_round: bool = False) -> None:
         """Let nodes change before this time; running: a round is on, and the gangs on those that go down are cut."""
         state = self._state
         for event in state.events.until(until):
-            state.usage.change_node(event)
+            state.usage.note_node_event(event)
             if event.change == "down":
                 for job_id in self._scheduler.node_down(event.node):
-                    if running and job_id in state.holds:
-                        self._cut(job_id, event.seconds).preemptions += 1
+                    if in_round and job_id in state.running:
+                        self._interrupt(job_id, event.seconds).preemptions += 1
             elif event.change == "drain":
                 self._scheduler.drain(event.node)
             else:
                 self._scheduler.node_up(event.node)
 
-    def _take_up(self, begun: Round) -> None:
+    def _apply(self, current: Round) -> None:
         """Let gangs give up their GPUs and get others, as the round says."""
-        state, holds = self._state, self._state.holds
+        state, running = self._state, self._state.running
         # Whoever goes on holds its GPUs already, so counting says whether there is anybody else.
-        if len(holds) > len(begun.kept) + sum(job_id in holds for job_id in begun.started):
-            for job_id in list(filterfalse(begun.assignments.__contains__, holds)):
-                holds.release(job_id)
-        for job_id in begun.started:
-            if job_id in holds:
-                holds.release(job_id)
-            work, held = state.active[job_id], begun.assignments[job_id]
+        if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
+            for job_id in list(filterfalse(current.assignments.__contains__, running)):
+                running.release(job_id)
+        for job_id in current.started:
+            if job_id in running:
+                running.release(job_id)
+            progress, held = state.active[job_id], current.assignments[job_id]
             spread = self._spans.is_spread(held)
-            speed = work.speed_on(self._profile, held.accelerator, spread=spread)
-            own, column = work.job.restart_seconds, self._columns[held.accelerator]
+            speed = progress.speed_on(self._profile, held.accelerator, spread=spread)
+            own, column = progress.job.restart_seconds, self._columns[held.accelerator]
             restart = self._scheduler.restart_seconds if own is None else own
-            work.started(state.now, restart, column, speed, self._prices[column], spread=spread)
-            holds.take(work)
-        if holds.are_shared or any(begun.assignments[job_id].shared_with for job_id in begun.started):
-            for job_id, held in begun.assignments.items():
-                if held.shared_with != state.active[job_id].with_there:
-                    self._join(job_id, held.shared_with, state.now)
-        if state.measuring.is_on:
-            state.tally.spread_job_rounds += holds.spread
+            progress.started(state.now, restart, column, speed, self._prices[column], spread=spread)
+            running.add(progress)
+        if running.are_shared or any(current.assignments[job_id].shared_with for job_id in current.started):
+            for job_id, held in current.assignments.items():
+                if held.shared_with != state.active[job_id].partners:
+                    self._set_partners(job_id, held.shared_with, state.now)
+        if state.measuring.is_measuring:
+            state.tally.spread_job_rounds += running.spread
 
-    def _stops(self) -> tuple[float, list[Stop]]:
+    def _expected_stops(self) -> tuple[float, list[Stop]]:
         """When the round is over if nobody stops it, and who stops until then."""
-        state, holds = self._state, self._state.holds
-        seconds = holds.stops(state.now)
+        state, running = self._state, self._state.running
+        seconds = running.stops(state.now)
         first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
         end = self._end(first)
-        latest = end + DIGITS * abs(end)
+        latest = end + TIME_TOLERANCE * abs(end)
         at = np.flatnonzero(seconds <= latest).tolist()
-        stops = [_stop(holds.at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
+        stops = [_stop(running.progress_at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
         while state.next_cancellation <= latest and state.cancellations:
             when, job_id = heappop(state.cancellations)
             stops.append(Stop(max(state.now, when), job_id, "cancelled"))
@@ -325,54 +335,54 @@ class RoundExecution:
         event = float(np.nextafter(state.events.next_seconds, math.inf))  # it is over when that has happened
         return max(state.now, min(first_stop, state.arrivals.next_seconds, event))
 
-    def _join(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
+    def _set_partners(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
         """Let a gang have its GPUs with these jobs from now on, and with no others."""
         state = self._state
-        work = state.holds.release(job_id)
-        if seconds > state.now and work.since_seconds <= state.now and self._checkpoint_seconds is None:
-            work.kept_steps = work.steps_done  # its checkpoint is that of the round's beginning
-        work.advance(state.now, seconds)
-        name = self._scheduler.cluster.accelerator_names[work.column_there]
-        speed, gpus = self._speed_with(work, others, name), work.gpus_with(others)
-        state.usage.used[name] += (seconds - state.now) * (work.gpus_there - gpus)  # it counts for the whole round as at its end
-        work.joined(others, speed, gpus, seconds, state.now, self._checkpoint_seconds)
-        state.holds.take(work)
-        return work
+        progress = state.running.release(job_id)
+        if seconds > state.now and progress.since_seconds <= state.now and self._checkpoint_seconds is None:
+            progress.checkpoint_steps = progress.steps_done  # its checkpoint is that of the round's beginning
+        progress.advance(state.now, seconds)
+        name = self._scheduler.cluster.accelerator_names[progress.type_index]
+        speed, gpus = self._speed_with(progress, others, name), progress.gpus_shared_with(others)
+        state.usage.used[name] += (seconds - state.now) * (progress.own_gpus - gpus)  # it counts for the whole round as at its end
+        progress.set_partners(others, speed, gpus, seconds, state.now, self._checkpoint_seconds)
+        state.running.add(progress)
+        return progress
 
-    def _speed_with(self, work: JobProgress, others: tuple[str, ...], accelerator: str) -> float:
+    def _speed_with(self, progress: JobProgress, others: tuple[str, ...], accelerator: str) -> float:
         """Steps/s of a gang on its GPUs in this company."""
-        speed = work.speed_on(self._profile, accelerator, spread=work.spread_there)
-        alone = work.speed_on(self._profile, accelerator, spread=False)
+        speed = progress.speed_on(self._profile, accelerator, spread=progress.is_spread)
+        alone = progress.speed_on(self._profile, accelerator, spread=False)
         for other in others:
-            speed *= self._company.part(work.job, self._state.active[other].job, accelerator, alone)
+            speed *= self._interference.speed_factor(progress.job, self._state.active[other].job, accelerator, alone)
         return speed
 
-    def _goes_on(self, job_id: str, stop: Stop, end: float, stops: list[Stop]) -> None:
+    def _continue_without(self, job_id: str, stop: Stop, end: float, stops: list[Stop]) -> None:
         """Let a gang go on without the one that has stopped."""
-        if job_id in self._state.holds:
-            others = tuple(other for other in self._state.active[job_id].with_there if other != stop.job_id)
-            work = self._join(job_id, others, stop.seconds)
-            when = work.stops_at
-            if when <= end + DIGITS * abs(end):
-                heappush(stops, _stop(work, when))
+        if job_id in self._state.running:
+            others = tuple(other for other in self._state.active[job_id].partners if other != stop.job_id)
+            progress = self._set_partners(job_id, others, stop.seconds)
+            when = progress.stop_seconds
+            if when <= end + TIME_TOLERANCE * abs(end):
+                heappush(stops, _stop(progress, when))
 
-    def _stopped(self, stop: Stop) -> tuple[str, ...]:
+    def _stop_job(self, stop: Stop) -> tuple[str, ...]:
         """A job ends, fails or is cancelled, unless it has left or lost its GPUs before; return those that shared them."""
-        state, running = self._state, stop.job_id in self._state.holds
-        work = state.active.get(stop.job_id)
-        if work is None or not (running or stop.how == "cancelled"):
+        state, has_gpus = self._state, stop.job_id in self._state.running
+        progress = state.active.get(stop.job_id)
+        if progress is None or not (has_gpus or stop.how == "cancelled"):
             return ()
-        others = work.with_there if running else ()
+        others = progress.partners if has_gpus else ()
         if stop.how == "failed":
-            self._cut(stop.job_id, stop.seconds)
-            work.failed()
+            self._interrupt(stop.job_id, stop.seconds)
+            progress.fail()
             if not self._scheduler.job_failed(stop.job_id):
                 self._leave(stop.job_id, Outcome.FAILED, stop.seconds)
             return others
-        if running:
-            self._freed(stop.job_id, stop.seconds).advance(state.now, stop.seconds)
+        if has_gpus:
+            self._release(stop.job_id, stop.seconds).advance(state.now, stop.seconds)
         if stop.how == "finished":
-            work.finished()
+            progress.finish()
             self._scheduler.complete(stop.job_id)
             self._leave(stop.job_id, Outcome.FINISHED, stop.seconds)
         else:
@@ -380,33 +390,33 @@ class RoundExecution:
             self._leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
         return others
 
-    def _freed(self, job_id: str, seconds: float) -> JobProgress:
+    def _release(self, job_id: str, seconds: float) -> JobProgress:
         """Take a gang off its GPUs, and count them as used until now."""
-        work = self._state.holds.release(job_id)
-        name = self._scheduler.cluster.accelerator_names[work.column_there]
-        self._state.usage.used[name] += (seconds - self._state.now) * work.gpus_there
-        return work
+        progress = self._state.running.release(job_id)
+        name = self._scheduler.cluster.accelerator_names[progress.type_index]
+        self._state.usage.used[name] += (seconds - self._state.now) * progress.own_gpus
+        return progress
 
-    def _cut(self, job_id: str, seconds: float) -> JobProgress:
+    def _interrupt(self, job_id: str, seconds: float) -> JobProgress:
         """Take a gang off its GPUs without warning."""
-        work, state = self._freed(job_id, seconds), self._state
-        work.cut(state.now, seconds, self._checkpoint_seconds)
+        progress, state = self._release(job_id, seconds), self._state
+        progress.interrupt(state.now, seconds, self._checkpoint_seconds)
         if self._reads_progress and self._checkpoint_seconds is not None:
-            self._scheduler.report(job_id, steps_done=work.steps_done)  # it may have gone back
-        return work
+            self._scheduler.report(job_id, steps_done=progress.steps_done)  # it may have gone back
+        return progress
 
-    def _report(self) -> None:
+    def _report_progress(self) -> None:
         """Tell the scheduler how far jobs are; one that has done all that was expected of it is expected to need more."""
-        holds, active = self._state.holds, self._state.active
-        told = holds.steps_done()
-        for job_id in holds.beyond:
-            work = active[job_id]
-            work.expected_steps = told[job_id] * MORE
-            holds.expect(work)
-            expected = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+        running, active = self._state.running, self._state.active
+        steps = running.steps_done()
+        for job_id in running.exceeding_estimate:
+            progress = active[job_id]
+            progress.expected_steps = steps[job_id] * ESTIMATE_GROWTH
+            running.set_expected_steps(progress)
+            expected = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
             self._scheduler.update(job_id, **expected)
-        self._scheduler.report_all(told)
+        self._scheduler.report_all(steps)
 
 
-def _stop(work: JobProgress, seconds: float) -> Stop:
-    return Stop(seconds, work.job.job_id, "failed" if work.failing else "finished")
+def _stop(progress: JobProgress, seconds: float) -> Stop:
+    return Stop(seconds, progress.job.job_id, "failed" if progress.failing else "finished")

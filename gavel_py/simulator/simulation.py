@@ -48,7 +48,7 @@ SIMULATION = SnapshotFormat("gavel-py simulation", 1, "the state of a simulation
 
 def state_document(state: SimulationState) -> dict[str, Any]:
     """Return the state as plain data."""
-    state.holds.write_back()
+    state.running.write_back()
     return {
         "now": state.now,
         "taken": state.arrivals.taken,
@@ -57,10 +57,10 @@ def state_document(state: SimulationState) -> dict[str, Any]:
         "usage": state.usage.state(),
         "measuring": state.measuring.to_dict(),
         "tally": state.tally.to_dict(),
-        "active": [work.to_dict() for work in state.active.values()],
-        "holds": list(state.holds),
+        "active": [progress.to_dict() for progress in state.active.values()],
+        "holds": list(state.running),
         "cancellations": [list(each) for each in state.cancellations],
-        "gone": list(state.gone),
+        "gone": list(state.departed),
         "reasons": dict(state.reasons),
         "records": [record.to_dict() for record in state.records.values()],
         "wall_seconds": state.wall_seconds,
@@ -74,16 +74,16 @@ def state_from(
     measuring = Measuring.from_dict(document["measuring"])
     arrivals = Arrivals(trace, measuring.window)
     active = _active_from(document, path, arrivals)
-    holds = RunningGangs(len(cluster.accelerator_names))
+    running = RunningGangs(len(cluster.accelerator_names))
     for job_id in document["holds"]:
-        holds.take(active[job_id])
+        running.add(active[job_id])
     records = (JobRecord.from_dict(each) for each in document["records"])
     return SimulationState(
         document["now"],
         arrivals,
         NodeEvents.from_dict(document["events"]),
         Usage.from_state(cluster, document["usage"]),
-        holds,
+        running,
         measuring,
         Tally.from_dict(document["tally"]),
         active,
@@ -97,15 +97,15 @@ def state_from(
 
 def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, JobProgress]:
     """Go through the part of the trace that has been taken, and pick out the jobs that are in the system."""
-    told = {each["number"]: each for each in document["active"]}
-    found = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in told}
+    documents = {each["number"]: each for each in document["active"]}
+    found = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in documents}
     if arrivals.taken < document["taken"]:
         text = f"was written when {document['taken']} jobs had arrived, and this trace has only {arrivals.taken}"
         raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
     if arrivals.digest != document["digest"]:
         text = f"was written with another trace: the first {document['taken']} jobs of this one are not those that had arrived"
         raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
-    return {found[number].job.job_id: JobProgress.from_dict(each, found[number]) for number, each in told.items()}
+    return {found[number].job.job_id: JobProgress.from_dict(each, found[number]) for number, each in documents.items()}
 
 
 class SimulationCore:
@@ -164,11 +164,11 @@ class SimulationCore:
         self.round_seconds, self.checkpoint_seconds, self.interference = round_seconds, checkpoint_seconds, interference
         self._state, self._admission = state, admission
         self._on_record, self._on_round = on_record, on_round
-        self._whole = True
+        self._is_between_steps = True
         every = EVENT_CHECKPOINT_SECONDS if round_seconds is None and checkpoint_seconds is None else checkpoint_seconds
         reads_progress = bool(PROGRESS.intersection(self.policy.reads) or self.policy.constraints)
         speeds = InterferenceModel(self.profile, interference)
-        self._course = RoundExecution(state, scheduler, self.profile, speeds, round_seconds, every, reads_progress, self._leave)
+        self._execution = RoundExecution(state, scheduler, self.profile, speeds, round_seconds, every, reads_progress, self._leave)
 
     @property
     def policy(self) -> Policy:
@@ -237,20 +237,20 @@ class Simulation(SimulationCore):
     def result(self) -> SimulationResult:
         """Return what has come of it so far; jobs that are in the system count as active."""
         state = self._state
-        state.holds.write_back()
+        state.running.write_back()
         tally, records = state.tally.copy(), dict(state.records)
-        for job_id, work in state.active.items():
-            record = self._record_of(work, Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
+        for job_id, progress in state.active.items():
+            record = self._record_of(progress, Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
             tally.add(record)
             records[job_id] = record
         return SimulationResult(self.policy.label, tally.summary(state.usage, state.measuring, state.wall_seconds), records)
 
     def step(self, until_seconds: float = math.inf) -> bool:
         """Play one round, or wait for the next arrival, but no longer than to this time; say whether there is more to come."""
-        started, self._whole = time.perf_counter(), False
+        started, self._is_between_steps = time.perf_counter(), False
         more = self._step(until_seconds)
         self._state.wall_seconds += time.perf_counter() - started
-        self._whole = True
+        self._is_between_steps = True
         return more
 
     def save(self, path: str | Path, *, note: Any = None) -> None:
@@ -260,7 +260,7 @@ class Simulation(SimulationCore):
         note: plain data of the caller's own to be kept with it, as JSON can hold it (`saved_note`).
         Raises `InputError` where it cannot be written, and in the midst of a round: within `on_round` and `on_record`.
         """
-        if not self._whole:
+        if not self._is_between_steps:
             text = "cannot be saved in the midst of a round, as within on_round or on_record, or after an error there"
             raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
         document = {
@@ -311,60 +311,60 @@ class Simulation(SimulationCore):
         state = self._state
         if state.measuring.is_complete:
             return False
-        self._course.change_nodes(np.nextafter(state.now, math.inf))
+        self._execution.change_nodes(np.nextafter(state.now, math.inf))
         for submission in state.arrivals.until(state.now):
             self._admit(submission)
         if not state.active:
             if state.arrivals.next_seconds == math.inf:
                 return False
-            self._course.change_nodes(min(until, state.arrivals.next_seconds))
-            self._course.pass_time(min(until, state.arrivals.next_seconds))
+            self._execution.change_nodes(min(until, state.arrivals.next_seconds))
+            self._execution.advance_clock(min(until, state.arrivals.next_seconds))
             return True
-        begun = self._begin()
-        if not begun.assignments and state.next_change == math.inf:
+        current = self._begin()
+        if not current.assignments and state.next_change == math.inf:
             return False  # nobody runs, and nothing is to come that could change that
-        self._course.play(begun)
+        self._execution.run(current)
         return not state.measuring.is_complete
 
     def _admit(self, submission: Submission) -> None:
-        job, work = submission.job, self._admission.work(submission, self._state.arrivals.taken - 1)
-        self._state.measuring.submitted(work.number, self._state.usage)
-        if work.steps_done >= work.total_steps:
-            self._record(self._record_of(work, Outcome.FINISHED, job.arrival_seconds, None))
+        job, progress = submission.job, self._admission.admit(submission, self._state.arrivals.taken - 1)
+        self._state.measuring.note_submission(progress.number, self._state.usage)
+        if progress.steps_done >= progress.total_steps:
+            self._record(self._record_of(progress, Outcome.FINISHED, job.arrival_seconds, None))
             return
-        seen = {"total_steps": work.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-        self.scheduler.submit(job if work.expected_steps == work.total_steps else job.model_copy(update=seen))
-        self._state.active[job.job_id] = work
-        if work.cancelled_seconds is not None:
-            heappush(self._state.cancellations, (work.cancelled_seconds, job.job_id))
+        seen = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+        self.scheduler.submit(job if progress.expected_steps == progress.total_steps else job.model_copy(update=seen))
+        self._state.active[job.job_id] = progress
+        if progress.cancelled_seconds is not None:
+            heappush(self._state.cancellations, (progress.cancelled_seconds, job.job_id))
 
     def _begin(self) -> Round:
         """Let the scheduler decide on a round, and note what it has decided."""
         state, tally, before = self._state, self._state.tally, self.scheduler.solver_seconds
-        begun = self.scheduler.next_round_to_read(state.now)
+        current = self.scheduler.next_round_to_read(state.now)
         tally.rounds += 1
-        tally.job_rounds += len(begun.assignments) if state.measuring.is_on else 0
+        tally.job_rounds += len(current.assignments) if state.measuring.is_measuring else 0
         tally.solver_seconds += self.scheduler.solver_seconds - before
-        for job_id in begun.preempted:
-            if job_id in state.holds:  # others have lost their GPUs before, and that has been counted
+        for job_id in current.preempted:
+            if job_id in state.running:  # others have lost their GPUs before, and that has been counted
                 state.active[job_id].preemptions += 1
-        state.reasons = begun.excluded
+        state.reasons = current.excluded
         # Those that left before this decision are no part of it, and nobody needs their accounts any more.
-        self.scheduler.forget(*state.gone)
-        state.gone = []
+        self.scheduler.forget(*state.departed)
+        state.departed = []
         if self._on_round is not None:
-            self._on_round(given_away(begun))  # what it does with it must not change what runs
-        return begun
+            self._on_round(given_away(current))  # what it does with it must not change what runs
+        return current
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
         self._record(self._record_of(self._state.active.pop(job_id), outcome, seconds, self._delivery_of(job_id)))
-        self._state.gone.append(job_id)
+        self._state.departed.append(job_id)
 
     def _record_of(
-        self, work: JobProgress, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = ""
+        self, progress: JobProgress, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = ""
     ) -> JobRecord:
-        measured = self._state.measuring.includes(work.number)
-        return work.record(outcome, seconds, delivery, reason, measured=measured)
+        measured = self._state.measuring.includes(progress.number)
+        return progress.record(outcome, seconds, delivery, reason, measured=measured)
 
     def _delivery_of(self, job_id: str) -> JobDelivery | None:
         """What the job was promised and had; in event mode, the scheduler's rounds tell nothing of time."""
@@ -374,7 +374,7 @@ class Simulation(SimulationCore):
         state = self._state
         state.tally.add(record)
         if record.measured:
-            state.measuring.left(arrivals_are_over=state.arrivals.next_seconds == math.inf)
+            state.measuring.note_departure(arrivals_are_over=state.arrivals.next_seconds == math.inf)
         if self._on_record is None:
             state.records[record.job_id] = record
         else:

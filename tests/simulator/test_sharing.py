@@ -82,13 +82,13 @@ def test_who_loses_its_gpus_loses_what_it_did_since_its_last_checkpoint(
     checkpoint: float | None, until: float, steps: float, lost: float
 ) -> None:
     """A job does 6 steps/s with another one for 100 s, and then 10 alone."""
-    work = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
-    work.started(0.0, 0.0, 0, 10.0, 0.0, spread=False)
-    work.joined(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
-    work.advance(0.0, 100.0)
-    work.joined((), 10.0, 1.0, 100.0, 0.0, checkpoint)
-    work.cut(0.0, until, checkpoint)
-    record = work.record(gp.Outcome.ACTIVE, until, None)
+    progress = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
+    progress.started(0.0, 0.0, 0, 10.0, 0.0, spread=False)
+    progress.set_partners(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
+    progress.advance(0.0, 100.0)
+    progress.set_partners((), 10.0, 1.0, 100.0, 0.0, checkpoint)
+    progress.interrupt(0.0, until, checkpoint)
+    record = progress.record(gp.Outcome.ACTIVE, until, None)
     assert (record.steps_done, record.lost_gpu_seconds) == pytest.approx((steps, lost))
     assert record.gpu_seconds == pytest.approx(50.0 + until - 100.0)
 
