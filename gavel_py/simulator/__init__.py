@@ -1,8 +1,7 @@
-"""The simulator: a trace played on a cluster by the same round scheduler that runs it for real.
+"""The simulator: runs a trace on the round scheduler, with a clock and the events of jobs and nodes.
 
-arrivals: jobs to come, and how they enter; job_progress: one job on its way; round_execution: all gangs that run, and what happens
-in a round; node_events: failures and maintenance; measurements: where GPU time goes, and which jobs are measured; results: what
-became of the jobs; simulation: the clock, and its state as plain data; recorder: all of it as a `Run`, for reports.
+Entry points: `simulation` (`Simulation`, `simulate`), and `recorder` for a `Run` that reports show. The package does not know what
+runs simulations: sweeps and the command line are above it.
 """
 
 from gavel_py.simulator.node_events import NodeFailures, NodeWindow, read_maintenance

@@ -1,7 +1,7 @@
-"""The jobs to come, in the order of their arrival, and how they enter a simulation; the checks of its settings.
+"""The arrival of jobs: `Arrivals` reads a trace one job at a time, and `Admission` brings each job into a simulation.
 
-`Arrivals` holds no more of the trace than the next job. `Admission` turns a job of the trace into one at work: how long it really
-is, what policies see of that, and where it will fail. `check_settings` says what may be set, and what goes with which policy.
+Admission decides how many steps a job really has, how many policies see, and where it will fail. `check_settings` checks the
+settings of a simulation.
 """
 
 from __future__ import annotations
@@ -15,42 +15,45 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.names import same_name
 from gavel_py.io.random import generator_from, generator_state
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.scheduler_base import why_rounds
-from gavel_py.simulator.job_progress import JobProgress, deadline_of, total_steps_of
+from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads import Submission
 
 
 class Arrivals:
-    """A trace that is taken job by job. Raises `InputError` for a job that arrives before the one before it.
+    """A trace, of which only the next job is in memory.
 
-    window: jobs that the trace must have; if it has not, `InputError` is raised at once where it knows its length, else at its end.
-    taken: how many have been; a job's number is how many were before it.
+    window: the jobs that are measured, which the trace must have. taken: the number of jobs taken so far; the number of a job is
+    how many were taken before it. Raises `InputError` for a job that arrives before its predecessor, and for a trace that is too
+    short for the window: at once if it has a length, otherwise at its end.
     """
 
     def __init__(self, trace: Iterable[Submission | Job], window: JobWindow | None = None) -> None:
         self._window = window
         if isinstance(trace, Sized):
             check_enough(len(trace), window)
-        self._coming = (job if isinstance(job, Submission) else Submission(job) for job in trace)
-        self._next = next(self._coming, None)
+        self._submissions = (job if isinstance(job, Submission) else Submission(job) for job in trace)
+        self._next = next(self._submissions, None)
         self._digest = hashlib.sha256()
         self.taken = 0
         self._check_end()
 
     @property
     def next_seconds(self) -> float:
-        """When the next job arrives, infinite if none does."""
+        """When the next job arrives, infinite at the end of the trace."""
         return math.inf if self._next is None else self._next.job.arrival_seconds
 
     @property
     def digest(self) -> str:
-        """A mark of the jobs that have been taken: the same of no other jobs."""
+        """A checksum of the jobs that have been taken."""
         return self._digest.hexdigest()
 
     def until(self, seconds: float) -> Iterator[Submission]:
@@ -59,17 +62,17 @@ class Arrivals:
             yield self._take(self._next)
 
     def skip(self, count: int) -> Iterator[Submission]:
-        """Take and yield so many jobs, fewer if there are no more."""
+        """Take and yield this number of jobs, fewer at the end of the trace."""
         while self._next is not None and self.taken < count:
             yield self._take(self._next)
 
     def _take(self, arrived: Submission) -> Submission:
-        self._next = next(self._coming, None)
+        self._next = next(self._submissions, None)
         self.taken += 1
         self._check_end()
         job = arrived.job
-        told = (job.job_id, job.job_type, job.num_gpus, job.arrival_seconds, job.total_steps, job.duration_seconds)
-        self._digest.update(repr((*told, arrived.run_seconds, arrived.cancelled_seconds)).encode())
+        fields = (job.job_id, job.job_type, job.num_gpus, job.arrival_seconds, job.total_steps, job.duration_seconds)
+        self._digest.update(repr((*fields, arrived.run_seconds, arrived.cancelled_seconds)).encode())
         if self._next is not None and self._next.job.arrival_seconds < job.arrival_seconds:
             text = f"must not be before that of {job.job_id!r} ({job.arrival_seconds:g}), which stands before it"
             fault = Fault(f"job {self._next.job.job_id!r}", "arrival_seconds", f"{text}: sort the trace by it")
@@ -85,39 +88,29 @@ Estimates = Literal["exact", "recorded"]
 
 JobFailures = float | Literal["recorded"]
 
-PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
-"""What a policy may read that changes as jobs get on; for any other, the scheduler need not be told."""
 
-EVENT_CHECKPOINT_SECONDS = 360.0
-"""From one checkpoint to the next where there are no rounds, unless it is said: as often as rounds of the usual length begin."""
-
-
-def check_settings(
-    policy: Policy,
-    round_seconds: float | None,
-    job_failures: JobFailures,
-    checkpoint_seconds: float | None,
-    estimates: str,
-    seed: int,
-    interference: float,
-    measure_jobs: object,
-) -> None:
-    """Raise `InputError` for a setting that is wrong, or does not go with the policy."""
-    faults = []
-    if checkpoint_seconds is not None and not (
-        isinstance(checkpoint_seconds, Real) and not isinstance(checkpoint_seconds, bool) and 0 < checkpoint_seconds < math.inf
-    ):
-        text = f"must be a finite number greater than 0, or None, found {checkpoint_seconds!r}"
-        faults.append(Fault("simulation", "checkpoint_seconds", text))
-    if job_failures != "recorded" and not (isinstance(job_failures, Real) and 0 <= job_failures < 1):
-        text = f'must be a probability of at least 0 and below 1, or "recorded", found {job_failures!r}'
-        faults.append(Fault("simulation", "job_failures", text))
-    if not (isinstance(interference, Real) and not isinstance(interference, bool) and 0 <= interference < 1):
-        faults.append(Fault("simulation", "interference", f"must be at least 0 and below 1, found {interference!r}"))
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        faults.append(Fault("simulation", "seed", f"must be a whole number of at least 0, found {seed!r}"))
-    if estimates not in get_args(Estimates):
-        faults.append(Fault("simulation", "estimates", f'must be "exact" or "recorded", found {estimates!r}'))
+def check_settings(policy: Policy, round_seconds: float | None, measure_jobs: object, **settings: Any) -> None:
+    """Raise `InputError` for invalid settings, and for event mode with a policy that needs rounds."""
+    numbers = {name for name, value in settings.items() if isinstance(value, Real) and not isinstance(value, bool)}
+    checkpoint, failures, seed = settings["checkpoint_seconds"], settings["job_failures"], settings["seed"]
+    requirements = {
+        "checkpoint_seconds": (
+            checkpoint is None or ("checkpoint_seconds" in numbers and 0 < checkpoint < math.inf),
+            "a finite number greater than 0, or None",
+        ),
+        "job_failures": (
+            failures == "recorded" or (isinstance(failures, Real) and 0 <= float(failures) < 1),
+            'a probability of at least 0 and below 1, or "recorded"',
+        ),
+        "interference": ("interference" in numbers and 0 <= settings["interference"] < 1, "at least 0 and below 1"),
+        "seed": ("seed" in numbers and isinstance(seed, Integral) and int(seed) >= 0, "a whole number of at least 0"),
+        "estimates": (settings["estimates"] in get_args(Estimates), '"exact" or "recorded"'),
+    }
+    faults = [
+        Fault("simulation", name, f"must be {text}, found {settings[name]!r}")
+        for name, (holds, text) in requirements.items()
+        if not holds
+    ]
     try:
         job_window(measure_jobs)
     except ValueError as error:
@@ -128,7 +121,7 @@ def check_settings(
 
 
 class Admission:
-    """How jobs of the trace come in; the arguments are those of `Simulation`. chance: where they fail at random."""
+    """Turns submissions into jobs in progress; the arguments are those of `Simulation`, and `chance` draws random failures."""
 
     def __init__(
         self, cluster: Cluster, profile: Profile, job_failures: JobFailures, estimates: Estimates, chance: np.random.Generator
@@ -138,7 +131,7 @@ class Admission:
         self.chance = chance
 
     def admit(self, submission: Submission, number: int) -> JobProgress:
-        """Return the job at work; number: its place in the trace. Raises `InputError` for one without an end."""
+        """Return the progress of a new job; number: how many precede it in the trace. Raises `InputError` if it has no end."""
         job = submission.job
         total = total_steps_of(job, self._profile)
         deadline = deadline_of(job, self._cluster, self._profile)
@@ -146,24 +139,47 @@ class Admission:
         return JobProgress(submission, total, failing, self._expected_steps(submission, total), deadline, number)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings, and where chance is, as plain data."""
+        """Return the settings and the state of the generator as plain data."""
         return {"job_failures": self._job_failures, "estimates": self._estimates, "chance": generator_state(self.chance)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], cluster: Cluster, profile: Profile) -> Admission:
-        """Return what `to_dict` described."""
+        """Restore from `to_dict`."""
         chance = generator_from(document["chance"])
         return cls(cluster, profile, document["job_failures"], document["estimates"], chance)
 
     def _expected_steps(self, submission: Submission, total: float) -> float:
-        """The steps of a job as policies see them."""
+        """Return the steps of a job as policies see them."""
         run, expected = submission.run_seconds, submission.estimate_seconds
         return total if self._estimates == "exact" or not run or not expected else total * expected / run
 
     def _failing_at(self, submission: Submission) -> list[float]:
-        """The parts of its work at which a job fails."""
+        """Return the fractions of its work at which a job fails."""
         if self._job_failures == "recorded":
             count = submission.failed_attempts
         else:
             count = int(self.chance.geometric(1 - float(self._job_failures))) - 1 if self._job_failures else 0
         return self.chance.uniform(size=count).tolist() if count else []
+
+
+def total_steps_of(job: Job, profile: Profile) -> float:
+    """Return the total steps of a job, if need be from its duration; raises `InputError` for a job with neither."""
+    if job.total_steps is not None:
+        return job.total_steps
+    if job.duration_seconds is None or job.duration_accelerator is None:
+        text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
+        raise InputError(Fault(f"job {job.job_id!r}", "total_steps", text))
+    accelerator = same_name(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
+    steps = job.duration_seconds * profile.job_throughput(job, accelerator)
+    if not steps > 0:
+        text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
+        raise InputError(Fault(f"job {job.job_id!r}", "duration_accelerator", text))
+    return steps
+
+
+def deadline_of(job: Job, cluster: Cluster, profile: Profile) -> float | None:
+    """Return the deadline of a job on the clock of the trace, also if `deadline_factor` gives it; None if it has none."""
+    if job.deadline_factor is None:
+        return job.deadline_seconds
+    deadline = float(AllocationProblem.from_jobs([job], cluster, profile, whole_gangs=False).deadlines_seconds[0])
+    return None if math.isnan(deadline) else deadline

@@ -1,60 +1,31 @@
-"""One job on its way through a simulation: what it still has to do, what it has cost, and how it will fail.
+"""The progress of simulated jobs: steps, time and cost so far, and failures to come.
 
-`InterferenceModel` says how fast jobs really are on GPUs that they share.
+`JobProgress` is one job, `RunningGangs` the table of all gangs that hold GPUs, so that time advances for all of them at once.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, MissingThroughputError
-from gavel_py.io.names import same_name
-from gavel_py.problem.cluster import Cluster
+from gavel_py.errors import MissingThroughputError
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
-from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import JobDelivery
 from gavel_py.simulator.results import JobRecord, Outcome
 from gavel_py.workloads import Submission
-
-Key = tuple[str, str, float, str]
-
-
-class InterferenceModel:
-    """What a profile says of pairs, each asked for once; interference: the part of its speed that a job with a part of a GPU loses
-    to each other one on that GPU.
-    """
-
-    def __init__(self, profile: Profile, interference: float) -> None:
-        self._beside_parts = 1.0 - interference
-        self._measured = getattr(profile, "pair_matrix", None)
-        self._factors: dict[Key, float] = {}
-
-    def speed_factor(self, job: Job, other: Job, accelerator: str, alone: float) -> float:
-        """Return the part of its speed alone, at most 1, that a job has with another one on its GPUs.
-
-        alone: steps/s there, consolidated. Pairs are measured consolidated; spread, they are taken to lose the same part.
-        """
-        if job.num_gpus < 1:
-            return self._beside_parts
-        key = job.job_type, other.job_type, job.num_gpus, accelerator
-        if key not in self._factors:
-            table = None if self._measured is None else self._measured([job, other], [accelerator])
-            speed = np.nan if table is None else float(table[0, 1, 0])
-            self._factors[key] = min(1.0, float(np.nan_to_num(speed)) / alone) if alone > 0 else 0.0
-        return self._factors[key]
-
 
 NUMBERS = (
     *("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds"),
     *("saved_gpu_seconds", "saved_lost_gpu_seconds"),
 )
-"""What time changes of a job that holds GPUs."""
+"""The attributes that change with time while a gang runs."""
 
 KEYS = {
     **{name: name for name in ("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds")},
@@ -75,15 +46,23 @@ KEYS = {
 
 
 class JobProgress:
-    """One job that is in the system.
+    """The progress of a job in the system, up to `since_seconds` or the start of the round, whichever is later.
 
-    number: how many jobs of the trace stand before it; total_steps: what it really has to do; failing_at: the parts of its work at
-    which it fails; expected_steps: what policies see; starting_seconds: how long it still has to start where it is;
-    worked_seconds: how long it has worked there, at speed_there steps/s; column_there, price_there: the accelerator type, as its
-    column, and what an hour of one of its GPUs costs; spread_there: whether its gang is on more nodes than it had to be;
-    with_there: the jobs that have the same GPUs, since since_seconds; gpus_there: the GPUs that count as its own, of which others
-    save it saved_gpu_seconds; kept_steps: what it had done at its last checkpoint before its company changed; open_seconds: how
-    long it had worked since then when it changed, in which others saved it open_saved GPU-seconds.
+    Of the job:
+        number: how many jobs precede it in the trace.
+        total_steps, expected_steps: the steps it has to do, and those that policies see.
+        failing: the fractions of its work at which it will still fail, ascending.
+        running_seconds, lost_seconds: time with GPUs, and the part of it spent on starts or on work that was lost.
+        saved_gpu_seconds, saved_lost_gpu_seconds: GPU-seconds of these times that partners account for.
+
+    Of its current run, on the GPUs that it holds:
+        type_index: the column of the accelerator type, -1 before the first run; price_per_hour: of one GPU.
+        is_spread: whether the gang is on more nodes than necessary.
+        partners: the jobs on the same GPUs since `since_seconds`; own_gpus: its share of the GPUs.
+        speed: steps/s; starting_seconds: what is left of the start; worked_seconds, steps_at_start: time worked since, from
+            this number of steps on.
+        checkpoint_steps: steps at its last checkpoint before its partners changed; uncommitted_seconds, uncommitted_saved: time
+            worked since that checkpoint until they changed, and GPU-seconds of it that partners account for.
     """
 
     def __init__(
@@ -115,30 +94,39 @@ class JobProgress:
 
     @property
     def fails_at(self) -> float:
-        """The steps at which it fails, infinite if it does not any more."""
+        """Steps at which the job fails next, infinite if it does not."""
         return self.failing[0] * self.total_steps if self.failing else math.inf
 
     def gpus_shared_with(self, others: tuple[str, ...]) -> float:
-        """Return the GPUs that count as its own: of one GPU the part that it asked for, or of a whole gang's its share."""
+        """Return its share of the GPUs beside these jobs: the fraction it requested, or an equal part of whole GPUs."""
         return self.job.num_gpus if self.job.num_gpus < 1 else self.job.num_gpus / (1 + len(others))
 
     @property
+    def saved_gpus(self) -> float:
+        """GPUs of the gang that partners account for."""
+        return self.job.num_gpus - self.own_gpus
+
+    @property
     def stop_seconds(self) -> float:
-        """When it will be done or fail, if nothing else happens after `since_seconds`, until which it has its credit."""
+        """When the job finishes or fails, if nothing else happens; progress is accounted up to `since_seconds`."""
         needed = max(0.0, (min(self.total_steps, self.fails_at) - self.steps_done) / self.speed)
         return self.since_seconds + self.starting_seconds + needed
 
     def speed_on(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
-        """Return the steps/s of its gang there; that of a consolidated one where the profile knows no other."""
+        """Return steps/s on a type without partners; the consolidated speed if the profile has none for spread gangs."""
         key = accelerator, spread
         if key not in self._speeds:
-            self._speeds[key] = _speed(profile, self.job, accelerator, spread)
+            speed = None
+            if spread:
+                with suppress(MissingThroughputError):
+                    speed = profile.job_throughput(self.job, accelerator, "spread")
+            self._speeds[key] = float(profile.job_throughput(self.job, accelerator) if speed is None else speed)
         return self._speeds[key]
 
-    def started(
+    def start(
         self, seconds: float, starting_seconds: float, column: int, speed: float, price_per_hour: float, *, spread: bool
     ) -> None:
-        """Note that it has got GPUs that it did not have, and how long its start takes; all that it has done is kept."""
+        """Start a run on new GPUs; starting_seconds: how long the start takes. Steps done so far are checkpointed."""
         self.starts += 1
         self.starting_seconds, self.worked_seconds, self.steps_at_start = starting_seconds, 0.0, self.steps_done
         self.checkpoint_steps, self.since_seconds = self.steps_done, seconds
@@ -151,43 +139,46 @@ class JobProgress:
     def set_partners(
         self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, start: float, checkpoint_seconds: float | None
     ) -> None:
-        """Note with whom it has its GPUs from this time on, how fast it is then, and how many of them count as its own.
+        """Change the partners at this time; the job has been advanced to it.
 
-        It has been credited with its work until then; start: of the round. What it has done since its last checkpoint it has done
-        at another speed, and on other GPUs.
+        The work since the last checkpoint was done at another speed and share of the GPUs, so it is accounted separately.
+
+        others: the new partners; speed: steps/s beside them; gpus: the new share of the GPUs; start: start of the round, at which
+        there is a checkpoint if `checkpoint_seconds` is None.
         """
-        saved = self.job.num_gpus - self.own_gpus
         if checkpoint_seconds is None:
             before = self.uncommitted_saved if self.since_seconds > start else 0.0
-            self.uncommitted_saved = before + (seconds - max(start, self.since_seconds)) * saved
+            self.uncommitted_saved = before + (seconds - max(start, self.since_seconds)) * self.saved_gpus
         else:
             kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
             if kept:
                 self.checkpoint_steps = min(self.steps_done, self.steps_at_start + kept * self.speed)
                 self.uncommitted_seconds = self.uncommitted_saved = 0.0
             self.worked_seconds -= kept
-            self.uncommitted_saved += (self.worked_seconds - self.uncommitted_seconds) * saved
+            self.uncommitted_saved += (self.worked_seconds - self.uncommitted_seconds) * self.saved_gpus
             self.uncommitted_seconds = self.worked_seconds
             self.steps_at_start = self.steps_done - self.worked_seconds * speed
         self.partners, self.speed, self.own_gpus, self.since_seconds = others, speed, gpus, seconds
 
     def advance(self, start: float, until: float) -> None:
-        """Credit it with its work from one time to another; what is left of its start goes on afterwards."""
+        """Account the time from `start` to `until`: first the rest of the start, then work."""
         start = max(start, self.since_seconds)
         begin = start + self.starting_seconds
         worked = max(0.0, until - begin)
-        self._hold(until - start, min(begin, until) - start)
+        self._account(until - start, min(begin, until) - start)
         self.steps_done = min(self.total_steps, self.steps_done + worked * self.speed)
         self.worked_seconds += worked
         self.starting_seconds = max(0.0, begin - until)
 
     def interrupt(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
-        """Let it lose what it has done since its last checkpoint; start: of the round, with a checkpoint if there are no others."""
-        saved = self.job.num_gpus - self.own_gpus
+        """Stop the run at `until` without warning: the work since the last checkpoint is lost.
+
+        start: start of the round, at which there is a checkpoint if `checkpoint_seconds` is None.
+        """
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
-            self._hold(until - since, until - since)
-            if since > start:  # its company has changed in this round, and it has been credited with what was before
+            self._account(until - since, until - since)
+            if since > start:  # the partners changed in this round, and the work before that was accounted
                 self._lose(since - start, self.uncommitted_saved)
                 self.steps_done = self.checkpoint_steps
             return
@@ -195,41 +186,41 @@ class JobProgress:
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
         lost = self.worked_seconds - kept
         if kept:
-            self._lose(lost, lost * saved)
+            self._lose(lost, lost * self.saved_gpus)
             self.steps_done = min(self.steps_done, self.steps_at_start + kept * self.speed)
         else:
-            self._lose(lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * saved)
+            self._lose(lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * self.saved_gpus)
             self.steps_done = min(self.steps_done, self.checkpoint_steps)
 
     def finish(self) -> None:
-        """Note that it is done, whatever rounding says."""
+        """Set the steps done to exactly the total, in spite of rounding."""
         self.steps_done = self.total_steps
 
     def fail(self) -> None:
-        """Note that it has failed."""
+        """Count a failure and drop it from those to come."""
         self.failing.popleft()
         self.failures += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return how far it is as plain data; the job itself stands in the trace."""
+        """Return the progress as plain data, without the job, which is in the trace."""
         lists = {"failing": list(self.failing), "with_there": list(self.partners)}
         return {key: getattr(self, name) for name, key in KEYS.items()} | lists
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> JobProgress:
-        """Return what `to_dict` described; submission: the job as the trace has it."""
+        """Restore the progress of a job of the trace from `to_dict`."""
         made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
         for name, key in KEYS.items():
             setattr(made, name, document[key])
         made.partners = tuple(document["with_there"])
         return made
 
-    def _hold(self, seconds: float, lost: float) -> None:
-        saved = self.job.num_gpus - self.own_gpus
+    def _account(self, seconds: float, lost: float) -> None:
+        """Add time with GPUs, of which `lost` seconds did no work that is kept."""
         self.running_seconds += seconds
-        self._lose(lost, lost * saved)
+        self._lose(lost, lost * self.saved_gpus)
         self.cost += seconds / 3600 * self.own_gpus * self.price_per_hour
-        self.saved_gpu_seconds += seconds * saved
+        self.saved_gpu_seconds += seconds * self.saved_gpus
 
     def _lose(self, seconds: float, saved_gpu_seconds: float) -> None:
         self.lost_seconds += seconds
@@ -238,7 +229,7 @@ class JobProgress:
     def record(
         self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "", *, measured: bool = True
     ) -> JobRecord:
-        """Return what became of it, as of this time."""
+        """Return the record of the job at this time; reason: why it has no GPUs; measured: whether it counts in the summary."""
         job, has_left = self.job, outcome is not Outcome.ACTIVE
         late = None if self.deadline_seconds is None else max(0.0, seconds - self.deadline_seconds)
         return JobRecord(
@@ -269,33 +260,133 @@ class JobProgress:
         )
 
 
-def total_steps_of(job: Job, profile: Profile) -> float:
-    """Return the steps of a job, from its duration where it has no number; raises `InputError` for one that has neither."""
-    if job.total_steps is not None:
-        return job.total_steps
-    if job.duration_seconds is None or job.duration_accelerator is None:
-        text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
-        raise InputError(Fault(f"job {job.job_id!r}", "total_steps", text))
-    accelerator = same_name(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
-    steps = job.duration_seconds * profile.job_throughput(job, accelerator)
-    if not steps > 0:
-        text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
-        raise InputError(Fault(f"job {job.job_id!r}", "duration_accelerator", text))
-    return steps
+INITIAL_CAPACITY = 64
+"""Columns of a new table, which doubles when it is full."""
+
+RATES = ("total_steps", "fails_at", "speed", "own_gpus", "saved_gpus", "price_per_hour", "since_seconds", "expected_steps")
+
+ROWS = {name: row for row, name in enumerate((*NUMBERS, *RATES))}
+"""The row of each attribute of `JobProgress` in the table."""
 
 
-def deadline_of(job: Job, cluster: Cluster, profile: Profile) -> float | None:
-    """Return the absolute deadline of a job, that of a `deadline_factor` included; None if it has none."""
-    if job.deadline_factor is None:
-        return job.deadline_seconds
-    deadline = float(AllocationProblem.from_jobs([job], cluster, profile, whole_gangs=False).deadlines_seconds[0])
-    return None if math.isnan(deadline) else deadline
+class RunningGangs:
+    """The gangs that hold GPUs: a column of numbers for each, so that an hour of a thousand gangs costs a few array operations.
 
+    While a gang holds GPUs, the attributes `NUMBERS` of its `JobProgress` are kept here; `release` and `write_back` store them in
+    the object.
+    """
 
-def _speed(profile: Profile, job: Job, accelerator: str, spread: bool) -> float:
-    if spread:
-        try:
-            return float(profile.job_throughput(job, accelerator, "spread"))
-        except MissingThroughputError:
-            pass  # not measured
-    return float(profile.job_throughput(job, accelerator))
+    def __init__(self, num_types: int) -> None:
+        self._table: Floats = np.zeros((len(ROWS), INITIAL_CAPACITY))
+        self._progress: list[JobProgress] = []
+        self._ids: list[str] = []
+        self._places: dict[str, int] = {}
+        self._gpus: list[float] = [0] * num_types
+        self._sharing = 0
+        self.spread = 0
+
+    def __len__(self) -> int:
+        return len(self._progress)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of the jobs."""
+        return iter(self._places)
+
+    @property
+    def gpus(self) -> tuple[float, ...]:
+        """(K,) the GPUs held of each type; shared GPUs count once."""
+        return tuple(self._gpus)
+
+    def add(self, progress: JobProgress) -> None:
+        """Add a gang that has started, or whose partners have changed."""
+        place = len(self._progress)
+        if place == self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        self._table[:, place] = [getattr(progress, name) for name in ROWS]
+        self._progress.append(progress)
+        self._ids.append(progress.job.job_id)
+        self._places[progress.job.job_id] = place
+        self._gpus[progress.type_index] += progress.own_gpus
+        self._sharing += bool(progress.partners)
+        self.spread += progress.is_spread
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether any job shares its GPUs."""
+        return self._sharing > 0
+
+    def release(self, job_id: str) -> JobProgress:
+        """Remove a gang, and return its progress with the numbers of the table."""
+        place, last = self._places.pop(job_id), len(self._progress) - 1
+        progress = self._progress[place]
+        self._write_back(place)
+        self._gpus[progress.type_index] -= progress.own_gpus
+        self._sharing -= bool(progress.partners)
+        self.spread -= progress.is_spread
+        if place < last:  # the last column moves into the gap
+            self._table[:, place] = self._table[:, last]
+            self._progress[place], self._ids[place] = self._progress[last], self._ids[last]
+            self._places[self._ids[place]] = place
+        self._progress.pop()
+        self._ids.pop()
+        return progress
+
+    def write_back(self) -> None:
+        """Store the numbers of all gangs in their `JobProgress`."""
+        for place in range(len(self._progress)):
+            self._write_back(place)
+
+    def steps_done(self) -> dict[str, float]:
+        """Return {job_id: steps done} of all gangs."""
+        return dict(zip(self._ids, self._row("steps_done").tolist(), strict=True))
+
+    @property
+    def exceeding_estimate(self) -> list[str]:
+        """The jobs that have done all steps that policies expect of them."""
+        return [self._ids[place] for place in np.flatnonzero(self._row("steps_done") >= self._row("expected_steps")).tolist()]
+
+    def set_expected_steps(self, progress: JobProgress) -> None:
+        """Store the changed expectation of a job."""
+        self._table[ROWS["expected_steps"], self._places[progress.job.job_id]] = progress.expected_steps
+
+    def stop_seconds(self, start: float) -> Floats:
+        """Return (G,) when each gang finishes or fails if nothing else happens from `start` on."""
+        target = np.minimum(self._row("total_steps"), self._row("fails_at"))
+        needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
+        return np.maximum(start, self._row("since_seconds")) + self._row("starting_seconds") + needed
+
+    def progress_at(self, place: int) -> JobProgress:
+        """Return the progress of the gang in this position of `stop_seconds`."""
+        return self._progress[place]
+
+    def advance(self, start: float, until: float) -> None:
+        """Account the time from `start` to `until` for all gangs, as `JobProgress.advance` does for one."""
+        # The rows in the order of `ROWS`; each is a view, so in-place operations change the table.
+        table = self._table[:, : len(self._progress)]
+        steps, running_seconds, all_lost, cost, starting, all_worked, saved, saved_lost, *rates = table
+        total_steps, _, speed, own_gpus, saved_gpus, price, since, _ = rates
+        starts = np.maximum(start, since)
+        held = until - starts
+        begin = starts + starting
+        worked, lost = np.maximum(0.0, until - begin), np.minimum(begin, until) - starts
+        running_seconds += held
+        all_lost += lost
+        if self._sharing:
+            saved += held * saved_gpus
+            saved_lost += lost * saved_gpus
+        np.minimum(total_steps, steps + worked * speed, out=steps)
+        cost += held / 3600 * own_gpus * price
+        all_worked += worked
+        np.maximum(0.0, begin - until, out=starting)
+
+    def _row(self, name: str) -> Floats:
+        row: Floats = self._table[ROWS[name], : len(self._progress)]
+        return row
+
+    def _write_back(self, place: int) -> None:
+        progress = self._progress[place]
+        for name, value in zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True):
+            setattr(progress, name, value)

@@ -1,4 +1,4 @@
-"""What happens to nodes: failures at random, and windows of maintenance, which may come from a file (`read_maintenance`)."""
+"""Events of nodes: random failures, and windows of maintenance, which `read_maintenance` reads from a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Change = Literal["down", "drain", "up"]
 
 
 class NodeEvent(NamedTuple):
-    """A node changes its state; events are in the order of time."""
+    """A change of the state of a node."""
 
     seconds: float
     node: str
@@ -29,9 +29,16 @@ class NodeEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeFailures:
-    """Each node fails after an exponentially distributed time of this mean, and is repaired after another one.
+    """Random failures: each node is up, then down, for exponentially distributed times.
 
-    The mean time between the failures of one node is their sum.
+    The mean time between two failures of a node is the sum of both means.
+
+    Attributes:
+        mean_seconds_up: mean time from a repair to the next failure.
+        mean_seconds_down: mean time from a failure to its repair.
+
+    Raises:
+        InputError: for a mean that is not positive and finite.
     """
 
     mean_seconds_up: float
@@ -46,9 +53,17 @@ class NodeFailures:
 
 @dataclass(frozen=True)
 class NodeWindow:
-    """Maintenance of a node: nobody runs there from one time to another. It is drained first, for a round before.
+    """A window of maintenance, in which a node is down. It is drained one round before.
 
-    Windows of one node may overlap; if it comes up so late that the next one is less than a round away, it comes up drained.
+    Windows of one node may overlap. A node that comes up less than a round before its next window comes up drained.
+
+    Attributes:
+        node: the name of the node.
+        start_seconds: when it goes down, on the clock of the trace.
+        end_seconds: when it comes up again.
+
+    Raises:
+        InputError: unless start_seconds is finite and before end_seconds.
     """
 
     node: str
@@ -61,15 +76,15 @@ class NodeWindow:
             raise InputError(Fault(f"maintenance of node {self.node!r}", "end_seconds", text))
 
 
-# At one time, what takes a node away comes before what gives it back: between two windows that meet, nobody starts.
 RANKS = {"drain": 0, "down": 1, "fail": 2, "up": 3, "repaired": 4}
+"""The order of events at the same time: nodes go down before they come up, so no gang starts between two adjoining windows."""
 
 
 class NodeEvents:
-    """All events to come. Windows come before failures at the same time; a node is up again when nothing keeps it down.
+    """The queue of events. A node is down while any window or failure keeps it down.
 
-    start_seconds: when the clock starts, with all nodes up but those in a window; notice_seconds: how long before a window its
-    node is drained.
+    start_seconds: when the clock starts, with all nodes up except for windows; notice_seconds: how long before a window its node is
+    drained.
     """
 
     def __init__(
@@ -82,8 +97,8 @@ class NodeEvents:
         start_seconds: float = 0.0,
     ) -> None:
         self._failures, self._chance = failures, chance
-        self._reasons: dict[str, int] = {}
-        self._notices: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}  # by node, the windows and failures that keep it down
+        self._notices: dict[str, int] = {}  # by node, the windows for which it is drained
         self._queue: list[tuple[float, int, int, str, str]] = []
         self._count = 0
         for window in windows:
@@ -94,26 +109,26 @@ class NodeEvents:
             self._push(window.start_seconds, window.node, "down")
             self._push(window.end_seconds, window.node, "up")
         for node in nodes if failures is not None else ():
-            self._push(start_seconds + self._next(up=True), node, "fail")
+            self._push(start_seconds + self._draw_seconds(up=True), node, "fail")
 
     def until(self, seconds: float) -> Iterator[NodeEvent]:
-        """Take and yield the events before this time, in order."""
+        """Remove and yield the events before this time, in order."""
         while self._queue and self._queue[0][0] < seconds:
-            at, _, _, node, kind = heapq.heappop(self._queue)
-            if kind == "fail":
-                self._push(at + self._next(up=False), node, "repaired")
-            elif kind == "repaired":
-                self._push(at + self._next(up=True), node, "fail")
-            for change in self._changes(node, kind):
+            at, _, _, node, cause = heapq.heappop(self._queue)
+            if cause == "fail":
+                self._push(at + self._draw_seconds(up=False), node, "repaired")
+            elif cause == "repaired":
+                self._push(at + self._draw_seconds(up=True), node, "fail")
+            for change in self._changes(node, cause):
                 yield NodeEvent(at, node, change)
 
     @property
     def next_seconds(self) -> float:
-        """The time of the next one, infinite if there is none."""
+        """The time of the next event, infinite if there is none."""
         return self._queue[0][0] if self._queue else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is to come, and what keeps nodes from being used, as plain data."""
+        """Return the queue and the state of the nodes as plain data."""
         return {
             "failures": None if self._failures is None else asdict(self._failures),
             "reasons": dict(self._reasons),
@@ -125,25 +140,25 @@ class NodeEvents:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> NodeEvents:
-        """Return what `to_dict` described."""
+        """Restore from `to_dict`."""
         means = document["failures"]
         made = cls((), None if means is None else NodeFailures(**means), (), 0.0, generator_from(document["chance"]))
         made._reasons, made._notices = dict(document["reasons"]), dict(document["notices"])
-        made._queue = [(at, rank, count, node, kind) for at, rank, count, node, kind in document["queue"]]
+        made._queue = [(at, rank, count, node, cause) for at, rank, count, node, cause in document["queue"]]
         made._count = document["count"]
         return made
 
-    def _changes(self, node: str, kind: str) -> Iterator[Change]:
-        """What this does to the node: nothing if it is down already, or is still kept down."""
+    def _changes(self, node: str, cause: str) -> Iterator[Change]:
+        """Yield the changes of the node: none if it was down already, or is still down for another reason."""
         before, notices = self._reasons.get(node, 0), self._notices.get(node, 0)
-        if kind == "drain":
+        if cause == "drain":
             self._notices[node] = notices + 1
             if not before and not notices:
                 yield "drain"
             return
-        if kind == "down":
-            self._notices[node] = notices - 1  # the window that it told of has begun
-        self._reasons[node] = after = before + (1 if kind in ("down", "fail") else -1)
+        if cause == "down":
+            self._notices[node] = notices - 1  # the window of this notice has begun
+        self._reasons[node] = after = before + (1 if cause in ("down", "fail") else -1)
         if not before and after:
             yield "down"
         elif before and not after:
@@ -151,13 +166,13 @@ class NodeEvents:
             if notices:
                 yield "drain"
 
-    def _next(self, *, up: bool) -> float:
+    def _draw_seconds(self, *, up: bool) -> float:
         assert self._failures is not None  # noqa: S101
         mean = self._failures.mean_seconds_up if up else self._failures.mean_seconds_down
         return float(self._chance.exponential(mean))
 
-    def _push(self, at: float, node: str, kind: str) -> None:
-        heapq.heappush(self._queue, (at, RANKS[kind], self._count, node, kind))
+    def _push(self, at: float, node: str, cause: str) -> None:
+        heapq.heappush(self._queue, (at, RANKS[cause], self._count, node, cause))
         self._count += 1
 
 
@@ -165,16 +180,20 @@ COLUMNS = ("node", "start_seconds", "end_seconds")
 
 
 def read_maintenance(path: str | Path) -> tuple[NodeWindow, ...]:
-    """Read windows from CSV with the columns node, start_seconds and end_seconds, on the clock of the trace.
+    """Read windows from a CSV file with the columns node, start_seconds and end_seconds, on the clock of the trace.
 
-    Raises `InputError` with all faults of the file, each with its line and field.
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: with all faults of the file, each with its line and field.
     """
     windows: list[NodeWindow] = []
     faults: list[Fault] = []
     for where, row in reading.csv_rows(path, required=COLUMNS):
-        found = _faults(where, row)
-        faults += found
-        if not found:
+        row_faults = _faults(where, row)
+        faults += row_faults
+        if not row_faults:
             windows.append(NodeWindow(row["node"], float(row["start_seconds"]), float(row["end_seconds"])))
     InputError.raise_any(faults)
     return tuple(windows)
@@ -183,16 +202,11 @@ def read_maintenance(path: str | Path) -> tuple[NodeWindow, ...]:
 def _faults(where: str, row: Mapping[str, str]) -> list[Fault]:
     faults = [Fault(where, name, f"is not known{nearest(name, COLUMNS)}") for name in row if name not in COLUMNS]
     faults += [Fault(where, name, "is required") for name in COLUMNS if name not in row]
-    times = {name: _number(row[name]) for name in COLUMNS[1:] if name in row}
+    times = {name: number_of(row[name]) for name in COLUMNS[1:] if name in row}
     for name, value in times.items():
-        if value is None:
+        if not math.isfinite(value):
             faults.append(Fault(where, name, f"must be a finite number of seconds, found {row[name]!r}{decimal_hint(row[name])}"))
-    start, end = times.get("start_seconds"), times.get("end_seconds")
-    if start is not None and end is not None and not start < end:
+    start, end = times.get("start_seconds", math.nan), times.get("end_seconds", math.nan)
+    if math.isfinite(start) and end <= start and math.isfinite(end):
         faults.append(Fault(where, "end_seconds", f"must be after start_seconds ({start:g}), found {end:g}"))
     return faults
-
-
-def _number(text: str) -> float | None:
-    value = number_of(text)
-    return value if math.isfinite(value) else None

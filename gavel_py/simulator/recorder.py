@@ -1,7 +1,4 @@
-"""A simulation as a `Run`: what reports need of it, written down while it goes on, or of a whole trace in one call.
-
-`summary_metrics` gives the numbers of a simulation the names that runs have for them.
-"""
+"""A simulation as a `Run` for reports: recorded step by step (`RunRecorder`), or for a whole trace in one call (`record_run`)."""
 
 from __future__ import annotations
 
@@ -28,17 +25,17 @@ from gavel_py.workloads import Submission
 
 
 def summary_metrics(summary: Summary) -> dict[str, float | None]:
-    """Return the numbers of a summary under the names that runs have for them (`METRICS`)."""
+    """Return the numbers of a summary as the metrics of a run (`METRICS`)."""
     used = sum(each["used"] for each in summary.usage.values())
     measured = {"unfinished": summary.unfinished, "ended_after_arrivals": summary.ended_after_arrivals}
-    there = sum(each["gpu_seconds"] - each["down"] for each in summary.usage.values())
+    available = sum(each["gpu_seconds"] - each["down"] for each in summary.usage.values())
     return {
         "mean_jct_seconds": summary.jct.mean,
         "median_jct_seconds": summary.jct.median,
         "p99_jct_seconds": summary.jct.p99,
         "makespan_seconds": summary.makespan_seconds,
         "mean_queueing_seconds": summary.queueing.mean,
-        "utilization": used / there if there > 0 else 0.0,
+        "utilization": used / available if available > 0 else 0.0,
         "undelivered_share": summary.undelivered_share,
         "cost": summary.cost,
         **{outcome.value: summary.outcomes[outcome.value] for outcome in Outcome},
@@ -53,12 +50,19 @@ def summary_metrics(summary: Summary) -> dict[str, float | None]:
 
 
 class RunRecorder:
-    """Writes down what happens in a simulation, for loops of one's own (`record_run` is all of it in one call).
+    """Records a simulation as a `Run`, for callers with their own loop over steps; `record_run` does all of it in one call.
 
-    It is to be told of each round (`round`, from `on_round`), of each job that leaves (`job`, from `on_record` or `records`), and
-    of the end of each step (`step`); `run` returns what there is. stays: keep where each gang was. GPUs that a gang loses within a
-    round, to a failure, count as held to its end; curves have at most 200 stretches, of whole rounds. Where a window of
-    jobs is measured, curves and stays are of all jobs and of the whole time, and the rest is of the measured jobs.
+    The caller passes each round (`round`, from `on_round`) and each job that leaves (`job`, from `on_record` or `records`), calls
+    `step` after each step, and gets the run from `run`. GPUs that a gang loses within a round, to a failure, count as held to the
+    end of the round. Curves have at most 200 intervals of whole rounds. With a window of measured jobs, curves and stays are of all
+    jobs and the whole time, and everything else is of the measured jobs.
+
+    Args:
+        simulation: the simulation, before its first step.
+        stays: whether to record on which nodes each gang ran.
+
+    Attributes:
+        jct_seconds: {job_id: completion time} of the measured jobs that have finished so far.
     """
 
     def __init__(self, simulation: Simulation, *, stays: bool = False) -> None:
@@ -72,10 +76,13 @@ class RunRecorder:
         self._promised, self._prices = 0.0, self._unknown
         self._active = self._delivered = 0
         self.jct_seconds: dict[str, float] = {}
-        """{job_id: completion time} of the measured jobs that have finished so far."""
 
     def round(self, begun: Round) -> None:
-        """Note a round that begins."""
+        """Record a round.
+
+        Args:
+            begun: the round, which has just begun.
+        """
         for job_id in self._held.now - begun.assignments.keys():
             self._held.release(job_id, begun.start_seconds)
         for job_id in begun.started:
@@ -91,24 +98,31 @@ class RunRecorder:
             self._promised, self._prices = self._promised_by(allocation), self._prices_of(allocation)
 
     def job(self, record: JobRecord) -> None:
-        """Note a job that has left."""
+        """Record a job that has left.
+
+        Args:
+            record: of the job.
+        """
         if record.measured and record.jct_seconds is not None:
             self.jct_seconds[record.job_id] = record.jct_seconds
         end = self._simulation.now if record.end_seconds is None else record.end_seconds
         self._held.leave(record.job_id, record.job_type, max(0.0, end - record.arrival_seconds), end, measured=record.measured)
 
     def step(self) -> None:
-        """Note that a step has ended."""
+        """Record the end of a step."""
         used = np.array(self._simulation.used_gpu_seconds)
-        there = self._active > 0  # else it was the wait for an arrival
-        prices, promised = (self._prices, self._promised) if there else (self._unknown, 0.0)
+        was_round = self._active > 0  # otherwise the step was the time until an arrival
+        prices, promised = (self._prices, self._promised) if was_round else (self._unknown, 0.0)
         self._curves.add(self._simulation.now, used - self._used, prices, self._active, promised, self._delivered)
         self._used, self._active, self._delivered = used, 0, 0
 
     def run(self, labels: Labels, summary: Summary, isolated: Mapping[str, float] | None = None) -> Run:
-        """Return the run, when jobs that are still in the system have been told of (`job`), as the simulation's result has them.
+        """Return the run. Jobs that are still in the system must have been recorded before, with the records of the result.
 
-        isolated: {job_id: completion time} of the same trace under the policy `isolated`, for finish-time fairness.
+        Args:
+            labels: its labels in reports.
+            summary: of the result of the simulation.
+            isolated: {job_id: completion time} of the same trace under the policy `isolated`, for finish-time fairness.
         """
         fairness = np.zeros(0)
         if isolated is not None:
@@ -129,12 +143,12 @@ class RunRecorder:
         )
 
     def _promised_by(self, allocation: Allocation) -> float:
-        """The GPUs that an allocation gives the jobs that are there, as a mean over time."""
+        """Return the mean number of GPUs that an allocation gives the jobs in the system."""
         sizes = {job.job_id: job.num_gpus for job in self._simulation.scheduler.jobs}
         return float(np.array([sizes.get(job_id, 0) for job_id in allocation.job_ids]) @ allocation.time_fractions.sum(axis=1))
 
     def _prices_of(self, allocation: Allocation) -> Floats:
-        """(K,) what one more GPU is worth, in parts of the objective."""
+        """Return (K,) the shadow price of a GPU of each type, relative to the objective."""
         if allocation.shadow_prices is None or not allocation.objective_value:
             return self._unknown
         found = dict(zip(allocation.accelerator_types, allocation.shadow_prices.tolist(), strict=True))
@@ -154,10 +168,18 @@ def record_run(
     until_seconds: float = math.inf,
     **settings: Any,
 ) -> Run:
-    """Play a trace to its end, or until this time, and return it as a `Run`, for reports.
+    """Simulate a trace to its end, or until a time, and return it as a `Run` for reports.
 
-    labels: what it is called, beside its policy; stays: keep where each gang was; isolated: {job_id: completion time} under the
-    policy `isolated`, for finish-time fairness; settings: those of `Simulation`.
+    Args:
+        trace: jobs or submissions, in the order of their arrival.
+        cluster: the nodes.
+        profile: steps/s of the jobs.
+        policy: a name or a `Policy`.
+        labels: labels of the run in reports, beside its policy.
+        stays: whether to record on which nodes each gang ran.
+        isolated: {job_id: completion time} under the policy `isolated`, for finish-time fairness.
+        until_seconds: when to stop, on the clock of the trace.
+        **settings: other arguments of `Simulation`.
 
     >>> import gavel_py as gp
     >>> speeds = gp.ThroughputProfile.from_matrix([[2.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
@@ -169,11 +191,12 @@ def record_run(
     simulation = Simulation(trace, cluster, profile, policy, on_round=lambda begun: recorder.round(begun), **settings)
     recorder = RunRecorder(simulation, stays=stays)
     named = {"policy": simulation.policy.label, **(labels or {})}
-    return played(simulation, recorder, until_seconds).run(named, simulation.result().summary, isolated)
+    run_and_record(simulation, recorder, until_seconds)
+    return recorder.run(named, simulation.result().summary, isolated)
 
 
-def played(simulation: Simulation, recorder: RunRecorder, until_seconds: float = math.inf) -> RunRecorder:
-    """Play a simulation whose rounds the recorder is told of to its end, or until this time, and return the recorder."""
+def run_and_record(simulation: Simulation, recorder: RunRecorder, until_seconds: float = math.inf) -> None:
+    """Run a simulation to its end, or until a time, and record its jobs and steps; `on_round` must pass rounds to the recorder."""
     more = True
     while more and simulation.now < until_seconds:
         more = simulation.step(until_seconds)
@@ -182,4 +205,3 @@ def played(simulation: Simulation, recorder: RunRecorder, until_seconds: float =
         recorder.step()
     for record in simulation.result().jobs.values():
         recorder.job(record)
-    return recorder

@@ -1,6 +1,6 @@
-"""What became of the jobs of a simulation: a record of each, and means, percentiles and sums of all.
+"""Results of a simulation: a record of each job (`JobRecord`), their summary (`Summary`), and both (`SimulationResult`).
 
-`JobRecord`: one job; `Tally` and `Summary`: all jobs; `SimulationResult`: both.
+`Tally` accumulates the summary while a simulation runs.
 """
 
 from __future__ import annotations
@@ -22,29 +22,41 @@ from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_win
 
 
 class Outcome(StrEnum):
-    """How a job stands when it leaves, or when the simulation ends."""
+    """State of a job when it leaves, or when the simulation ends."""
 
     FINISHED = "finished"
     """All its steps are done."""
     FAILED = "failed"
-    """It failed more often than it may be tried again."""
+    """It failed more often than `max_retries`."""
     CANCELLED = "cancelled"
-    """It was cancelled before it was done."""
+    """It was cancelled before all its steps were done."""
     ACTIVE = "active"
     """It is still in the system."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job; times are seconds on the clock of the trace, None where something has not happened.
+    """Record of one job. Times are seconds on the clock of the trace, None for events that have not happened.
 
-    jct_seconds: from arrival to end, of finished jobs; running_seconds: while it held GPUs; queueing_seconds: in the system without
-    any; gpu_seconds: num_gpus · running_seconds; lost_gpu_seconds: of these, starting and work that was lost; starts: how often it
-    was given GPUs that it did not have; preemptions: how often it lost GPUs before it was done; failures: how often it failed;
-    late_seconds: by how much it missed its deadline, 0 in time, None without one; cost: of the GPUs that it held, in the unit of
-    their prices per hour, None if one has no price; promised_seconds, undelivered_seconds: of its gang, as in `JobDelivery`;
-    reason: why it got no GPUs, if it was left out at the end; measured: whether it is of the window that is measured
-    (`measure_jobs` of `Simulation`), so that it counts in the summary.
+    Attributes:
+        job_id, job_type, num_gpus, tenant, arrival_seconds: of the job.
+        outcome: its state at the end.
+        first_start_seconds: when it first held GPUs.
+        end_seconds: when it left.
+        jct_seconds: from arrival to end, of finished jobs.
+        queueing_seconds: time in the system without GPUs.
+        running_seconds: time with GPUs.
+        gpu_seconds: num_gpus · running_seconds, less what partners account for on shared GPUs.
+        lost_gpu_seconds: GPU-seconds of these spent on starts and on work that was lost.
+        starts: how often it received GPUs that it did not have.
+        preemptions: how often it lost GPUs before it was done.
+        failures: how often it failed.
+        steps_done, total_steps: its progress.
+        late_seconds: time by which it missed its deadline, 0 if it met it, None without a deadline.
+        cost: of the GPUs it held, in the unit of their prices per hour; None if a price is unknown.
+        promised_seconds, undelivered_seconds: promise and shortfall of its gang, as in `JobDelivery`.
+        reason: why it had no GPUs at the end, if it was excluded.
+        measured: whether it counts in the summary (`measure_jobs` of `Simulation`).
     """
 
     job_id: str
@@ -78,17 +90,21 @@ class JobRecord:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> JobRecord:
-        """Return the record that `to_dict` described."""
+        """Restore a record from `to_dict`.
+
+        Args:
+            document: what `to_dict` returned.
+        """
         return cls(**{**document, "outcome": Outcome(document["outcome"])})
 
 
 FIELDS = tuple(field.name for field in fields(JobRecord))
-"""The names of a record's fields, in order: the columns of a table of jobs."""
+"""The fields of a record in order: the columns of a table of jobs."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Mean, median and percentiles of some numbers; None where there are none."""
+    """Mean, median, percentiles and maximum of `count` numbers, each None if there are no numbers."""
 
     count: int
     mean: float | None
@@ -99,7 +115,11 @@ class Distribution:
 
     @classmethod
     def of(cls, numbers: array[float]) -> Distribution:
-        """Return the distribution of numbers."""
+        """Return the distribution of an array of numbers.
+
+        Args:
+            numbers: the numbers.
+        """
         if not numbers:
             return cls(0, *[None] * 5)
         values = np.array(numbers)
@@ -107,24 +127,34 @@ class Distribution:
         return cls(len(values), float(values.mean()), median, p90, p99, float(values.max()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as plain data."""
-        return {"count": self.count, "mean": self.mean, "median": self.median, "p90": self.p90, "p99": self.p99, "max": self.max}
+        """Return the distribution as plain data."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Times in seconds. Where a window of jobs is measured (measure_jobs, None: all are), "jobs" are those of the window.
+    """Summary of the measured jobs: all, or those of the window `measure_jobs`. Times are in seconds.
 
-    outcomes: jobs by outcome; jct: of the finished jobs; makespan_seconds: from the first arrival to the last job's end;
-    queueing: time in the system without GPUs of finished jobs, and by gang size; starts, preemptions, failures: of all jobs; late:
-    jobs that missed their deadline, of so many with one; cost: of the GPUs that jobs held, None if a price is unknown;
-    promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised jobs and rounds did not deliver; ended_after_arrivals:
-    jobs of a window that ended when no job of the trace was still to arrive.
+    Usage, job_rounds and spread_job_rounds are of the time from the round in which the first measured job is submitted to the round
+    in which the last one leaves, for all jobs that run in it.
 
-    Of the time from the round in which the first job is submitted to that in which the last one leaves, whatever jobs run: usage:
-    GPU-seconds by type; job_rounds: jobs that ran in each round, summed; spread_job_rounds: of these, gangs on more nodes than they
-    had to be. Of the whole simulation: rounds: number of rounds; solver_seconds, wall_seconds: time spent on allocations, and in
-    all.
+    Attributes:
+        outcomes: number of jobs by outcome.
+        jct: completion times of the finished jobs.
+        makespan_seconds: from the first arrival to the end of the last job.
+        queueing: time in the system without GPUs, of finished jobs.
+        queueing_by_gpus: the same by gang size.
+        usage: {accelerator type: {"gpu_seconds", "used", "idle", "down", "utilization"}}.
+        starts, preemptions, failures: sums over all jobs.
+        with_deadline, late: jobs with a deadline, and those of them that missed it.
+        cost: of the GPUs that jobs held; None if a price is unknown.
+        promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised, and the part that rounds did not deliver.
+        rounds: number of rounds of the whole simulation.
+        job_rounds: running jobs, summed over rounds.
+        spread_job_rounds: those of them on more nodes than necessary.
+        solver_seconds, wall_seconds: computing time of allocations, and of the whole simulation.
+        measure_jobs: the window, None for all jobs.
+        ended_after_arrivals: jobs of the window that left after the last arrival of the trace.
     """
 
     outcomes: dict[str, int]
@@ -157,7 +187,7 @@ class Summary:
 
     @property
     def undelivered_share(self) -> float:
-        """The part of the promised GPU-seconds that was not delivered."""
+        """undelivered_gpu_seconds / promised_gpu_seconds, 0 without promises."""
         return self.undelivered_gpu_seconds / self.promised_gpu_seconds if self.promised_gpu_seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,7 +203,11 @@ class Summary:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Summary:
-        """Return the summary that `to_dict` described."""
+        """Restore a summary from `to_dict`.
+
+        Args:
+            document: what `to_dict` returned.
+        """
         plain = {name: document[name] for name in cls.__dataclass_fields__}
         by_gpus = {plain_size(float(size)): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
         parts = {name: Distribution(**document[name]) for name in ("jct", "queueing")}
@@ -182,7 +216,7 @@ class Summary:
 
 @dataclass
 class Tally:
-    """What a summary is made of, job by job and round by round; it holds a few numbers for each job that has left."""
+    """Counts and sums for a summary, with a few numbers for each job that has left."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     jcts: array[float] = field(default_factory=lambda: array("d"))
@@ -199,25 +233,25 @@ class Tally:
     solver_seconds: float = 0.0
 
     def copy(self) -> Tally:
-        """Return a tally that goes on by itself."""
+        """Return an independent copy."""
         return deepcopy(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that was counted as plain data."""
+        """Return the counts as plain data."""
         queueing = [[size, list(numbers)] for size, numbers in self.queueing.items()]
         counted = {"outcomes": dict(self.outcomes), "counts": dict(self.counts), "jcts": list(self.jcts), "queueing": queueing}
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | counted
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Tally:
-        """Return the tally that `to_dict` described."""
+        """Restore from `to_dict`."""
         queueing = {size: array("d", numbers) for size, numbers in document["queueing"]}
         made = {"outcomes": Counter(document["outcomes"]), "counts": Counter(document["counts"])}
         numbers = {"jcts": array("d", document["jcts"]), "queueing": queueing}
         return cls(**{name: document[name] for name in cls.__dataclass_fields__} | made | numbers)
 
     def add(self, record: JobRecord) -> None:
-        """Count one job, if it is measured."""
+        """Add a job, if it is measured."""
         if not record.measured:
             return
         self.outcomes[record.outcome.value] += 1
@@ -237,13 +271,13 @@ class Tally:
         self.undelivered += record.undelivered_seconds * record.num_gpus
 
     def summary(self, usage: Usage, measuring: Measuring, wall_seconds: float) -> Summary:
-        """Return the summary of all that was counted."""
-        everyone = array("d", [each for numbers in self.queueing.values() for each in numbers])
+        """Return the summary."""
+        queueing = array("d", [each for numbers in self.queueing.values() for each in numbers])
         return Summary(
             outcomes={outcome.value: self.outcomes[outcome.value] for outcome in Outcome},
             jct=Distribution.of(self.jcts),
             makespan_seconds=max(0.0, self.last_end - (self.first_arrival or 0.0)),
-            queueing=Distribution.of(everyone),
+            queueing=Distribution.of(queueing),
             queueing_by_gpus={size: Distribution.of(numbers) for size, numbers in sorted(self.queueing.items())},
             usage=measuring.measured_usage(usage),
             starts=self.counts["starts"],
@@ -266,8 +300,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """policy: its label; summary: of all measured jobs; jobs: {job_id: JobRecord}, measured or not, empty where they went elsewhere
-    (`on_record`).
+    """Result of a simulation.
+
+    Attributes:
+        policy: label of the policy.
+        summary: of all measured jobs.
+        jobs: {job_id: JobRecord} of all jobs, empty if `on_record` took the records.
     """
 
     policy: str
@@ -275,10 +313,15 @@ class SimulationResult:
     jobs: Mapping[str, JobRecord]
 
     def finish_time_fairness(self, isolated: SimulationResult) -> dict[str, float]:
-        """Return {job_id: ρ}, ρ_i = JCT_i / JCT_i of the same trace under the policy `isolated`.
+        """Return {job_id: ρ} of the measured jobs that finished in both simulations.
 
-        For the measured jobs that finished in both. ρ <= 1: no worse than with an N-th of the cluster to itself (Themis, NSDI
-        2020). Raises `InputError` if none is in both.
+        ρ_i = JCT_i / JCT_i under the policy `isolated`. ρ_i <= 1: no worse than with an N-th of the cluster (Themis, NSDI 2020).
+
+        Args:
+            isolated: the same trace under the policy `isolated`.
+
+        Raises:
+            InputError: if no job finished in both.
         """
         own = [i for i, job in self.jobs.items() if job.measured and job.jct_seconds]
         both = [i for i in own if i in isolated.jobs and isolated.jobs[i].jct_seconds]
@@ -296,7 +339,14 @@ class SimulationResult:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> SimulationResult:
-        """Return the result that `to_dict` described; raises `InputError` when a part is missing."""
+        """Restore a result from `to_dict`.
+
+        Args:
+            document: what `to_dict` returned.
+
+        Raises:
+            InputError: if a part is missing.
+        """
         try:
             records = (JobRecord.from_dict(each) for each in document["jobs"])
             jobs = {record.job_id: record for record in records}

@@ -1,181 +1,43 @@
-"""The course of one round: which gangs stop when, what time does to those that run, and what happens to their nodes meanwhile.
+"""Execution of a round: running gangs make progress and finish, fail or are cancelled, and nodes go down.
 
-`RoundExecution` plays rounds on a `SimulationState`, which is what a simulation knows from one round to the next. `RunningGangs`
-has all gangs that hold GPUs as columns of one table, so that time passes for all of them at once.
+`RoundExecution` runs rounds on a `SimulationState`, the state that a simulation keeps from one round to the next.
+`InterferenceModel` gives the speed of jobs that share GPUs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gavel_py.problem.arrays import Floats
+from gavel_py.errors import Fault, InputError
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job
 from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.simulator.arrivals import Arrivals
-from gavel_py.simulator.job_progress import NUMBERS, InterferenceModel, JobProgress
+from gavel_py.simulator.job_progress import JobProgress, RunningGangs
 from gavel_py.simulator.measurements import Measuring, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Outcome, Tally
-
-Leave = Callable[[str, Outcome, float], None]
-
-INITIAL_CAPACITY = 64
-
-PER_GANG = ("total_steps", "fails_at", "speed", "gpus", "saved_gpus", "price_per_hour", "since_seconds", "expected_steps")
-
-ROWS = {name: row for row, name in enumerate((*NUMBERS, *PER_GANG))}
-
-
-class RunningGangs:
-    """One column of numbers for each gang on its GPUs, so that an hour of a thousand gangs is a few sums of arrays.
-
-    While a gang holds GPUs, the numbers that change with time (`NUMBERS`) are kept here; `release` and `write_back` bring them to
-    its `JobProgress`.
-    """
-
-    def __init__(self, num_types: int) -> None:
-        self._table: Floats = np.zeros((len(ROWS), INITIAL_CAPACITY))
-        self._progress: list[JobProgress] = []
-        self._ids: list[str] = []
-        self._places: dict[str, int] = {}
-        self._gpus: list[float] = [0] * num_types
-        self._sharing = 0
-        self.spread = 0
-
-    def __len__(self) -> int:
-        return len(self._progress)
-
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        """The jobs that hold GPUs."""
-        return iter(self._places)
-
-    @property
-    def gpus(self) -> tuple[float, ...]:
-        """(K,) the GPUs held of each type, those of several gangs once."""
-        return tuple(self._gpus)
-
-    def add(self, progress: JobProgress) -> None:
-        """Let a gang hold the GPUs on which it has started."""
-        place = len(self._progress)
-        if place == self._table.shape[1]:
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-        numbers = [getattr(progress, name) for name in NUMBERS]
-        gpus, saved = progress.own_gpus, progress.job.num_gpus - progress.own_gpus
-        there = [
-            progress.total_steps,
-            progress.fails_at,
-            progress.speed,
-            gpus,
-            saved,
-            progress.price_per_hour,
-            progress.since_seconds,
-        ]
-        self._table[:, place] = [*numbers, *there, progress.expected_steps]
-        self._progress.append(progress)
-        self._ids.append(progress.job.job_id)
-        self._places[progress.job.job_id] = place
-        self._gpus[progress.type_index] += gpus
-        self._sharing += bool(progress.partners)
-        self.spread += progress.is_spread
-
-    @property
-    def are_shared(self) -> bool:
-        """Whether any job has GPUs that others have too."""
-        return self._sharing > 0
-
-    def release(self, job_id: str) -> JobProgress:
-        """Let a gang give up its GPUs; return the job, which knows all that has happened to it."""
-        place, last = self._places.pop(job_id), len(self._progress) - 1
-        progress = self._progress[place]
-        self._write_back(place)
-        self._gpus[progress.type_index] -= progress.own_gpus
-        self._sharing -= bool(progress.partners)
-        self.spread -= progress.is_spread
-        if place < last:  # the last one takes its place
-            self._table[:, place] = self._table[:, last]
-            self._progress[place], self._ids[place] = self._progress[last], self._ids[last]
-            self._places[self._ids[place]] = place
-        self._progress.pop()
-        self._ids.pop()
-        return progress
-
-    def write_back(self) -> None:
-        """Bring all numbers to the jobs."""
-        for place in range(len(self._progress)):
-            self._write_back(place)
-
-    def steps_done(self) -> dict[str, float]:
-        """Return the steps that each job has done."""
-        return dict(zip(self._ids, self._row("steps_done").tolist(), strict=True))
-
-    @property
-    def exceeding_estimate(self) -> list[str]:
-        """The jobs that have done all that was expected of them."""
-        at = np.flatnonzero(self._row("steps_done") >= self._row("expected_steps")).tolist()
-        return [self._progress[place].job.job_id for place in at]
-
-    def set_expected_steps(self, progress: JobProgress) -> None:
-        """Take note that other steps are expected of a job that holds GPUs."""
-        self._table[ROWS["expected_steps"], self._places[progress.job.job_id]] = progress.expected_steps
-
-    def stops(self, start: float) -> Floats:
-        """Return (G,) when each gang would be done or fail, if nothing else happened from `start` on; in the order of `at`."""
-        target = np.minimum(self._row("total_steps"), self._row("fails_at"))
-        needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
-        return np.maximum(start, self._row("since_seconds")) + self._row("starting_seconds") + needed
-
-    def progress_at(self, place: int) -> JobProgress:
-        """Return the job in this place."""
-        return self._progress[place]
-
-    def advance(self, start: float, until: float) -> None:
-        """Credit all gangs with their work from `start` to `until`; what is left of a start goes on."""
-        # The rows in the order of `ROWS`; each is a view, so that what is added to it is added to the table.
-        steps, running_seconds, all_lost, cost, starting, all_worked, saved, saved_lost, *per_gang = self._table[
-            :, : len(self._progress)
-        ]
-        total_steps, _, speed, gpus, saved_gpus, price, since, _ = per_gang
-        starts = np.maximum(start, since)
-        held = until - starts
-        begin = starts + starting
-        worked, lost = np.maximum(0.0, until - begin), np.minimum(begin, until) - starts
-        running_seconds += held
-        all_lost += lost
-        if self._sharing:
-            saved += held * saved_gpus
-            saved_lost += lost * saved_gpus
-        np.minimum(total_steps, steps + worked * speed, out=steps)
-        cost += held / 3600 * gpus * price
-        all_worked += worked
-        np.maximum(0.0, begin - until, out=starting)
-
-    def _row(self, name: str) -> Floats:
-        row: Floats = self._table[ROWS[name], : len(self._progress)]
-        return row
-
-    def _write_back(self, place: int) -> None:
-        progress = self._progress[place]
-        for name, value in zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True):
-            setattr(progress, name, value)
+from gavel_py.workloads import Submission
 
 
 @dataclass
 class SimulationState:
-    """now: the clock; arrivals, events: what is to come; active: the jobs in the system; holds: those of them with GPUs;
-    measuring: which jobs the tally counts; cancellations: a heap of (seconds, job_id), those of jobs that have left since included;
-    gone: jobs that have left since the last decision; reasons: why jobs were left out of it; wall_seconds: on the clock of this
-    computer.
+    """The state that a simulation keeps between rounds.
+
+    now: the time; arrivals, events: submissions and node events to come; usage, measuring, tally: what is measured; active: the
+    jobs in the system, running: those with GPUs; cancellations: heap of (seconds, job_id), also of jobs that have left; departed:
+    jobs that have left since the last decision; reasons: why that decision excluded jobs; records: of jobs that have left, unless
+    the caller takes them; wall_seconds: time on the clock of this computer.
     """
 
     now: float
@@ -194,26 +56,130 @@ class SimulationState:
 
     @property
     def next_cancellation(self) -> float:
-        """When the next job is cancelled that is still in the system, infinite if none is."""
+        """When the next job in the system is cancelled, infinite if none is."""
         while self.cancellations and self.cancellations[0][1] not in self.active:
             heappop(self.cancellations)
         return self.cancellations[0][0] if self.cancellations else math.inf
 
     @property
     def next_change(self) -> float:
-        """When the next thing happens that no job's progress brings about."""
+        """When the next arrival, node event or cancellation happens, infinite if none does."""
         return min(self.arrivals.next_seconds, self.events.next_seconds, self.next_cancellation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain data. The trace is not included, only the number of jobs taken from it and their digest."""
+        self.running.write_back()
+        return {
+            "now": self.now,
+            "taken": self.arrivals.taken,
+            "digest": self.arrivals.digest,
+            "events": self.events.to_dict(),
+            "usage": self.usage.to_dict(),
+            "measuring": self.measuring.to_dict(),
+            "tally": self.tally.to_dict(),
+            "active": [progress.to_dict() for progress in self.active.values()],
+            "holds": list(self.running),
+            "cancellations": [list(each) for each in self.cancellations],
+            "gone": list(self.departed),
+            "reasons": dict(self.reasons),
+            "records": [record.to_dict() for record in self.records.values()],
+            "wall_seconds": self.wall_seconds,
+        }
+
+    @classmethod
+    def from_dict(
+        cls, document: Mapping[str, Any], path: str | Path, trace: Iterable[Submission | Job], cluster: Cluster
+    ) -> SimulationState:
+        """Restore a state from `to_dict`. Raises `InputError`, which names `path`, if the trace is another one."""
+        measuring = Measuring.from_dict(document["measuring"])
+        arrivals = Arrivals(trace, measuring.window)
+        active = _active_from(document, path, arrivals)
+        running = RunningGangs(len(cluster.accelerator_names))
+        for job_id in document["holds"]:
+            running.add(active[job_id])
+        records = (JobRecord.from_dict(each) for each in document["records"])
+        return cls(
+            document["now"],
+            arrivals,
+            NodeEvents.from_dict(document["events"]),
+            Usage.from_dict(cluster, document["usage"]),
+            running,
+            measuring,
+            Tally.from_dict(document["tally"]),
+            active,
+            [(seconds, job_id) for seconds, job_id in document["cancellations"]],
+            list(document["gone"]),
+            dict(document["reasons"]),
+            {record.job_id: record for record in records},
+            document["wall_seconds"],
+        )
+
+
+def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, JobProgress]:
+    """Skip the jobs of the trace that had arrived, and return the progress of those in the system."""
+    saved = {each["number"]: each for each in document["active"]}
+    submissions = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in saved}
+    if arrivals.taken < document["taken"]:
+        text = f"was written when {document['taken']} jobs had arrived, and this trace has only {arrivals.taken}"
+        raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
+    if arrivals.digest != document["digest"]:
+        text = f"was written with another trace: the first {document['taken']} jobs of this one are not those that had arrived"
+        raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
+    return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n]) for n, each in saved.items()}
+
+
+class InterferenceModel:
+    """How much speed jobs keep on GPUs that they share.
+
+    Whole GPUs: by the pairs of the profile, each looked up once. Fractions of a GPU: a job loses the part `interference` of its
+    speed to each other job on the GPU.
+    """
+
+    def __init__(self, profile: Profile, interference: float) -> None:
+        self._fractional_factor = 1.0 - interference
+        self._pair_matrix = getattr(profile, "pair_matrix", None)
+        self._factors: dict[tuple[str, str, float, str], float] = {}
+
+    def speed_factor(self, job: Job, other: Job, accelerator: str, speed: float) -> float:
+        """Return the part of its speed, at most 1, that a job keeps beside another job.
+
+        speed: steps/s of the job without a partner, consolidated. Profiles measure pairs on consolidated gangs; spread gangs are
+        assumed to lose the same part.
+        """
+        if job.num_gpus < 1:
+            return self._fractional_factor
+        key = job.job_type, other.job_type, job.num_gpus, accelerator
+        if key not in self._factors:
+            table = None if self._pair_matrix is None else self._pair_matrix([job, other], [accelerator])
+            shared = np.nan if table is None else float(table[0, 1, 0])
+            self._factors[key] = min(1.0, float(np.nan_to_num(shared)) / speed) if speed > 0 else 0.0
+        return self._factors[key]
 
 
 TIME_TOLERANCE = 1e-12
-"""A part of the time: what ends this little after a round ends with it."""
+"""Relative to the time: an event that follows the end of a round by less belongs to the round."""
 
 ESTIMATE_GROWTH = 1.1
-"""A job that has done all that was expected of it is expected to do so much in all."""
+"""A job that exceeds its expected steps is expected to do this multiple of its steps done."""
+
+
+EVENT_CHECKPOINT_SECONDS = 360.0
+"""Default time between checkpoints in event mode: the usual length of a round."""
+
+PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
+"""Fields of jobs that change with their progress. The scheduler needs reports only if the policy reads one or has constraints."""
+
+
+class ExecutionSettings(NamedTuple):
+    """Settings of a `Simulation` that decide what happens within rounds, under their keys in a snapshot."""
+
+    round_seconds: float | None
+    checkpoint_seconds: float | None
+    interference: float
 
 
 class Stop(NamedTuple):
-    """When and how a job stops within a round, if nothing happens to its GPUs before."""
+    """When a job stops within a round, and how ("finished", "failed", "cancelled"), if it keeps its GPUs until then."""
 
     seconds: float
     job_id: str
@@ -221,34 +187,36 @@ class Stop(NamedTuple):
 
 
 class RoundExecution:
-    """Plays rounds on the state of a simulation. round_seconds, checkpoint_seconds: see `Simulation`; reads_progress: whether the
-    policy is to be told how far jobs are; leave: what is done with a job that leaves.
+    """Runs rounds on the state of a simulation.
+
+    round_seconds, checkpoint_seconds, interference: see `Simulation`; leave: called with the id, outcome and time of each job that
+    leaves the system.
     """
 
     def __init__(
         self,
         state: SimulationState,
         scheduler: RoundScheduler,
-        profile: Profile,
-        interference: InterferenceModel,
-        round_seconds: float | None,
-        checkpoint_seconds: float | None,
-        reads_progress: bool,
-        leave: Leave,
+        settings: ExecutionSettings,
+        leave: Callable[[str, Outcome, float], None],
     ) -> None:
-        self._state, self._scheduler, self._profile = state, scheduler, profile
-        self._round_seconds, self._checkpoint_seconds = round_seconds, checkpoint_seconds
-        self._reads_progress, self._leave = reads_progress, leave
-        cluster = scheduler.cluster
+        self._state, self._scheduler, self._leave = state, scheduler, leave
+        self._profile, cluster = scheduler.profile, scheduler.cluster
+        self._round_seconds = settings.round_seconds
+        self._checkpoint_seconds = settings.checkpoint_seconds
+        if settings.round_seconds is None and settings.checkpoint_seconds is None:
+            self._checkpoint_seconds = EVENT_CHECKPOINT_SECONDS
+        self._interference = InterferenceModel(self._profile, settings.interference)
+        policy = scheduler.policy
+        self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints)
         self._spans = Spans(cluster)
-        self._interference = interference
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour.tolist()
 
     def run(self, current: Round) -> None:
-        """Let the gangs of a round run, in the order in which things happen."""
+        """Run a round to its end; its events happen in the order of their times."""
         state = self._state
-        self._apply(current)
+        self._start_round(current)
         end, stops = self._expected_stops()
         while True:
             self.change_nodes(min(end, stops[0].seconds if stops else end), in_round=True)
@@ -258,24 +226,24 @@ class RoundExecution:
             for other in self._stop_job(stop):
                 self._continue_without(other, stop, end, stops)
             if not state.running:
-                end = stop.seconds  # nobody is left who would have to wait for its end
-        for stop in stops:  # those whose time has not come
+                end = stop.seconds  # a round without running gangs ends at once
+        for stop in stops:  # the round ended before these
             if stop.how == "cancelled":
                 heappush(state.cancellations, (stop.seconds, stop.job_id))
         for name, gpus in zip(self._columns, state.running.gpus, strict=True):
             state.usage.used[name] += (end - state.now) * gpus
         state.running.advance(state.now, end)
         self.advance_clock(end)
-        if self._reads_progress:
+        if self._reports_progress:
             self._report_progress()
 
     def advance_clock(self, until: float) -> None:
-        """Let the clock go on."""
+        """Advance the time to `until`."""
         self._state.usage.advance(self._state.now, until)
         self._state.now = until
 
     def change_nodes(self, until: float, *, in_round: bool = False) -> None:
-        """Let nodes change before this time; running: a round is on, and the gangs on those that go down are cut."""
+        """Apply the node events before this time; in_round: whether gangs run, which are interrupted if their node goes down."""
         state = self._state
         for event in state.events.until(until):
             state.usage.note_node_event(event)
@@ -288,10 +256,10 @@ class RoundExecution:
             else:
                 self._scheduler.node_up(event.node)
 
-    def _apply(self, current: Round) -> None:
-        """Let gangs give up their GPUs and get others, as the round says."""
+    def _start_round(self, current: Round) -> None:
+        """Release the gangs that lose their GPUs, start those that get new ones, and set partners."""
         state, running = self._state, self._state.running
-        # Whoever goes on holds its GPUs already, so counting says whether there is anybody else.
+        # Kept gangs are running already, so the counts differ only if other gangs lose their GPUs.
         if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
             for job_id in list(filterfalse(current.assignments.__contains__, running)):
                 running.release(job_id)
@@ -303,7 +271,7 @@ class RoundExecution:
             speed = progress.speed_on(self._profile, held.accelerator, spread=spread)
             own, column = progress.job.restart_seconds, self._columns[held.accelerator]
             restart = self._scheduler.restart_seconds if own is None else own
-            progress.started(state.now, restart, column, speed, self._prices[column], spread=spread)
+            progress.start(state.now, restart, column, speed, self._prices[column], spread=spread)
             running.add(progress)
         if running.are_shared or any(current.assignments[job_id].shared_with for job_id in current.started):
             for job_id, held in current.assignments.items():
@@ -313,11 +281,11 @@ class RoundExecution:
             state.tally.spread_job_rounds += running.spread
 
     def _expected_stops(self) -> tuple[float, list[Stop]]:
-        """When the round is over if nobody stops it, and who stops until then."""
+        """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
         state, running = self._state, self._state.running
-        seconds = running.stops(state.now)
+        seconds = running.stop_seconds(state.now)
         first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
-        end = self._end(first)
+        end = self._end_seconds(first)
         latest = end + TIME_TOLERANCE * abs(end)
         at = np.flatnonzero(seconds <= latest).tolist()
         stops = [_stop(running.progress_at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
@@ -327,38 +295,39 @@ class RoundExecution:
         heapify(stops)
         return end, stops
 
-    def _end(self, first_stop: float) -> float:
-        """When the round ends: after its length; in event mode, when anything happens."""
+    def _end_seconds(self, first_stop: float) -> float:
+        """Return when the round ends: after its length; in event mode, at the next event."""
         state = self._state
         if self._round_seconds is not None:
             return state.now + self._round_seconds
-        event = float(np.nextafter(state.events.next_seconds, math.inf))  # it is over when that has happened
+        event = float(np.nextafter(state.events.next_seconds, math.inf))  # so that the event is within the round
         return max(state.now, min(first_stop, state.arrivals.next_seconds, event))
 
     def _set_partners(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
-        """Let a gang have its GPUs with these jobs from now on, and with no others."""
+        """Let a gang share its GPUs with exactly these jobs from this time on."""
         state = self._state
         progress = state.running.release(job_id)
         if seconds > state.now and progress.since_seconds <= state.now and self._checkpoint_seconds is None:
-            progress.checkpoint_steps = progress.steps_done  # its checkpoint is that of the round's beginning
+            progress.checkpoint_steps = progress.steps_done  # the checkpoint at the start of the round
         progress.advance(state.now, seconds)
         name = self._scheduler.cluster.accelerator_names[progress.type_index]
         speed, gpus = self._speed_with(progress, others, name), progress.gpus_shared_with(others)
-        state.usage.used[name] += (seconds - state.now) * (progress.own_gpus - gpus)  # it counts for the whole round as at its end
+        # At the end of the round, its whole length is charged for the new share.
+        state.usage.used[name] += (seconds - state.now) * (progress.own_gpus - gpus)
         progress.set_partners(others, speed, gpus, seconds, state.now, self._checkpoint_seconds)
         state.running.add(progress)
         return progress
 
     def _speed_with(self, progress: JobProgress, others: tuple[str, ...], accelerator: str) -> float:
-        """Steps/s of a gang on its GPUs in this company."""
+        """Return the steps/s of a gang on its GPUs beside these partners."""
         speed = progress.speed_on(self._profile, accelerator, spread=progress.is_spread)
-        alone = progress.speed_on(self._profile, accelerator, spread=False)
+        consolidated = progress.speed_on(self._profile, accelerator, spread=False)
         for other in others:
-            speed *= self._interference.speed_factor(progress.job, self._state.active[other].job, accelerator, alone)
+            speed *= self._interference.speed_factor(progress.job, self._state.active[other].job, accelerator, consolidated)
         return speed
 
     def _continue_without(self, job_id: str, stop: Stop, end: float, stops: list[Stop]) -> None:
-        """Let a gang go on without the one that has stopped."""
+        """Let a gang continue without the partner that has stopped; its own stop changes."""
         if job_id in self._state.running:
             others = tuple(other for other in self._state.active[job_id].partners if other != stop.job_id)
             progress = self._set_partners(job_id, others, stop.seconds)
@@ -367,7 +336,7 @@ class RoundExecution:
                 heappush(stops, _stop(progress, when))
 
     def _stop_job(self, stop: Stop) -> tuple[str, ...]:
-        """A job ends, fails or is cancelled, unless it has left or lost its GPUs before; return those that shared them."""
+        """Finish, fail or cancel a job, unless it has left or lost its GPUs before; return the jobs that shared its GPUs."""
         state, has_gpus = self._state, stop.job_id in self._state.running
         progress = state.active.get(stop.job_id)
         if progress is None or not (has_gpus or stop.how == "cancelled"):
@@ -391,22 +360,22 @@ class RoundExecution:
         return others
 
     def _release(self, job_id: str, seconds: float) -> JobProgress:
-        """Take a gang off its GPUs, and count them as used until now."""
+        """Release the GPUs of a gang, and count them as used since the start of the round."""
         progress = self._state.running.release(job_id)
         name = self._scheduler.cluster.accelerator_names[progress.type_index]
         self._state.usage.used[name] += (seconds - self._state.now) * progress.own_gpus
         return progress
 
     def _interrupt(self, job_id: str, seconds: float) -> JobProgress:
-        """Take a gang off its GPUs without warning."""
+        """Stop a gang without warning: its work since the last checkpoint is lost."""
         progress, state = self._release(job_id, seconds), self._state
         progress.interrupt(state.now, seconds, self._checkpoint_seconds)
-        if self._reads_progress and self._checkpoint_seconds is not None:
-            self._scheduler.report(job_id, steps_done=progress.steps_done)  # it may have gone back
+        if self._reports_progress and self._checkpoint_seconds is not None:
+            self._scheduler.report(job_id, steps_done=progress.steps_done)  # may be less than reported before
         return progress
 
     def _report_progress(self) -> None:
-        """Tell the scheduler how far jobs are; one that has done all that was expected of it is expected to need more."""
+        """Report the progress of all gangs to the scheduler; raise the expected steps of jobs that exceed them."""
         running, active = self._state.running, self._state.active
         steps = running.steps_done()
         for job_id in running.exceeding_estimate:

@@ -29,7 +29,7 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
-from gavel_py.simulator.recorder import RunRecorder, played
+from gavel_py.simulator.recorder import RunRecorder, run_and_record
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.axes import Generator, Part, digest, lacks_type, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -223,7 +223,7 @@ def simulation_of(task: Task, on_round: Callable[[Round], None] | None = None) -
 def _simulated(task: Task) -> tuple[Run, bytes | None]:
     simulation, until = simulation_of(task, lambda begun: recorder.round(begun))
     recorder = RunRecorder(simulation)
-    played(simulation, recorder, until)
+    run_and_record(simulation, recorder, until)
     scenario = scenario_of(task.source)
     isolated = None if task.isolated is None else _jcts_from(task.isolated, scenario)
     run = recorder.run({}, simulation.result().summary, isolated)

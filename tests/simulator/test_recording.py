@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.report.runs.run import MOST_STRETCHES, Curves
-from gavel_py.simulator.recorder import RunRecorder, played
+from gavel_py.simulator.recorder import RunRecorder, run_and_record
 from tests.support.commands import Gavel, runner
 from tests.support.examples import examples
 
@@ -119,7 +119,7 @@ def test_jobs_that_are_still_there_at_the_end_count() -> None:
     recorder: RunRecorder
     simulation = gp.Simulation(trace(), CLUSTER, PROFILE, "fifo", on_round=lambda begun: recorder.round(begun))
     recorder = RunRecorder(simulation, stays=True)
-    played(simulation, recorder, 7200.0)
+    run_and_record(simulation, recorder, 7200.0)
     run = recorder.run({}, simulation.result().summary)
     assert run.metrics["active"]
     assert max(stay.end_seconds for stay in run.stays) == simulation.now

@@ -83,7 +83,7 @@ def test_who_loses_its_gpus_loses_what_it_did_since_its_last_checkpoint(
 ) -> None:
     """A job does 6 steps/s with another one for 100 s, and then 10 alone."""
     progress = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
-    progress.started(0.0, 0.0, 0, 10.0, 0.0, spread=False)
+    progress.start(0.0, 0.0, 0, 10.0, 0.0, spread=False)
     progress.set_partners(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
     progress.advance(0.0, 100.0)
     progress.set_partners((), 10.0, 1.0, 100.0, 0.0, checkpoint)
