@@ -1,9 +1,11 @@
-"""Whether two checkouts of gavel-py answer alike: the same problems, rounds, simulations and sweep, compared bit by bit.
+"""Whether two checkouts give the same answers: problems, rounds, simulations and a sweep, compared bit by bit.
 
     python benchmarks/same_answers.py BEFORE AFTER [--problems 200] [--scenarios 20]
+    python benchmarks/same_answers.py --keep tests/properties/known_answers.json
 
 BEFORE and AFTER are directories of checkouts, which need not be installed; both run with this interpreter. Numbers, ids, GPUs and
-their order are compared, seconds and routes are not. The exit code is 1 if anything differs, and each difference is printed.
+their order are compared, seconds and routes are not. The exit code is 1 if anything differs, and the first differences are printed.
+--keep writes 20 of the answers of the gavel-py that is imported, for tests/properties/test_known_answers.py.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gavel_py import AllocationProblem
 
 Document = dict[str, Any]
 
@@ -32,6 +38,9 @@ def main() -> int:
         assert Path(gavel_py.__file__).is_relative_to(os.environ["PYTHONPATH"]), "the checkout to be played is not the one imported"
         for document in _played(arguments.problems, arguments.scenarios):
             print(json.dumps(document), flush=True)
+        return 0
+    if arguments.keep:
+        arguments.keep.write_text("".join(json.dumps(document) + "\n" for document in kept()))
         return 0
     with ThreadPoolExecutor(2) as both:
         before, after = both.map(lambda tree: _lines(Path(tree), arguments), (arguments.before, arguments.after))
@@ -48,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("after", nargs="?", default=".", help="another one")
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--scenarios", type=int, default=20)
+    parser.add_argument("--keep", type=Path, help="write the answers that are kept for a test, and compare nothing")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -69,16 +79,79 @@ def _first_difference(before: str | None, after: str | None) -> str:
 
 def _played(problems: int, scenarios: int) -> Iterator[Document]:
     for seed in range(problems):
-        yield from _solved(seed)
+        for policy, options in _policies():
+            yield _solved(seed, policy, options)
     for seed in range(scenarios):
-        yield {"name": f"rounds {seed}", "rounds": _rounds(seed)}
+        yield _rounds(seed)
     for seed in range(5):
-        yield {"name": f"simulation {seed}", "jobs": _simulation(seed)}
-    yield {"name": "sweep", "rows": _sweep()}
+        yield _simulation(seed)
+    yield _sweep()
 
 
-def _solved(seed: int) -> Iterator[Document]:
-    """Every policy on one seeded problem, in turn with each of its options that are on or off."""
+def kept() -> Iterator[Document]:
+    """Yield 20 answers: one policy each on 14 problems, 4 scenarios of rounds, a simulation and a sweep."""
+    for seed, policy in zip(KEPT_PROBLEMS, KEPT_POLICIES, strict=True):
+        yield _solved(seed, policy, {})
+    for seed in (2, 3, 4, 7):  # the published mechanism, events, sharing, the deficit mechanism
+        yield _rounds(seed)
+    yield _simulation(1)
+    yield _sweep()
+
+
+KEPT_PROBLEMS = (4, 5, 10, 13, 15, 17, 28, 41, 50, 55, 66, 72, 80, 82)
+"""Seeds of problems with six jobs or more on three accelerator types."""
+
+KEPT_POLICIES = (
+    "max_min_fairness",
+    "water_filling",
+    "hierarchical",
+    "finish_time_fairness",
+    "min_makespan",
+    "max_total_throughput",
+    "min_cost",
+    "nash_welfare",
+    "least_attained_service",
+    "fifo",
+    "shortest_job_first",
+    "isolated",
+    "allox",
+    "throughput_per_dollar",
+)
+
+
+def _policies() -> Iterator[tuple[str, dict[str, bool]]]:
+    """Every policy, with its defaults and with each option that is on or off."""
+    import gavel_py as gp
+
+    for policy in gp.policy_names():
+        flags = [name for name, option in gp.policy_options(gp.policy_class(policy)).items() if option.type is bool]
+        for options in ({}, *({flag: True} for flag in flags), *({flag: False} for flag in flags)):
+            yield policy, options
+
+
+def _solved(seed: int, policy: str, options: dict[str, bool]) -> Document:
+    """Return the answer of a policy on one seeded problem, or the class of its error."""
+    import gavel_py as gp
+
+    name = f"problem {seed}, {policy} {json.dumps(options)}"
+    try:
+        found = gp.solve(_problem(seed), gp.resolve_policy(policy, **options))
+    except gp.GavelError as error:
+        return {"name": name, "error": type(error).__name__}
+    return {
+        "name": name,
+        "objective": repr(found.objective_value),
+        "bound": repr(found.objective_bound),
+        "fractions": found.time_fractions.tolist(),
+        "throughputs": found.throughputs.tolist(),
+        "prices": None if found.shadow_prices is None else found.shadow_prices.tolist(),
+        "excluded": dict(found.excluded),
+        "status": str(found.status),
+    }
+
+
+@cache
+def _problem(seed: int) -> AllocationProblem:
     import numpy as np
 
     import gavel_py as gp
@@ -86,7 +159,7 @@ def _solved(seed: int) -> Iterator[Document]:
     rng = np.random.default_rng(seed)
     jobs, types = int(rng.integers(1, 9)), int(rng.integers(1, 4))
     steps = rng.integers(1, 200, jobs) * 100.0
-    problem = gp.AllocationProblem.from_arrays(
+    return gp.AllocationProblem.from_arrays(
         rng.integers(1, 40, (jobs, types)) * (rng.random((jobs, types)) < 0.9) / 4,
         rng.integers(1, 9, types),
         num_gpus=rng.choice([1, 1, 1, 2, 4, 0.5], jobs),
@@ -101,31 +174,12 @@ def _solved(seed: int) -> Iterator[Document]:
         attained_gpu_seconds=rng.integers(0, 20_000, jobs) * 1.0,
         tenants=rng.choice(["a", "b", "c"], jobs).tolist(),
     )
-    for policy in gp.policy_names():
-        flags = [name for name, option in gp.policy_options(gp.policy_class(policy)).items() if option.type is bool]
-        for options in ({}, *({flag: True} for flag in flags), *({flag: False} for flag in flags)):
-            name = f"problem {seed}, {policy} {json.dumps(options)}"
-            try:
-                found = gp.solve(problem, gp.resolve_policy(policy, **options))
-            except gp.GavelError as error:
-                yield {"name": name, "error": type(error).__name__}
-                continue
-            yield {
-                "name": name,
-                "objective": repr(found.objective_value),
-                "bound": repr(found.objective_bound),
-                "fractions": found.time_fractions.tolist(),
-                "throughputs": found.throughputs.tolist(),
-                "prices": None if found.shadow_prices is None else found.shadow_prices.tolist(),
-                "excluded": dict(found.excluded),
-                "status": str(found.status),
-            }
 
 
 POLICIES = ("max_min_fairness", "fifo", "min_makespan", "hierarchical", "shortest_job_first", "max_total_throughput")
 
 
-def _rounds(seed: int) -> list[Document]:
+def _rounds(seed: int) -> Document:
     """Rounds in which jobs and nodes come, fail and go, with gangs of all sizes, shared GPUs, and a file in between."""
     import numpy as np
 
@@ -149,7 +203,7 @@ def _rounds(seed: int) -> list[Document]:
         60, profile, jobs_per_hour=None, seed=seed, gang_mix={1: 6, 2: 2, 4: 2, 8: 1} if not sharing else {1: 1}
     )
     coming = [submission.job for submission in trace.submissions]
-    rounds = []
+    played = []
     for number in range(24):
         for job in [coming.pop() for _ in range(min(len(coming), int(rng.integers(0, 6))))]:
             scheduler.submit(job)
@@ -169,24 +223,24 @@ def _rounds(seed: int) -> list[Document]:
                 for name in scheduler.nodes:
                     scheduler.node_up(name)
         begun = scheduler.next_round()
-        rounds.append({key: value for key, value in begun.to_dict().items() if key != "notes"})
+        played.append({key: value for key, value in begun.to_dict().items() if key != "notes"})
         scheduler.report_all(dict.fromkeys(begun.assignments, 100.0 * (number + 1)))
         if number == 12:
             scheduler = gp.RoundScheduler.from_dict(scheduler.to_dict(), profile)
-    return [*rounds, scheduler.delivery().to_dict()]
+    return {"name": f"rounds {seed}", "rounds": [*played, scheduler.delivery().to_dict()]}
 
 
-def _simulation(seed: int) -> list[Document]:
+def _simulation(seed: int) -> Document:
     import gavel_py as gp
 
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     trace = gp.generate_trace(40, profile, jobs_per_hour=10.0, seed=seed)
     policy = ("max_min_fairness", "fifo", "finish_time_fairness", "min_makespan", "shortest_job_first")[seed]
     result = gp.simulate(trace, gp.Cluster.from_counts({"v100": 8, "p100": 8, "k80": 8}), profile, policy)
-    return [{"id": job_id, "record": repr(record)} for job_id, record in result.jobs.items()]
+    return {"name": f"simulation {seed}", "jobs": {job_id: repr(record) for job_id, record in result.jobs.items()}}
 
 
-def _sweep() -> list[Document]:
+def _sweep() -> Document:
     import gavel_py as gp
 
     spec = {
@@ -195,7 +249,10 @@ def _sweep() -> list[Document]:
         "clusters": ["v100:8,k80:8"],
     }
     rows = gp.sweep(spec, seeds=[0, 1], executor=None, workers=1)
-    return [{name: repr(value) for name, value in row.items() if "seconds" not in name or "jct" in name} for row in rows]
+    return {
+        "name": "sweep",
+        "rows": [{name: repr(value) for name, value in row.items() if "seconds" not in name or "jct" in name} for row in rows],
+    }
 
 
 if __name__ == "__main__":
