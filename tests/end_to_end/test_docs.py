@@ -205,6 +205,13 @@ def test_the_page_on_performance_has_figures() -> None:
     assert all(re.search(r"\| \d+\.\d+ \|", table) for _, table in measured)
 
 
+def test_the_index_of_pages_names_each_once() -> None:
+    pages = ROOT / "docs"
+    named = re.findall(r"^- \[[^]]+\]\(([\w/-]+\.md)\)", (pages / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    there = {path.name for path in pages.glob("*.md")} - {"README.md"} | {"policies/README.md"}
+    assert sorted(named) == sorted(there)
+
+
 def test_the_index_of_policies_is_complete() -> None:
     index = (ROOT / "docs" / "policies" / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\]\((\w+)\.md\)", index)) == set(gp.policy_names())
