@@ -1,7 +1,7 @@
-"""How many examples a property test draws, and the profiles of hypothesis that say so.
+"""How many examples a property test draws, by hypothesis profile.
 
-A test asks for the number that suits it, and a profile scales it: `quick` while code is written, `ci` for every change, `deep` for
-faults that few examples show. Choose one with `pytest --hypothesis-profile NAME`; the default is `ci`.
+A test asks for the number that suits it, and the profile scales it: `quick` while code is written, `ci` for every change, `deep`
+for faults that only many examples show. Choose one with `pytest --hypothesis-profile NAME`; the default is `ci`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from hypothesis import settings
 __all__ = ["examples", "register_profiles"]
 
 PERCENT = {"quick": 12, "ci": 75, "deep": 1000}
-"""The part of the examples asked for that each profile draws. `max_examples` of a profile, for tests that ask for none, is the same
-number, which is the default of hypothesis times this part."""
+"""Percentage of the requested examples that each profile draws. It is also the profile's `max_examples`, since tests that request
+no number have the default of hypothesis, which is 100."""
+
+COSTLY = 0.5
+"""Further factor for tests whose single example takes more than 20 ms, except under `deep`."""
 
 
 def register_profiles() -> None:
@@ -24,6 +27,8 @@ def register_profiles() -> None:
     settings.load_profile("ci")
 
 
-def examples(count: int) -> int:
-    """Return how many examples a test draws that asks for `count` of them."""
-    return max(1, round(count * settings.default.max_examples / 100))
+def examples(count: int, *, costly: bool = False) -> int:
+    """Return the number of examples to draw where a test requests `count`; fewer if an example is `costly` (over 20 ms)."""
+    percent = settings.default.max_examples
+    factor = COSTLY if costly and percent < PERCENT["deep"] else 1.0
+    return max(1, round(count * percent * factor / 100))
