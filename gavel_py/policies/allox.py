@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -26,10 +25,8 @@ class Allox(FormulaPolicy):
     Source: AlloX (EuroSys 2020), without its limit to the users who are worst off.
     """
 
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
-
-    reduces: ClassVar[bool] = False
-
+    agnostic_view = "reference"
+    reduces = False
     reads = ("steps_remaining", "arrival_seconds", "job_ids")
 
     def view(self, jobs: JobClasses) -> JobClasses:

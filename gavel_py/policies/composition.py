@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Certificate, Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, ObjectiveRow, Rules
@@ -21,9 +18,6 @@ from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
 
@@ -96,7 +90,7 @@ class Then(Policy):
         for part in (self.first, self.second):
             part.check(problem)
 
-    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> NDArray[np.float64] | None:
+    def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> Floats | None:
         found = super().check_rules(jobs, solver)
         for part in (self.first, self.second):
             if part.agnostic:
@@ -129,10 +123,10 @@ class Then(Policy):
         certificate = _Lexicographic(stages, main, second.certificate, kept)
         return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
 
-    def guess(self, jobs: JobClasses) -> NDArray[np.float64] | None:
+    def guess(self, jobs: JobClasses) -> Floats | None:
         return self.first.guess(self.first.view(without_penalties(jobs)))
 
-    def best_of(self, jobs: JobClasses, candidates: Sequence[NDArray[np.float64]], prices: Sequence[Prices]) -> Decision:
+    def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
         return self.first.best_of(self.first.view(without_penalties(jobs)), candidates, prices)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import natural_key
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.tenants import Tenant, TenantTree
 
 
@@ -99,7 +99,7 @@ class Queues:
     """
 
     holder: Indices
-    fifo: NDArray[np.bool_]
+    fifo: Mask
     speed: Floats
     rank: Floats
     count: Floats
@@ -412,7 +412,7 @@ def _first_arrivals(parents: Indices, leaves: Indices, arrivals: Floats) -> Floa
     return first
 
 
-def _ranks(arrivals: Floats, names: Sequence[str], which: NDArray[np.bool_]) -> Floats:
+def _ranks(arrivals: Floats, names: Sequence[str], which: Mask) -> Floats:
     """A number for each of those where the mask holds: 0, 1, ... by arrival, then name."""
     ranks = np.zeros(len(arrivals))
     rows = np.flatnonzero(which)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +26,6 @@ class Fifo(OrderedPolicy):
     def by_job(self) -> bool:
         return True
 
-    def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
-        arrivals: NDArray[np.float64] = jobs.arrival_seconds
+    def sort_key(self, jobs: JobClasses) -> Floats:
+        arrivals: Floats = jobs.arrival_seconds
         return arrivals

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,10 +20,9 @@ class FinishTimeFairness(DemandPolicy):
     Source: Gavel (OSDI 2020), section 4.2; Themis (NSDI 2020), section 3.
     """
 
-    direction: ClassVar[Literal["max", "min"]] = "min"
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
-    needs_are_convex: ClassVar[bool] = True
-
+    direction = "min"
+    agnostic_view = "reference"
+    needs_are_convex = True
     reads = ("steps_remaining", "elapsed_seconds", "isolated_seconds")
 
     def need(self, jobs: JobClasses, level: float) -> Floats:

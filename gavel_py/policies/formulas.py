@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class FormulaPolicy(Policy):
     jobs that need some have their time there reduced by the same factor.
     """
 
-    family: ClassVar[str] = "comparison"
-    empty_objective: ClassVar[float | None] = None
+    family = "comparison"
+    empty_objective = None
 
     @property
     def status(self) -> AllocationStatus:
@@ -69,7 +69,7 @@ class Packing:
 class PackingPolicy(FormulaPolicy):
     """State the allocation and who shares GPUs: write `fractions` for where nobody is to, and `packed`. Every job is a row."""
 
-    reduces: ClassVar[bool] = False
+    reduces = False
 
     @abstractmethod
     def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:

@@ -6,13 +6,12 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.formulation.colocation import Pairs
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.formulas import Packing, PackingPolicy
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.pair_throughputs import PairSpeeds
 
 
@@ -57,7 +56,7 @@ def _slices(capacities: Floats, num_gpus: Floats) -> Floats:
     return times
 
 
-def _partners(order: Indices, kinds: Indices, gains: NDArray[np.bool_]) -> Indices:
+def _partners(order: Indices, kinds: Indices, gains: Mask) -> Indices:
     """(N,) the partner of each job, -1 for none: in this order, each job is tried with the others, until two gain."""
     partners = np.full(len(order), -1, dtype=np.int64)
     waiting: list[list[int]] = [[] for _ in gains]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.formulas import FormulaPolicy
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Isolated(FormulaPolicy):
     Source: Themis (NSDI 2020), section 3; Gavel (OSDI 2020), section 4.2.
     """
 
-    def fractions(self, jobs: JobClasses) -> NDArray[np.float64]:
-        times: NDArray[np.float64] = jobs.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
+    def fractions(self, jobs: JobClasses) -> Floats:
+        times: Floats = jobs.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
         times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
         return times

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +17,9 @@ class MaxMinFairness(DemandPolicy):
     Source: Gavel (OSDI 2020), sections 4.1 and 4.2.
     """
 
-    needs_are_convex: ClassVar[bool] = True
-
+    needs_are_convex = True
     reads = ("weights",)
 
-    def need(self, jobs: JobClasses, level: float) -> NDArray[np.float64]:
-        needs: NDArray[np.float64] = level * jobs.weights * jobs.equal_share / jobs.num_gpus
+    def need(self, jobs: JobClasses, level: float) -> Floats:
+        needs: Floats = level * jobs.weights * jobs.equal_share / jobs.num_gpus
         return needs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from gavel_py.policies.sums import SumPolicy
 
@@ -21,8 +21,7 @@ class MaxProgressRate(SumPolicy):
     (Smith 1956: most weight per time left first).
     """
 
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
-
+    agnostic_view = "reference"
     reads = ("weights", "steps_remaining")
 
     def objective(self, program: Program) -> cp.Expression:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
@@ -18,7 +17,7 @@ from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.sums import SumPolicy
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Mask
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -51,7 +50,7 @@ class Shortfall(SumPolicy):
 
     min_share: float | None = None
 
-    direction: ClassVar[Literal["max", "min"]] = "min"
+    direction = "min"
 
     def enough(self, jobs: JobClasses) -> Floats:
         return needs_of(jobs, self.min_share)
@@ -82,9 +81,8 @@ class MinCost(SumPolicy):
         None, "what a job without a deadline is to have, in equal shares; none: an N-th of the cluster"
     )
 
-    direction: ClassVar[Literal["max", "min"]] = "min"
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
-
+    direction = "min"
+    agnostic_view = "reference"
     reads = ("weights", "steps_remaining", "deadlines_seconds")
 
     def __post_init__(self) -> None:
@@ -178,8 +176,8 @@ def _throughputs(jobs: JobClasses, fractions: Floats) -> Floats:
     return throughputs
 
 
-def _short(throughputs: Floats, needs: Floats) -> NDArray[np.bool_]:
-    short: NDArray[np.bool_] = throughputs < needs * (1 - SHORT)
+def _short(throughputs: Floats, needs: Floats) -> Mask:
+    short: Mask = throughputs < needs * (1 - SHORT)
     return short
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -23,10 +22,9 @@ class MinLateness(DemandPolicy):
     Source: maximum lateness, Jackson (1955), for fractions of time.
     """
 
-    direction: ClassVar[Literal["max", "min"]] = "min"
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
-    needs_are_convex: ClassVar[bool] = True
-
+    direction = "min"
+    agnostic_view = "reference"
+    needs_are_convex = True
     reads = ("steps_remaining", "deadlines_seconds")
 
     def need(self, jobs: JobClasses, level: float) -> Floats:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +16,11 @@ class MinMakespan(DemandPolicy):
     n_i: steps remaining. Exact: Newton's method, no bisection. Source: Gavel (OSDI 2020), section 4.2.
     """
 
-    direction: ClassVar[Literal["max", "min"]] = "min"
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
-    needs_are_convex: ClassVar[bool] = True
-
+    direction = "min"
+    agnostic_view = "reference"
+    needs_are_convex = True
     reads = ("steps_remaining",)
 
-    def need(self, jobs: JobClasses, level: float) -> NDArray[np.float64]:
-        needs: NDArray[np.float64] = jobs.steps_remaining / level
+    def need(self, jobs: JobClasses, level: float) -> Floats:
+        needs: Floats = jobs.steps_remaining / level
         return needs

@@ -5,16 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.io.names import NumberedNames, natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
@@ -34,10 +33,9 @@ class OrderedPolicy(Policy):
     preemptive: bool = option(True, "false: jobs that run keep their accelerator type and come first")
     backfill: bool = option(True, "let later jobs pass one that does not fit; without it GPUs may stay idle")
 
-    family: ClassVar[str] = "ordered"
-    empty_objective: ClassVar[float | None] = None
-
-    reduces: ClassVar[bool] = False
+    family = "ordered"
+    empty_objective = None
+    reduces = False
 
     @abstractmethod
     def sort_key(self, jobs: JobClasses) -> Floats:
@@ -208,7 +206,7 @@ class _Free:
         self._costs, self._left = costs[upper], most[upper].copy()
         self._gains, self._owed = -costs[~upper], -most[~upper]
         self._has_floor = jobs.floors > 0
-        self.promised: NDArray[np.bool_] = self._has_floor | (self._gains > 0).any(axis=(0, 2))
+        self.promised: Mask = self._has_floor | (self._gains > 0).any(axis=(0, 2))
 
     def is_owed(self, i: int) -> bool:
         """Say whether job i still has something to get by a promise, be it its own or that of others and itself together."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.formulas import FormulaPolicy
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Proportional(FormulaPolicy):
     Source: the equal share by which Gavel (OSDI 2020), section 4.1, normalises throughputs, as an allocation.
     """
 
-    def fractions(self, jobs: JobClasses) -> NDArray[np.float64]:
+    def fractions(self, jobs: JobClasses) -> Floats:
         total, wanted = jobs.capacities.sum(), jobs.counts @ jobs.num_gpus
-        row: NDArray[np.float64] = jobs.capacities / total * min(1.0, total / wanted)
+        row: Floats = jobs.capacities / total * min(1.0, total / wanted)
         return np.broadcast_to(row, jobs.throughputs.shape)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,7 @@ class ShortestJobFirst(OrderedPolicy):
 
     by: Literal["remaining", "total"] = option("remaining", "which steps count: those remaining, or the job's total")
 
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+    agnostic_view = "reference"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -33,6 +31,6 @@ class ShortestJobFirst(OrderedPolicy):
     def by_job(self) -> bool:
         return True
 
-    def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
-        steps: NDArray[np.float64] = getattr(jobs, self.reads[0])
+    def sort_key(self, jobs: JobClasses) -> Floats:
+        steps: Floats = getattr(jobs, self.reads[0])
         return steps / jobs.fastest

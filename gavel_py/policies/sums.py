@@ -10,7 +10,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
 from gavel_py.optimization.checking.certificates import Certificate, Prices, within_capacity
@@ -85,9 +84,7 @@ class SumPolicy(Policy):
         self._check_rows(program, objective, fractions)
         return Decision(fractions, certificate, program.shadow_prices(solver), algorithm)
 
-    def _best(
-        self, program: Program, objective: cp.Expression, solver: LinearSolver
-    ) -> tuple[NDArray[np.float64], Certificate, str | None]:
+    def _best(self, program: Program, objective: cp.Expression, solver: LinearSolver) -> tuple[Floats, Certificate, str | None]:
         """The (G, K) time fractions that are best for a concave objective, what proves them, and what found them."""
         if objective.is_pwl():
             fractions = within_capacity(program.jobs, program.maximize(objective, solver))
@@ -341,7 +338,7 @@ class SumCertificate:
     def jobs(self) -> JobClasses:
         return self.program.jobs
 
-    def value(self, fractions: NDArray[np.float64]) -> float:
+    def value(self, fractions: Floats) -> float:
         """Return the objective of (G, K) time fractions."""
         return self.sign * self.program.value(self.objective, fractions)
 
@@ -349,7 +346,7 @@ class SumCertificate:
         """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
         return self.sign * self.program.bound()
 
-    def scale(self, fractions: NDArray[np.float64]) -> float:  # noqa: ARG002
+    def scale(self, fractions: Floats) -> float:  # noqa: ARG002
         """Return the largest coefficient of the objective."""
         return self.program.scale
 

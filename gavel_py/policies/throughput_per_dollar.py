@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class ThroughputPerDollar(SumPolicy):
     them. Source: Gavel (OSDI 2020), section 4.2, the cost policy without SLOs, in raw steps/s.
     """
 
-    agnostic_view: ClassVar[Literal["ones", "reference"]] = "reference"
+    agnostic_view = "reference"
 
     def view(self, jobs: JobClasses) -> JobClasses:
         prices = jobs.prices_per_hour
