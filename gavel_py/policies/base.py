@@ -1,4 +1,4 @@
-"""What every policy is: options that are stored, a view of the matrix, and a decision."""
+"""The interface of policies: stored options, a view of the throughput matrix, and a decision for job classes."""
 
 from __future__ import annotations
 
@@ -27,31 +27,41 @@ if TYPE_CHECKING:
 
 
 class AllocationStatus(StrEnum):
-    """How an allocation came about. Of those with an objective, all but `TIME_LIMIT` are proven optimal."""
+    """How an allocation was computed. If the policy has an objective, every status but `TIME_LIMIT` means proven optimal."""
 
     OPTIMAL = "optimal"
-    """A linear or concave program, solved to a proven optimum."""
+    """From a linear or concave program, solved to a proven optimum."""
     ORDERED = "ordered"
-    """Jobs were served in an order; there is no objective."""
+    """By serving jobs in an order; there is no objective."""
     FORMULA = "formula"
-    """A formula stated it, to compare with; there is no objective."""
+    """By a formula, as a baseline; there is no objective."""
     EMPTY = "empty"
-    """There is no job to allocate to."""
+    """No job can run."""
     TIME_LIMIT = "time_limit"
-    """The time limit of the solve was reached. The allocation is valid, and its gap says how far from optimal it may be."""
+    """The solve reached its time limit. The allocation is valid, and its gap bounds the distance from the optimum."""
 
 
 def option(default: Any, text: str) -> Any:
-    """Return a dataclass field for a policy's option, with the text that `gavel policies show` prints."""
+    """Return a dataclass field for an option of a policy.
+
+    Args:
+        default: Value of the option if it is not given.
+        text: One line of explanation, which `gavel policies show` prints.
+    """
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decides: (G, K) time fractions of each job of a class; certificate and (K,) prices where there is a program.
+    """The answer of a policy.
 
-    algorithm: what found the answer, if not the solver that the policy was given; notes: what its reader should know; pairs: who
-    shares GPUs with whom, where the policy says it itself.
+    Attributes:
+        time_fractions: (G, K) time fractions of one job of each class.
+        certificate: The proof of optimality, None without a program.
+        shadow_prices: (K,) gain in the objective per GPU, None without a program.
+        algorithm: Name of the algorithm if it was not the given solver.
+        notes: Sentences for the user.
+        pairs: Co-located pairs if the policy chose them, else None.
     """
 
     time_fractions: Floats
@@ -64,10 +74,16 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(ABC):
-    """A rule that turns an `AllocationProblem` into time fractions. It has options, and no state between calls.
+    """A rule that turns an `AllocationProblem` into time fractions. It has options and no state between calls.
 
-    Subclass one of the three families (`OrderedPolicy`, `SumPolicy`, `DemandPolicy`), or `FormulaPolicy` to compare with. A
-    policy's name is its class's name in lower case with underscores. constraints: what its allocations must keep; a list will do.
+    Subclass one of the families `OrderedPolicy`, `SumPolicy` and `DemandPolicy`, or `FormulaPolicy` for a baseline. The name of a
+    policy is the name of its class in lower case with underscores.
+
+    Attributes:
+        agnostic: Whether the policy treats all accelerator types as equally fast.
+        reference: The type whose throughput counts for all types, for policies whose agnostic view needs one.
+        constraints: Constraints that its allocations keep; any iterable of them is accepted.
+        reduces: Whether equal jobs are aggregated to classes; False gives each job a row of its own.
     """
 
     agnostic: bool = option(False, "treat all accelerator types as equally fast (the comparison of the Gavel paper)")
@@ -84,11 +100,10 @@ class Policy(ABC):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The attributes of jobs that this policy reads, beside throughputs, gang sizes and the types where they may run.
+        """Names of the job arrays of `AllocationProblem` that the policy reads, such as ("weights",).
 
-        Jobs that agree in all of them are equal to the policy and share one row of its program. Names of arrays of
-        `AllocationProblem`: ("weights",), ("steps_remaining", "elapsed_seconds"), ... A policy writes `reads = (...)` in its
-        class. Steps that are read must be known of every job.
+        Throughputs, gang sizes and eligible types are always read. Jobs that agree in all of these form one class, which is one
+        row of the program. Subclasses set `reads = (...)` as a class attribute. If steps are read, every job must have them.
         """
         return ()
 
@@ -96,49 +111,54 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        """Return the decision for classes of jobs that can all run somewhere."""
+        """Return the decision for G classes of jobs, each of which can run on some type.
+
+        Args:
+            jobs: The classes as this policy sees them (`view`).
+            solver: Solves linear programs, from its last basis.
+        """
 
     def guess(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
-        """Return (G, K) a good allocation that takes no solver, which may exceed what rules allow; None if none is known.
+        """Return (G, K) time fractions of a good allocation, computed without a solver; None if none is known.
 
-        It is one of the candidates where a time limit ends the solve (`best_of`).
+        They may break rules. They are one of the candidates for `best_of` when a solve reaches its time limit.
         """
         return None
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:  # noqa: ARG002
-        """Return the best of some allocations with the best bound that follows from some prices.
+        """Return the best of several allocations, with the tightest bound that follows from given prices by weak duality.
 
-        This is for allocations and prices that come from elsewhere than an optimum of these jobs: from a solve that its time limit
-        ended, or from slightly different throughputs. Any prices give a bound, by weak duality.
+        The allocations and prices need not be optimal for these jobs: they may come from a solve that reached its time limit, or
+        from slightly different throughputs.
 
         Args:
             jobs: The classes as this policy sees them.
             candidates: Valid allocations, each (G, K).
-            prices: Prices of GPUs and limits; there may be none.
+            prices: Prices of GPUs and limits, possibly none.
 
         Returns:
-            A decision without a certificate where the policy has no objective, or none that can be bounded.
+            A decision, without a certificate if the policy has no objective or cannot bound it.
         """
         return Decision(candidates[-1])
 
     @property
     def name(self) -> str:
-        """The name under which it is known."""
+        """The name of the policy, from its class: max_min_fairness."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @property
     def status(self) -> AllocationStatus:
-        """How its allocations come about."""
+        """The status of its allocations."""
         return AllocationStatus.ORDERED if self.empty_objective is None else AllocationStatus.OPTIMAL
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, as plain data that JSON can hold."""
+        """The options that differ from their defaults, as plain data for JSON."""
         return self._changed()
 
     @property
     def label(self) -> str:
-        """The name with the options that differ from their defaults, as the command line takes it: fifo,backfill=true."""
+        """The name with the options that differ from their defaults, in the syntax of the command line: fifo,backfill=true."""
         options = (f"{name}={_text(value)}" for name, value in self._changed().items())
         return ",".join([self.name, *options])
 
@@ -149,18 +169,25 @@ class Policy(ABC):
 
     @property
     def backfills(self) -> bool:
-        """Whether GPUs that the allocation leaves idle may be given to other jobs for a round."""
+        """Whether a round may give GPUs that the allocation leaves idle to other jobs."""
         return True
 
     def check(self, problem: AllocationProblem) -> None:
-        """Raise `InputError` if a job that can run lacks what this policy needs to know of it."""
+        """Check that the problem has all data that this policy reads.
+
+        Raises:
+            InputError: A job that can run lacks such data.
+        """
         self.view(separate_jobs(problem, self.name, self.reads))
 
     def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> Floats | None:
-        """Return (G, K) time fractions that keep all constraints, or None if it is easy to keep them.
+        """Check that the constraints can hold together.
+
+        Returns:
+            (G, K) time fractions that keep all constraints, None if the constraints cannot conflict.
 
         Raises:
-            InputError: Constraints cannot all hold, or not under this policy.
+            InputError: The constraints conflict, or this policy does not support them.
         """
         if self.agnostic and jobs.rules.floors:
             text = "sees no throughputs with agnostic, so it can promise none: leave out constraints on throughputs and deadlines"
@@ -176,28 +203,43 @@ class Policy(ABC):
         return None
 
     def check_kept(self, broken: Sequence[Broken]) -> None:
-        """Raise `InputError` if a policy that searches for nothing has come to an answer that breaks rules."""
+        """Raise `InputError` for each rule that the answer of a policy without a program breaks."""
         text = f"is not kept by {self.name}, which does not look for another allocation; a policy with an objective does"
         InputError.raise_any([Fault(f"constraint {each.name}", "", text) for each in broken])
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:  # noqa: ARG002
-        """Return the rules by which another policy keeps what this one has decided, its objective to a part of `tolerance`."""
+        """Return rules under which another policy preserves the objective of this decision, for lexicographic stages.
+
+        Args:
+            jobs: The classes as this policy sees them.
+            decision: An optimal decision of this policy.
+            tolerance: The relative loss of the objective that the rules allow.
+
+        Raises:
+            InputError: The policy has no objective, or none that linear rules can preserve.
+        """
         raise InputError(Fault(f"policy {self.name}", "", "has no objective that a second policy could keep"))
 
     @property
     def is_agnostic(self) -> bool:
-        """Whether all types are equally fast to it, so that on which of them a job runs is left to chance."""
+        """Whether the policy sees all types as equally fast, so that its program leaves open on which types jobs run."""
         return self.agnostic
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:  # noqa: ARG002
-        """Return which total times of jobs are as good as those of a decision, for an agnostic policy; None if nothing is known."""
+        """Return the ranges of total times of jobs with the same objective as a decision; None if unknown.
+
+        For agnostic policies, whose time is then split evenly over types.
+        """
         return None
 
     def view(self, jobs: JobClasses) -> JobClasses:
         """Return the jobs as this policy sees them.
 
-        agnostic: T_ij := 1 (view "ones") or T_ij := T_i,reference (view "reference"). Where a job cannot run it still gets no
-        time, but normalisers are taken from the whole matrix, as always before any masking.
+        agnostic: T_ij := 1 (view "ones") or T_ij := T_i,reference (view "reference"). Jobs still get no time where they cannot
+        run. Normalisers are computed from the whole matrix, before any masking.
+
+        Raises:
+            InputError: An attribute of jobs or types that the policy requires is missing or out of range.
         """
         if not self.agnostic:
             return jobs
@@ -218,7 +260,7 @@ class Policy(ABC):
 
 
 def _text(value: object) -> str:
-    """An option's value as the command line takes it."""
+    """Return the value of an option in the syntax of the command line."""
     if isinstance(value, tuple):
         return ":".join(map(_text, value)) or "none"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Policies made of policies: weighted sums of objectives, and one objective after the other."""
+"""Lexicographic composition of policies: one objective after the other."""
 
 from __future__ import annotations
 
@@ -22,16 +22,24 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 TOLERANCE = 1e-6
-"""The part by which an objective may be missed for the next one, if nothing else is said."""
+"""Default for the relative loss of an objective that the next one may cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Then(Policy):
-    """One objective after the other: reach the optimum of `first`, then that of `second` among what keeps it.
+    """Lexicographic stages: optimise `first`, then `second` among the allocations that preserve the first objective.
 
-    The first objective is kept but for a part of `tolerance`: of its value, or of a sum's largest coefficient if that is more. Both
-    optima are proven (`Proof.stages`), and the value told is that of the first. Then(Then(a, b), c) goes on. Constraints of either
-    hold for both; those that are soft, and the cost of change, count in the last objective.
+    The second objective may lower the first by a part of `tolerance`: of its value, or of a sum's largest coefficient if that is
+    larger. Both optima are proven (`Proof.stages`), and the reported value is that of the first. Then(Then(a, b), c) has three
+    stages. Constraints of either policy hold for both; soft constraints and the cost of change count in the last objective.
+
+    Args:
+        first: A policy with an objective.
+        second: A policy with an objective.
+        tolerance: The relative loss of the first objective that the second may cause, above 0 and below 1.
+
+    Raises:
+        InputError: A policy has no objective, the tolerance is out of range, or the first policy has soft constraints.
     """
 
     first: Policy
@@ -46,14 +54,9 @@ class Then(Policy):
 
     def __post_init__(self) -> None:
         parts = (self.first, self.second)
-        strange = [
-            Fault("policy then", "", f"takes two policies, found {part!r}") for part in parts if not isinstance(part, Policy)
-        ]
-        InputError.raise_any(strange)
-        none = [part for part in parts if part.empty_objective is None]
-        InputError.raise_any(
-            [Fault("policy then", "", f"takes policies with an objective, and {part.name} has none") for part in none]
-        )
+        InputError.raise_any([_fault(f"takes two policies, found {part!r}") for part in parts if not isinstance(part, Policy)])
+        without = [part.name for part in parts if part.empty_objective is None]
+        InputError.raise_any([_fault(f"takes policies with an objective, and {name} has none") for name in without])
         if not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
             raise InputError(_fault(f"takes a tolerance greater than 0 and below 1, found {self.tolerance!r}"))
         if any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints):
@@ -65,7 +68,7 @@ class Then(Policy):
 
     @property
     def direction(self) -> str:
-        """That of the first objective."""
+        """The direction of the first objective: "max" or "min"."""
         return str(getattr(self.first, "direction", "max"))
 
     @property
@@ -83,7 +86,7 @@ class Then(Policy):
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """Both policies, in words."""
+        """Both policies as text, and the tolerance."""
         return {"first": self.first.label, "second": self.second.label, "tolerance": self.tolerance}
 
     def check(self, problem: AllocationProblem) -> None:
@@ -132,40 +135,40 @@ class Then(Policy):
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         in_turn = decision.certificate
         assert isinstance(in_turn, _Lexicographic)  # noqa: S101
-        # The first is kept as it was for the second: any less of it, and the second could be better than its bound.
+        # The first objective keeps its row: if it could fall further, the second could exceed its bound.
         last = Decision(decision.time_fractions, in_turn.last)
         kept = _translated(in_turn.kept, jobs, _speeds(self.second, jobs), _speeds(self.second, jobs, last=True))
         return kept.also(self.second.keep(self.second.view(jobs), last, tolerance))
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
         in_turn = decision.certificate
-        if not isinstance(in_turn, _Lexicographic):  # the time limit has come before the second policy
+        if not isinstance(in_turn, _Lexicographic):  # the time limit passed before the second policy decided
             return self.first.leaves_free(self.first.view(without_penalties(jobs)), decision)
         last = Decision(decision.time_fractions, in_turn.last)
         free = self.second.leaves_free(self._after(jobs, in_turn.kept), last)
         if free is None:
             return None
-        # The second policy may have used less than all of the tolerance.
+        # The decision may preserve more of the first objective than the tolerance requires.
         times = jobs.counts[:, None] * decision.time_fractions
         kept = [replace(row, least=max(row.least, float((row.table * times).sum()))) for row in _gains(in_turn.kept)]
         return replace(free, rows=(*kept, *free.rows))
 
     def _after(self, jobs: JobClasses, kept: Rules) -> JobClasses:
-        """The jobs as the second policy sees them, which keeps what the first has reached."""
+        """Return the jobs as the second policy sees them, with the rows that preserve the first objective."""
         rules = _translated(jobs.rules, jobs, _speeds(self.first, jobs), _speeds(self.second, jobs))
         return self.second.view(jobs).with_rules(rules.also(kept))
 
 
 @dataclass(frozen=True)
 class _Lexicographic(Stages):
-    """The stages of two policies in turn. last: what proves the second alone; kept: the rules by which it keeps the first."""
+    """The stages of two policies. last: the certificate of the second alone; kept: the rules that preserve the first objective."""
 
     last: Certificate | None = None
     kept: Rules = NO_RULES
 
 
 def without_penalties(jobs: JobClasses) -> JobClasses:
-    """Return the same jobs under the rules that must hold alone: of several objectives, the last one weighs the others."""
+    """Return the jobs with hard rules only; of several objectives, only the last one counts the penalties of soft rules."""
     rules = jobs.rules
     if not rules.has_penalties:
         return jobs
@@ -174,25 +177,28 @@ def without_penalties(jobs: JobClasses) -> JobClasses:
 
 
 def _check_kinks(before: str, policy: Policy, rules: Rules) -> None:
-    """Raise `InputError` if a policy that is no sum is to keep an objective with kinks, which is no row."""
+    """Raise `InputError` if a policy other than a sum follows a piecewise linear objective, which is not a single row."""
     if rules.kept and not isinstance(policy, SumPolicy | Then):
         raise InputError(_fault(f"{before} has kinks, after which only a sum can come, not {policy.name}"))
 
 
 def _views(policy: Policy) -> set[bool]:
-    """Whether the policy, or each of its parts, is agnostic."""
+    """Return the set of values of `agnostic` in the policy or its parts."""
     return _views(policy.first) | _views(policy.second) if isinstance(policy, Then) else {policy.agnostic}
 
 
 def _speeds(policy: Policy, jobs: JobClasses, *, last: bool = False) -> Floats | None:
-    """(G,) the throughput on any type as an agnostic policy sees it, or as the first or last of several; None if it is not."""
+    """Return (G,) the throughput on any type in the view of an agnostic policy, None if it is not agnostic.
+
+    For a composition, the view of its first or last policy.
+    """
     if isinstance(policy, Then):
         return _speeds(policy.second if last else policy.first, jobs, last=last)
     return policy.view(jobs).throughputs[:, 0] if policy.agnostic else None
 
 
 def _translated(rules: Rules, jobs: JobClasses, before: Floats | None, after: Floats | None) -> Rules:
-    """The same rules with floors for a policy that sees other speeds: an agnostic one promises time."""
+    """Return the rules with lower bounds converted between the views of two agnostic policies, so that they bound the same time."""
     if not rules.floors or before is None or after is None:
         return rules
     factor = jobs.by_job(after / before)
@@ -204,7 +210,7 @@ def _gains(rules: Rules) -> Iterator[ObjectiveRow]:
 
 
 def _stages(policy: Policy, decision: Decision, tolerance: float) -> tuple[Stage, ...]:
-    """What is proven of one policy's decision, which a later one may lower by a part of `tolerance`."""
+    """Return the stages that prove a decision, with the relative loss that later stages may cause added to their tolerances."""
     certificate = decision.certificate
     assert certificate is not None  # noqa: S101
     parts = certificate.stages if isinstance(certificate, Stages) else (Stage(policy.name, certificate),)

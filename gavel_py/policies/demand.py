@@ -1,7 +1,7 @@
-"""The demand family: the best level at which every job can be given what it needs, once or level after level.
+"""The demand family: the best level θ at which every job gets its required throughput.
 
-A `DemandPolicy` writes what a job needs at a level and finds the best level. A `FillingPolicy` raises all jobs together until some
-can rise no further, lets the others rise on, and so on.
+A `DemandPolicy` defines the required throughput at a level, and finds the best feasible level. A `FillingPolicy` does so repeatedly
+(progressive filling): it raises all jobs together until some cannot rise further, then the others, and so on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import ObjectiveRow, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
-from gavel_py.optimization.solving.levels import LevelCertificate
+from gavel_py.optimization.solving.levels import LevelCertificate, Levels
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.array_validation import returned_numbers
 from gavel_py.problem.arrays import Floats
@@ -26,19 +26,23 @@ from gavel_py.problem.arrays import Floats
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.certificates import Certificate
     from gavel_py.optimization.solving.highs import LinearSolver
-    from gavel_py.optimization.solving.levels import Levels
     from gavel_py.optimization.solving.progressive_filling import Shares
 
-MOST_GUESSES = 20
+MAX_GUESSES = 20
+"""Steps in which `proportional_guess` lowers the level."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemandPolicy(Policy):
-    """Find the best level θ at which every job i gets thr_i >= need_i(θ); write `need`.
+    """Find the best level θ at which every job i gets thr_i >= need_i(θ).
 
-    direction "max": the larger θ the better, and needs grow with it; "min": the smaller the better, and needs fall with it.
-    Where the needs are in proportion to θ (direction "max") or to 1/θ ("min"), `need` is all; for others write its
-    inverse `level` too. needs_are_convex: whether each need is convex in θ (a proportional one is), which soft constraints ask for.
+    Subclasses define `need`. If needs are proportional to θ (direction "max") or to 1/θ ("min"), this is all; otherwise they also
+    define its inverse, `level`.
+
+    Attributes:
+        direction: "max" if θ is maximised and needs grow with it, "min" if θ is minimised and needs fall with it.
+        needs_are_convex: Whether each need is convex in θ, as proportional ones are. Soft constraints require it.
+        efficiency: Whether to maximise Σ s_i·v_i among all answers with the best level.
     """
 
     efficiency: bool = option(True, "among all answers of the best level, take the one with the most Σ s_i·v_i")
@@ -49,10 +53,15 @@ class DemandPolicy(Policy):
 
     @abstractmethod
     def need(self, jobs: JobClasses, level: float) -> Floats:
-        """Return (G,) the throughput in steps/s that a job of each class needs at this level, infinite where none is enough."""
+        """Return (G,) the throughput, steps/s, that a job of each class requires at a level; infinite if no throughput suffices."""
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
-        """Return (G,) the level that a job of each class reaches with these steps/s: need(level(thr)) = thr."""
+        """Return (G,) the level that a job of each class reaches at a throughput: need(level(thr)) = thr.
+
+        Args:
+            jobs: The classes as this policy sees them.
+            throughputs: (G,) steps/s.
+        """
         once = returned_numbers(
             self.need(jobs, 1.0), len(jobs), f"policy {self.name}", "need", "at least 0 or infinite", jobs.example
         )
@@ -64,7 +73,6 @@ class DemandPolicy(Policy):
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.optimization.solving.level_search import find_best_level
-        from gavel_py.optimization.solving.levels import Levels
 
         if jobs.rules.has_penalties:
             return self._decide_charged(jobs, solver)
@@ -74,21 +82,18 @@ class DemandPolicy(Policy):
         return Decision(best.fractions, LevelCertificate(levels, best.prices), best.shadow_prices)
 
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        """Weigh the level against what it costs to break rules; there is no efficiency stage then."""
-        from gavel_py.optimization.solving.levels import Levels
+        """Trade the level off against the penalties of soft constraints; there is no efficiency stage."""
         from gavel_py.optimization.solving.soft_levels import find_charged_level
 
         if not self.needs_are_convex:
-            text = (
-                "must be convex in the level for soft constraints and the cost of change; if they are, set needs_are_convex = True"
-            )
-            raise InputError(Fault(f"policy {self.name}", "need", text))
+            text = "must be convex in the level for soft constraints and the cost of change"
+            raise InputError(Fault(f"policy {self.name}", "need", f"{text}; if they are, set needs_are_convex = True"))
         fractions, certificate = find_charged_level(Levels(self, jobs), solver)
         self._check_served(jobs, fractions)
         return Decision(fractions, certificate, certificate.program.shadow_prices(solver))
 
     def _check_served(self, jobs: JobClasses, fractions: Floats) -> None:
-        """Raise `InputError` where rules leave a job nothing at which it ever ends; for the largest level, that is a level of 0."""
+        """Raise `InputError` if rules leave a job without time, so that a level to be minimised is infinite."""
         if self.direction == "min" and jobs.rules.can_conflict:
             from gavel_py.optimization.checking.infeasibility import check_everybody_served
 
@@ -111,13 +116,9 @@ class DemandPolicy(Policy):
         return FreeTimes(np.minimum(least, times), np.ones(len(jobs)), rows, is_certain=not jobs.rules)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        from gavel_py.optimization.solving.levels import Levels
-
         return proportional_guess(Levels(self, jobs))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.solving.levels import Levels
-
         levels = Levels(self, jobs)
         if not jobs.rules.has_penalties:
             return best_level_of(levels, candidates, prices)
@@ -129,15 +130,15 @@ class DemandPolicy(Policy):
 
 
 def proportional_guess(levels: Levels) -> Floats:
-    """Return (G, K) time fractions with which each job has what it needs at some level, with GPUs of all types in proportion.
+    """Return (G, K) time fractions that give each job its need at some level, spread over types in proportion to capacities.
 
-    x_gj = t_g c_j / Σ c_k, the sum over the types where the job can run, t_g = min(1, need_g / the throughput in all of its time).
+    x_gj = t_g c_j / Σ_k c_k over the types where the job can run; t_g = min(1, need_g / thr_g), thr_g the throughput for t_g = 1.
     """
     jobs, level = levels.jobs, levels.affordable(levels.alone, levels.equal_prices())
     mix = np.where(jobs.runnable, jobs.capacities, 0.0)
     mix /= np.maximum(mix.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     speed, gpus = np.einsum("ij,ij->i", jobs.throughputs, mix), jobs.counts * jobs.num_gpus
-    for _ in range(MOST_GUESSES):
+    for _ in range(MAX_GUESSES):
         needs = levels.needs(level)
         times = np.minimum(1.0, np.divide(needs, speed, out=np.zeros_like(needs), where=speed > 0))
         load = float(np.divide((gpus * times) @ mix, jobs.capacities, out=np.zeros(mix.shape[1]), where=jobs.capacities > 0).max())
@@ -149,10 +150,7 @@ def proportional_guess(levels: Levels) -> Floats:
 
 
 def best_level_of(levels: Levels, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-    """Return the one of some (G, K) time fractions that reaches the best level, and the least bound at some prices.
-
-    To the prices comes the one that is the same for all GPUs.
-    """
+    """Return the candidate with the best level and the tightest bound at the given prices or at equal prices for all GPUs."""
     return _best(levels, candidates, [LevelCertificate(levels, each) for each in (*prices, levels.equal_prices())])
 
 
@@ -163,13 +161,13 @@ def _best(levels: Levels, candidates: Sequence[Floats], certificates: Sequence[C
 
 
 def _busy(name: str, jobs: JobClasses, times: Floats) -> ObjectiveRow:
-    """The row that keeps the efficiency stage of agnostic jobs: as many GPUs in use, Σ_g n_g s_g t_g, as with (G,) these times."""
+    """Return the row that keeps as many GPUs in use as (G,) given times do, Σ_g n_g s_g t_g: the efficiency of agnostic jobs."""
     gpus = float((jobs.counts * jobs.num_gpus) @ times)
     return jobs.gains(f"the GPUs in use under {name}", np.where(jobs.runnable, jobs.num_gpus[:, None], 0.0), gpus)
 
 
 def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, fractions: Floats, tolerance: float) -> Rules:
-    """Return the floors by which everybody keeps what the level that these time fractions reach asks for, but for a small part."""
+    """Return lower bounds that keep the level of given time fractions, except for a relative loss of `tolerance`."""
     levels = certificate.levels
     level = certificate.value(fractions)
     worse = level + levels.worse * tolerance * max(abs(level), certificate.scale(fractions))
@@ -177,28 +175,28 @@ def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, frac
 
 
 SAME = 1e-9
-"""The part by which levels may differ that are the same but for rounding."""
+"""Relative difference up to which levels count as equal."""
 
 DUST = 1e-9
-"""A part of a job's fastest throughput, below which it may have it only since solvers compute with rounding."""
+"""Part of a job's fastest throughput below which its throughput may be a rounding error of the solver."""
 
 ROOM = 5e-10
-"""A part of what a job has, which is less than what a job that has stopped may be short of (`progressive_filling.STOPPED`)."""
+"""Relative slack of lower bounds; less than the shortage accepted of a saturated job (`progressive_filling.STOPPED`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FillingPolicy(Policy):
-    """Raise all jobs from 0 until some can rise no further, let the others rise on, and so on; write `shares`.
+    """Progressive filling: raise all jobs from 0 until some are saturated, then the others, and so on. Subclasses define `shares`.
 
-    Each level is a demand of its own, with a proven best value given what was reached before. The value told is the level at which
-    the first job stops, be it for want of GPUs or since it cannot run any faster.
+    Each level is a demand with a value that is proven optimal, given the levels before. The reported value is the level at which
+    the first job is saturated, by a lack of GPUs or at its full speed.
     """
 
     family: ClassVar[str] = "demand"
 
     @abstractmethod
     def shares(self, jobs: JobClasses) -> Shares:
-        """Return who rises how fast, in service s_i · v_i."""
+        """Return the speed at which each job rises, in service s_i · v_i."""
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.optimization.solving.progressive_filling import fill
@@ -211,7 +209,7 @@ class FillingPolicy(Policy):
         fractions, least = filled.found[-1].fractions, LevelCertificate(filled.first_stop, first.prices)
         certificates = [least, *(LevelCertificate(level, best.prices) for level, best in levels)]
         stages = [Stage(f"level {n}" if n else "first stop", certificate) for n, certificate in enumerate(certificates)]
-        # Where the first job stops since it cannot run faster, no GPU changes that.
+        # If the first saturated job runs at full speed, more GPUs gain nothing.
         scarce = least.value(fractions) >= first.level * (1 - SAME)
         gains = first.shadow_prices if scarce else np.zeros(len(jobs.capacities))
         return Decision(_without_dust(jobs, fractions, certificates), Stages(tuple(stages)), gains)
@@ -233,17 +231,17 @@ class FillingPolicy(Policy):
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]
         (floor,) = kept_levels(self.name, jobs, last, decision.time_fractions, tolerance).floors
-        # Whoever stopped before the last level keeps what it has; rounding must leave room for that.
+        # Jobs saturated before the last level keep their throughput, up to rounding.
         throughputs = np.einsum("ij,ij->i", jobs.throughputs, decision.time_fractions)
         least = np.minimum(floor.throughputs[jobs.rows], throughputs) * (1 - ROOM)
         return Rules(floors=(jobs.floor(self.name, least),))
 
 
 def _without_dust(jobs: JobClasses, fractions: Floats, certificates: list[LevelCertificate]) -> Floats:
-    """Return the time fractions without those next to 0 that no level asks for, as of a job that waits for its turn."""
+    """Return the time fractions with 0 for jobs whose tiny throughput no level requires, such as those waiting in a fifo tenant."""
     throughputs = np.einsum("ij,ij->i", jobs.throughputs, fractions)
     dust = (throughputs < DUST * jobs.fastest) & (fractions > 0).any(axis=1)
-    if jobs.rules or not dust.any():  # what rules promise to several jobs together may be made of such parts
+    if jobs.rules or not dust.any():  # rules on several jobs together may need these parts
         return fractions
     without = np.where(dust, 0.0, throughputs)
     for certificate in certificates:

@@ -1,6 +1,6 @@
-"""The formulas: allocations stated outright, without an objective, to compare other policies with.
+"""The formula family: baselines that compute the allocation directly, without an objective.
 
-A `PackingPolicy` also states which jobs share GPUs.
+A `PackingPolicy` also chooses which jobs share GPUs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaPolicy(Policy):
-    """State the allocation itself; write `fractions`. There is no objective and no bound; what is proven is that it is valid.
+    """Compute the allocation by a formula, without objective and bound; only its validity is proven.
 
-    Time on types where a job cannot run is taken out. Where the nodes of a type lack the CPUs or the memory for what is stated, the
-    jobs that need some have their time there reduced by the same factor.
+    Subclasses define `fractions`. Time on types where a job cannot run is set to 0. If the nodes of a type have too few CPUs or too
+    little memory, the time of all jobs that require some is reduced there by the same factor.
     """
 
     family = "comparison"
@@ -40,7 +40,7 @@ class FormulaPolicy(Policy):
 
     @abstractmethod
     def fractions(self, jobs: JobClasses) -> Floats:
-        """Return (G, K) the time of each job of a class on each type; Σ_j x_gj <= 1 and Σ_g n_g s_g x_gj <= c_j."""
+        """Return (G, K) time fractions of one job of each class, with Σ_j x_gj <= 1 and Σ_g n_g s_g x_gj <= c_j."""
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
         fractions = np.asarray(self.fractions(jobs), dtype=float)
@@ -59,7 +59,7 @@ class FormulaPolicy(Policy):
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """alone: (G, K) the time that each job has GPUs of a type for itself; pairs: who shares, by the jobs' rows in the problem."""
+    """An allocation with co-location. alone: (G, K) time on unshared GPUs; pairs: co-located pairs, by rows of the problem."""
 
     alone: Floats
     pairs: Pairs
@@ -67,16 +67,16 @@ class Packing:
 
 @dataclass(frozen=True, kw_only=True)
 class PackingPolicy(FormulaPolicy):
-    """State the allocation and who shares GPUs: write `fractions` for where nobody is to, and `packed`. Every job is a row."""
+    """Compute the allocation and the co-located pairs. Subclasses define `fractions`, without co-location, and `packed`."""
 
     reduces = False
 
     @abstractmethod
     def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
-        """Return the time of each job on each type, alone and with others; pairs: how fast they are then, and who gains."""
+        """Return the time of each job alone and co-located; each job is a row. pairs: throughputs and gains of pairs."""
 
     def decide_shared(self, columns: PairColumns) -> Decision:
-        """Return the decision in the columns of jobs that share GPUs."""
+        """Return the decision in pair columns."""
         jobs = separate_jobs(columns.base, self.name, self.reads)
         packing = _within_nodes(jobs, self.packed(jobs, columns.pairs))
         found, kinds, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
@@ -92,7 +92,7 @@ class PackingPolicy(FormulaPolicy):
 
 
 def _within_nodes(jobs: JobClasses, packing: Packing) -> Packing:
-    """Reduce time on types whose nodes lack CPUs or memory, for jobs that need some and for pairs with such a job."""
+    """Reduce time on types whose nodes lack CPUs or memory, for jobs and pairs that require some."""
     alone, pairs = packing.alone, packing.pairs
     for row in node_rows(jobs.problem):
         needs = row.costs(np.arange(jobs.problem.num_jobs), jobs.problem.num_gpus)

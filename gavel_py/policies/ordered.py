@@ -1,4 +1,4 @@
-"""The ordered family: serve jobs in an order, each takes the best of what is left."""
+"""The ordered family: a greedy pass over sorted jobs, in which each job takes the best accelerator type with free GPUs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
 
 ROUNDING = 1e-10
-"""A part of a job's time that is not told from none, or from all: limits are left as differences, which lose digits."""
+"""Tolerance on the part of its time that a job can have: the remainders of limits are differences, which lose digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedPolicy(Policy):
-    """Serve jobs in the order of `sort_key` (ties: arrival, then id); no solver, so no objective and no bound.
+    """Serve jobs in the order of `sort_key` (ties: arrival, then id), without solver, objective and bound.
 
-    Each job takes the accelerator type where it is fastest among those with its gang's GPUs left, for all of its time.
+    Each job gets all of its time on the type where it is fastest, among those with enough free GPUs for its gang.
+
+    Attributes:
+        fractional: Whether a job may split its time over several types.
+        preemptive: Whether running jobs may lose their GPUs. If not, they keep their types and come first.
+        backfill: Whether later jobs may pass one that does not fit.
     """
 
     fractional: bool = option(False, "let a job take parts of its time on several types, x_ij <= GPUs left / s_i")
@@ -39,7 +44,7 @@ class OrderedPolicy(Policy):
 
     @abstractmethod
     def sort_key(self, jobs: JobClasses) -> Floats:
-        """Return (N,) numbers, one per job; the smallest goes first."""
+        """Return (N,) the sort key of each job; the smallest is served first."""
 
     @property
     def backfills(self) -> bool:
@@ -50,55 +55,56 @@ class OrderedPolicy(Policy):
 
     @property
     def by_job(self) -> bool:
-        """Whether what `sort_key` says of a job follows from that job alone, whoever else is there.
+        """Whether the sort key of a job depends on this job alone.
 
-        It then reads nothing but the attributes in `reads` and `fastest`, and may be asked about some jobs only; nor do `view` and
-        `check` look at more than one job. Who decides often can keep the order then, instead of finding it anew each time.
+        `sort_key` then reads only the attributes in `reads` and `fastest` and accepts any subset of the jobs, and `view` and
+        `check` treat each job by itself. Event-driven scheduling then keeps a sorted queue instead of sorting at each decision.
         """
         return False
 
     def serve(self, jobs: JobClasses) -> tuple[Floats, Indices]:
         """Return (G, K) the time fractions, and (G,) the jobs in the order in which they were served.
 
-        First those that keep running if nothing is preempted, then as many as it takes for what rules promise, then the others.
+        Jobs that keep running come first without preemption, then as many as are needed for the lower bounds of rules, then the
+        others.
         """
         if not jobs.rules and not self.fractional:
             return self._serve_whole(jobs)
-        free = _Free(jobs)
+        free = _FreeResources(jobs)
         fractions = np.zeros(jobs.throughputs.shape)
         order = self._order(jobs)
         kept, order = (order[:0], order) if self.preemptive else self._keep_running(jobs, order, free, fractions)
-        # The types of each job, fastest first; equal ones in the order of the cluster.
+        # The types of each job, fastest first; equally fast ones in the order of the cluster.
         preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
         runnable = jobs.runnable
 
-        def left(i: int) -> float:
+        def unserved(i: int) -> float:
             return _take(fractions[i], free, i, [j for j in preference[i] if runnable[i, j]], self.fractional)
 
-        first, order = _promised_first(order, free, left)
+        first, order = _serve_lower_bounds(order, free, unserved)
         for i in order.tolist():
-            if not free.gpus.any() or (left(i) > 0 and not self.backfill):
+            if not free.gpus.any() or (unserved(i) > 0 and not self.backfill):
                 break
         return fractions, np.concatenate([kept, first, order])
 
     def _serve_whole(self, jobs: JobClasses) -> tuple[Floats, Indices]:
-        """The same where no rule says anything and each job gets all of its time on one type, or none: whole GPUs are counted."""
+        """Serve jobs without rules and fractions: each gets all of its time on one type or none, so counting free GPUs suffices."""
         order, runnable = self._order(jobs), jobs.runnable
-        # The types of each job, fastest first; equal ones in the order of the cluster. Those that it cannot use are marked.
+        # The types of each job, fastest first; equally fast ones in the order of the cluster. -1 marks types it cannot use.
         preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
         preference = np.where(np.take_along_axis(runnable, preference, axis=1), preference, -1)
         running_on = np.full(len(order), -1, dtype=np.int64)
         if not self.preemptive:
             running_on = jobs.problem.running_on[jobs.jobs]
             running_on = np.where((running_on >= 0) & runnable[np.arange(len(order)), running_on], running_on, -1)
-        seats, kept = self.seats(
+        selected, kept = self.seats(
             preference[order].tolist(),
             jobs.num_gpus.astype(float)[order].tolist(),
             running_on[order].tolist(),
             jobs.capacities.tolist(),
         )
         columns = np.empty(len(order), dtype=np.int64)
-        columns[order] = seats
+        columns[order] = selected
         fractions = (columns[:, None] == np.arange(len(jobs.capacities))).astype(float)
         stays = np.zeros(len(order), dtype=bool)
         stays[kept] = True
@@ -107,34 +113,43 @@ class OrderedPolicy(Policy):
     def seats(
         self, wishes: Sequence[list[int]], sizes: Sequence[float], running_on: Sequence[int], free: list[float]
     ) -> tuple[list[int], list[int]]:
-        """Return the type on which each job has all of its time, -1 for none, and who keeps its type since nobody is preempted.
+        """Select an accelerator type for each job, in service order.
 
-        Jobs in the order in which they are served. wishes: the types of each, the fastest first, -1 for those that it cannot use;
-        sizes: of their gangs; running_on: where each runs and may go on, -1 for nowhere; free: GPUs of each type, which change.
+        Args:
+            wishes: The types of each job, the fastest first; -1 for types that it cannot use.
+            sizes: GPUs of each gang.
+            running_on: The type on which each job runs and may stay, -1 for none.
+            free: Free GPUs of each type; updated in place.
+
+        Returns:
+            The type on which each job gets all of its time, -1 for none; and the jobs that keep their type because the policy does
+            not preempt.
         """
         if self.preemptive:
-            seats = _seated(wishes, sizes, free, backfill=self.backfill)
-            return seats + [-1] * (len(wishes) - len(seats)), []
+            selected = select_types(wishes, sizes, free, backfill=self.backfill)
+            return selected + [-1] * (len(wishes) - len(selected)), []
         columns = [-1] * len(wishes)
-        runs = [i for i, column in enumerate(running_on) if column >= 0]
-        for i, seat in zip(runs, _seated([[running_on[i]] for i in runs], [sizes[i] for i in runs], free), strict=False):
-            columns[i] = seat
-        kept = [i for i in runs if columns[i] >= 0]
-        waits = [i for i, column in enumerate(columns) if column < 0]
-        found = _seated([wishes[i] for i in waits], [sizes[i] for i in waits], free, backfill=self.backfill)
-        for i, seat in zip(waits, found, strict=False):  # the others have none
-            columns[i] = seat
+        running = [i for i, column in enumerate(running_on) if column >= 0]
+        for i, column in zip(
+            running, select_types([[running_on[i]] for i in running], [sizes[i] for i in running], free), strict=False
+        ):
+            columns[i] = column
+        kept = [i for i in running if columns[i] >= 0]
+        waiting = [i for i, column in enumerate(columns) if column < 0]
+        found = select_types([wishes[i] for i in waiting], [sizes[i] for i in waiting], free, backfill=self.backfill)
+        for i, column in zip(waiting, found, strict=False):  # the list ends early if no GPU is left
+            columns[i] = column
         return columns, kept
 
     def _order(self, jobs: JobClasses) -> Indices:
-        """The jobs by sort key, then arrival, then id."""
+        """Return (G,) the jobs by sort key, then arrival, then id."""
         key = returned_numbers(self.sort_key(jobs), len(jobs), f"policy {self.name}", "sort_key", "finite", jobs.example)
         arrival = jobs.problem.arrival_seconds[jobs.jobs]
         order = np.lexsort((arrival, key))
         ids, rows = jobs.problem.job_ids, jobs.jobs.tolist()
         if isinstance(ids, NumberedNames):
-            return order  # the sort is stable, and numbers are in order
-        # Reading ids takes long where there are many jobs, so it is done for those that tie only.
+            return order  # the sort is stable, and numbered ids are sorted already
+        # Comparing ids is slow, so only ties are sorted by id.
         ties = (key[order][1:] == key[order][:-1]) & (arrival[order][1:] == arrival[order][:-1])
         starts = np.flatnonzero(np.concatenate([[True], ~ties]))
         for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
@@ -142,8 +157,8 @@ class OrderedPolicy(Policy):
                 order[start:end] = sorted(order[start:end].tolist(), key=lambda i: natural_key(ids[rows[i]]))
         return order
 
-    def _keep_running(self, jobs: JobClasses, order: Indices, free: _Free, fractions: Floats) -> tuple[Indices, Indices]:
-        """Give every running job that still fits its type for all of its time; return these and the others, each in order."""
+    def _keep_running(self, jobs: JobClasses, order: Indices, free: _FreeResources, fractions: Floats) -> tuple[Indices, Indices]:
+        """Give running jobs that still fit all of their time on their type; return these and the other jobs, each in order."""
         kept = np.zeros(len(order), dtype=bool)
         running_on = jobs.problem.running_on[jobs.jobs]
         for i in order[running_on[order] >= 0].tolist():
@@ -153,68 +168,68 @@ class OrderedPolicy(Policy):
         return order[kept[order]], order[~kept[order]]
 
 
-def _seated(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[float], *, backfill: bool = True) -> list[int]:
-    """Give each gang in turn the first type of its wishes (-1: none) that has GPUs left for it; return the types, -1 for none.
+def select_types(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[float], *, backfill: bool = True) -> list[int]:
+    """Return for each gang in turn the first type of its wishes (-1: not usable) with enough free GPUs, -1 for none.
 
-    free: GPUs left of each type, which change. The list ends where no GPU is left, or, without backfill, at a gang that does not
+    free: free GPUs of each type, updated in place. The list ends when no GPU is left or, without backfill, at a gang that does not
     fit.
     """
-    seats: list[int] = []
-    most = max(free, default=0.0)  # no more than this is left of any
+    selected: list[int] = []
+    largest = max(free, default=0.0)  # upper bound on the free GPUs of any type
     for types, size in zip(wishes, sizes, strict=True):
-        if most <= 0:
+        if largest <= 0:
             break
-        seat, needed = -1, size * (1 - ROUNDING)
-        if most >= needed:
+        selection, required = -1, size * (1 - ROUNDING)
+        if largest >= required:
             for column in types:
-                if column >= 0 and (had := free[column]) >= needed:
-                    seat, free[column] = column, had - size if had > size else 0.0
+                if column >= 0 and (had := free[column]) >= required:
+                    selection, free[column] = column, had - size if had > size else 0.0
                     break
-            if seat < 0 or not free[seat]:
-                most = max(free)
-        seats.append(seat)
-        if seat < 0 and not backfill:
+            if selection < 0 or not free[selection]:
+                largest = max(free)
+        selected.append(selection)
+        if selection < 0 and not backfill:
             break
-    return seats
+    return selected
 
 
-def _promised_first(order: Indices, free: _Free, left: Callable[[int], float]) -> tuple[Indices, Indices]:
-    """Serve jobs to which rules promise something while that is not there yet; return these and the others, each in order.
+def _serve_lower_bounds(order: Indices, free: _FreeResources, unserved: Callable[[int], float]) -> tuple[Indices, Indices]:
+    """Serve jobs with lower bounds until the bounds are met; return the served jobs and the others, each in order.
 
-    left: serves a job and returns the part of its time that it did not get.
+    unserved: serves a job and returns the part of its time that it did not get.
     """
     served = np.zeros(len(order), dtype=bool)
-    for place in np.flatnonzero(free.promised[order]).tolist():
+    for place in np.flatnonzero(free.has_bound[order]).tolist():
         if not free.gpus.any():
             break
         i = int(order[place])
-        served[place] = free.is_owed(i) and left(i) < 1
+        served[place] = free.lacks_bound(i) and unserved(i) < 1
     return order[served], order[~served]
 
 
-class _Free:
-    """What is left to be given: GPUs of each type, of each upper limit that rules set, and of what they promise.
+class _FreeResources:
+    """GPUs of each type and units of each upper limit that are free, and units that lower limits still lack.
 
-    promised: (G,) the jobs to which rules promise throughput or, together with others, GPUs.
+    has_bound: (G,) the jobs with a lower bound on throughput or, together with others, on GPUs.
     """
 
     def __init__(self, jobs: JobClasses) -> None:
         self.gpus = jobs.capacities.copy()
         self._gangs = jobs.num_gpus
-        costs, most = jobs.limit_tables
-        upper = most >= 0
-        self._costs, self._left = costs[upper], most[upper].copy()
-        self._gains, self._owed = -costs[~upper], -most[~upper]
+        costs, limits = jobs.limit_tables
+        is_upper = limits >= 0
+        self._costs, self._left = costs[is_upper], limits[is_upper].copy()
+        self._gains, self._lacking = -costs[~is_upper], -limits[~is_upper]
         self._has_floor = jobs.floors > 0
-        self.promised: Mask = self._has_floor | (self._gains > 0).any(axis=(0, 2))
+        self.has_bound: Mask = self._has_floor | (self._gains > 0).any(axis=(0, 2))
 
-    def is_owed(self, i: int) -> bool:
-        """Say whether job i still has something to get by a promise, be it its own or that of others and itself together."""
-        owing = self._owed > ROUNDING
-        return bool(self._has_floor[i]) or bool((self._gains[owing, i] > 0).any())
+    def lacks_bound(self, i: int) -> bool:
+        """Return whether job i has a lower bound on throughput, or counts in a lower limit that is not met yet."""
+        unmet = self._lacking > ROUNDING
+        return bool(self._has_floor[i]) or bool((self._gains[unmet, i] > 0).any())
 
     def part(self, i: int, j: int) -> float:
-        """Return which part of its time job i can have on type j."""
+        """Return the part of its time that job i can have on type j."""
         part = float(self.gpus[j] / self._gangs[i])
         costs = self._costs[:, i, j]
         taking = costs > 0
@@ -222,14 +237,14 @@ class _Free:
         return 0.0 if part < ROUNDING else 1.0 if abs(part - 1) < ROUNDING else part
 
     def take(self, i: int, j: int, part: float) -> None:
-        """Give it."""
+        """Subtract the resources of job i for this part of its time on type j."""
         self.gpus[j] = max(0.0, self.gpus[j] - part * self._gangs[i])
         np.maximum(0.0, self._left - part * self._costs[:, i, j], out=self._left)
-        self._owed -= part * self._gains[:, i, j]
+        self._lacking -= part * self._gains[:, i, j]
 
 
-def _take(row: Floats, free: _Free, i: int, types: list[int], fractional: bool) -> float:
-    """Fill job i's `row` from what is free of the types in turn; return the part of its time that is left unserved."""
+def _take(row: Floats, free: _FreeResources, i: int, types: list[int], fractional: bool) -> float:
+    """Fill the row of job i with time on the given types in turn; return the part of its time that remains unserved."""
     left = 1.0
     for j in types:
         part = min(left, free.part(i, j))

@@ -1,4 +1,4 @@
-"""Policies and constraints as plain data, and back: what a file can hold of them."""
+"""Conversion of policies and constraints to plain data and back, for saved files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gavel_py.problem.tenants import TenantTree
 
 
 class _NotPlainError(Exception):
-    pass
+    """A policy, constraint or option has no form as plain data."""
 
 
 def policy_document(policy: Policy) -> dict[str, Any] | None:
-    """Return a policy as plain data; None for one that a file cannot hold: a class without a name of its own, or a strange option.
+    """Return a policy as plain data, None if its class has no registered name or an option or constraint is not plain data.
 
-    No file names a class to import. So a policy, or a constraint, of the user's own must be handed in again.
+    Files never name a class to import, so policies and constraints defined by the user must be passed in again on loading.
     """
     try:
         document = _policy(policy)
-        # What does not come back the same was not all of it.
+        # A document that does not round-trip is incomplete.
         return document if _policy(policy_from(document)) == document else None
     except (_NotPlainError, GavelError, TypeError, ValueError):
         return None
@@ -66,7 +66,7 @@ def _option(policy: Policy, name: str) -> Any:
     value = getattr(policy, name)
     tree = getattr(policy, "tree", None)
     if name == "tenants" and isinstance(tree, TenantTree):
-        # The tree itself, also where it came from a file: that may change, or be gone.
+        # The tree itself, even if it was read from a file, since the file may change or disappear.
         return {"tenants": tree.to_dict(), "policy": tree.policy}
     if isinstance(value, tuple):
         return [_number(each) for each in value]

@@ -1,4 +1,4 @@
-"""The sum family: one concave objective over all jobs."""
+"""The sum family: maximise one concave objective over all jobs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 NUDGE, ROUNDING = 1e-7, 1e-12
-"""Two values of an objective that differ by no more than such a change of all times makes, or by such a part, are the same."""
+"""Two values of an objective count as equal if they differ no more than under such a relative change of all times, or by such a
+relative rounding error."""
 
 LARGE = 20_000
-"""Pairs of a class and a type from which on an objective is looked at for fewer allocations."""
+"""Number of entries (G · K) above which an objective is checked on fewer allocations."""
 
 SMALL = 1e-9
-"""Parts of a gain, or of a job's time, that are as good as none."""
+"""Relative size below which a gain or a job's time counts as 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumPolicy(Policy):
-    """Maximise an objective over the valid allocations; write `objective`, and value, bound and prices follow.
+    """Maximise or minimise an objective over the valid allocations.
 
-    direction: "max", or "min" for an objective that is to be as small as possible, such as a cost.
+    Subclasses define `objective`; value, bound and prices follow from it.
+
+    Attributes:
+        direction: "max", or "min" for objectives such as a cost.
     """
 
     family: ClassVar[str] = "sum"
@@ -48,30 +52,27 @@ class SumPolicy(Policy):
 
     @abstractmethod
     def objective(self, program: Program) -> cp.Expression:
-        """Return the number to maximise (minimise): a concave (convex) cvxpy expression of the program's throughputs."""
+        """Return the objective: a scalar cvxpy expression of the program's throughputs, concave to maximise, convex to minimise."""
 
     def enough(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
-        """Return (G,) the throughput beyond which a job of each class is worth no more, if there is one.
+        """Return (G,) the throughput beyond which the objective does not improve for a job of each class, None if there is none.
 
-        The time that it takes is what time is measured in, so that jobs that need next to none are not lost in rounding.
+        It scales the variables of the program, so that the time of jobs which need very little is not lost to rounding.
         """
         return None
 
     @property
     def sign(self) -> float:
-        """1 where the objective is maximised, -1 where it is minimised."""
+        """1 if the objective is maximised, -1 if it is minimised."""
         return 1.0 if self.direction == "max" else -1.0
 
     @property
     def is_plain(self) -> bool:
-        """Whether its objective is all that there is to it, so that it can be a term of a sum of policies."""
+        """Whether the objective defines the policy completely, so that it can be a term of a `WeightedSum`."""
         return True
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.formulation.program import Program, check_objective
-
-        program = Program(jobs, self.enough(jobs))
-        objective = check_objective(self.objective(program), self.direction)
+        program, objective = self._program(jobs, self.enough(jobs))
         charged = objective - program.penalty if jobs.rules.has_penalties else objective
         try:
             fractions, certificate, algorithm = self._best(program, charged, solver)
@@ -84,8 +85,21 @@ class SumPolicy(Policy):
         self._check_rows(program, objective, fractions)
         return Decision(fractions, certificate, program.shadow_prices(solver), algorithm)
 
+    def _program(self, jobs: JobClasses, enough: Floats | None = None) -> tuple[Program, cp.Expression]:
+        """Return the program of job classes, with the objective to be maximised."""
+        from gavel_py.optimization.formulation.program import Program
+
+        program = Program(jobs, enough)
+        return program, self._checked(program)
+
+    def _checked(self, program: Program) -> cp.Expression:
+        """Return the objective of a program with the sign for maximisation; raises `InputError` if it is not one concave number."""
+        from gavel_py.optimization.formulation.program import check_objective
+
+        return check_objective(self.objective(program), self.direction)
+
     def _best(self, program: Program, objective: cp.Expression, solver: LinearSolver) -> tuple[Floats, Certificate, str | None]:
-        """The (G, K) time fractions that are best for a concave objective, what proves them, and what found them."""
+        """Return (G, K) optimal time fractions, their certificate, and the algorithm if it is not the given solver."""
         if objective.is_pwl():
             fractions = within_capacity(program.jobs, program.maximize(objective, solver))
             return fractions, SumCertificate(program, objective, self.sign), None
@@ -94,7 +108,7 @@ class SumPolicy(Policy):
         return *maximize_concave(program, objective, solver, self.sign), ALGORITHM
 
     def _unbounded(self) -> PolicyError:
-        """The error for an objective without a bound, which only variables of its own can leave it without: time is bounded."""
+        """Return the error for an unbounded objective. Time fractions are bounded, so the objective's own variables are not."""
         better = "large" if self.direction == "max" else "small"
         text = (
             f"is unbounded: with its own cvxpy variables it can be made as {better} as one likes, whatever the allocation; "
@@ -103,30 +117,24 @@ class SumPolicy(Policy):
         return PolicyError(Fault(f"policy {self.name}", "objective", text))
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
-        from gavel_py.optimization.formulation.program import Program, check_objective
-
-        certificate = decision.certificate
+        certificate, fractions = decision.certificate, decision.time_fractions
         assert certificate is not None  # noqa: S101
-        program, fractions = Program(jobs, self.enough(jobs)), decision.time_fractions
-        objective = check_objective(self.objective(program), self.direction)
+        program, objective = self._program(jobs, self.enough(jobs))
         value = program.value(objective, fractions)
         least = value - tolerance * max(abs(value), certificate.scale(fractions))
         if not objective.is_pwl():
             text = "has a curved objective, which no linear program can keep, so it cannot come before another policy"
             raise InputError(Fault(f"policy {self.name}", "", text))
         if not objective.is_affine():
-            # Whatever throughputs another policy sees, this objective stays that of the throughputs seen here.
-            return Rules(kept=(lambda other: check_objective(self.objective(other.seen_as(jobs)), self.direction) >= least,))
+            # The other policy may see other throughputs, but this objective stays that of the throughputs seen here.
+            return Rules(kept=(lambda other: self._checked(other.seen_as(jobs)) >= least,))
         constant, gains = program.linear_parts(objective)
         return Rules(rows=(jobs.gains(f"the objective of {self.name}", gains, least - constant),))
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
-        from gavel_py.optimization.formulation.program import Program, check_objective
-
         if jobs.rules.kept:
             return None
-        program = Program(jobs)
-        objective = check_objective(self.objective(program), self.direction)
+        program, objective = self._program(jobs)
         if not objective.is_affine() or program.own_variables(objective):
             return None
         constant, gains = program.linear_parts(objective)
@@ -135,7 +143,7 @@ class SumPolicy(Policy):
         certificate = decision.certificate
         if not isinstance(certificate, SumCertificate):  # the decision is not optimal
             return FreeTimes(least, most, (row,))
-        # Whose time is worth more than it takes has all of it, and whose time is worth less nowhere has none.
+        # By complementary slackness, jobs with a positive price of time run all of it, jobs with only negative reduced costs none.
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
         small = SMALL * np.abs(gains).max(axis=1)
         idle = (times <= SMALL) & (certificate.program.net_gains() < -small[:, None]).all(axis=1, where=jobs.runnable)
@@ -144,7 +152,7 @@ class SumPolicy(Policy):
         means = gains.sum(axis=1, where=jobs.runnable) / jobs.runnable.sum(axis=1)
         if jobs.rules or (np.abs(gains - means[:, None]) > small[:, None] * SMALL).any(where=jobs.runnable):
             return FreeTimes(least, most, (row,))
-        # Where only the total time of a job counts, it has to be spent where it is worth what it takes.
+        # If only the total time of a job counts, it must be spent in columns with a reduced cost of 0.
         worth = jobs.runnable & (idle[:, None] | (certificate.program.net_gains() >= -small[:, None]))
         return FreeTimes(least, most, where=worth)
 
@@ -157,10 +165,10 @@ class SumPolicy(Policy):
         return self * 1.0 + other * 1.0 if isinstance(other, SumPolicy) else NotImplemented
 
     def _check_rows(self, program: Program, objective: cp.Expression, fractions: Floats) -> None:
-        """Raise `PolicyError` if the objective changes when the same jobs with the same time stand in other rows.
+        """Raise `PolicyError` if the objective changes when the same jobs with the same time are in other rows.
 
-        Rows are classes of jobs in an order of no meaning, so the objective may depend neither on how many jobs a row stands for
-        nor on where it stands. What is wrong may not show at the best answer, hence the other allocations.
+        Rows are job classes in arbitrary order, so the objective may not depend on the number of jobs in a row nor on its position.
+        It is compared at several allocations, since an error may not show at the optimum.
         """
         points = [fractions, *_samples(program.jobs)]
         if self._is_same(program, objective, points, moved=1):
@@ -180,16 +188,13 @@ class SumPolicy(Policy):
         raise PolicyError(Fault(f"policy {self.name}", "objective", text), check="order")
 
     def _is_same(self, program: Program, objective: cp.Expression, points: Sequence[Floats], moved: int) -> bool:
-        """Whether the objective has the same value for (G, K) time fractions in other rows (`JobClasses.regrouped`)."""
-        from gavel_py.optimization.formulation.program import Program, check_objective
-
+        """Return whether the objective has the same value at each (G, K) point after regrouping rows (`JobClasses.regrouped`)."""
         jobs, rows = program.jobs.regrouped(moved)
-        other = Program(jobs, self.enough(jobs))
-        same = check_objective(self.objective(other), self.direction)
+        other, same = self._program(jobs, self.enough(jobs))
         theirs, ours = other.own_variables(same), program.own_variables(objective)
         if any(variable.size != 1 for variable in theirs):
             if len(jobs) == len(program.jobs):
-                return True  # every row is one job, and may have an entry
+                return True  # rows are single jobs, so that a variable may have an entry per row
             text = "has variables of its own with more than one entry, which cannot stand for classes of jobs"
             raise PolicyError(Fault(f"policy {self.name}", "objective", text), check="order")
         for variable, known in zip(theirs, ours, strict=True):
@@ -198,38 +203,36 @@ class SumPolicy(Policy):
         for fractions in points:
             with np.errstate(all="ignore"):
                 expected, found = program.value(objective, fractions), other.value(same, fractions[rows])
-                # Both ways, since a kink may be on either side.
+                # In both directions, since a kink may be on either side.
                 nearby = [abs(program.value(objective, fractions * (1 + way * nudge)) - expected) for way in (1, -1)]
             rounding = max(*nearby, ROUNDING * abs(expected), ROUNDING * abs(found))
-            # A curve may have no value where a job has no time.
+            # Objectives such as a logarithm have no finite value for jobs without time.
             if np.isfinite([expected, found, rounding]).all() and abs(found - expected) > rounding:
                 return False
         return True
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        from gavel_py.optimization.formulation.program import Program, check_objective
-
-        program = Program(jobs, self.enough(jobs))
-        objective = check_objective(self.objective(program), self.direction)
+        program, objective = self._program(jobs, self.enough(jobs))
         if self.sign < 0 or not objective.is_affine() or program.own_variables(objective):
             return None
         return _by_gain(jobs, program.linear_parts(objective)[1])
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.formulation.program import Program, check_objective
         from gavel_py.optimization.solving.concave import best_priced
 
-        program = Program(jobs)
-        objective = check_objective(self.objective(program), self.direction)
+        program, objective = self._program(jobs)
         return Decision(*best_priced(program, objective, self.sign, candidates, [each.gpus for each in prices]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedSum(SumPolicy):
-    """Several sums at once: max Σ_t a_t f_t(X), f_t the objective of term t; a term that is to be minimised counts as −f_t.
+    """A weighted sum of objectives: max Σ_t a_t f_t(X), f_t the objective of term t, or −f_t if that is minimised.
 
-    terms: pairs of a number a_t > 0 and a sum policy; written as 2 * MaxTotalThroughput() + MaxProgressRate(). Each term
-    sees the jobs in its own way (agnostic or not); constraints of terms hold for the whole.
+    Written as 2 * MaxTotalThroughput() + MaxProgressRate(). Each term has its own view of the jobs (agnostic or not). The
+    constraints of all terms hold.
+
+    Attributes:
+        terms: Pairs of a weight a_t > 0 and a sum policy.
     """
 
     terms: tuple[tuple[float, SumPolicy], ...]
@@ -255,7 +258,7 @@ class WeightedSum(SumPolicy):
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """The terms, in words."""
+        """The terms as text."""
         return {"terms": self.label}
 
     def check(self, problem: AllocationProblem) -> None:
@@ -280,6 +283,7 @@ class WeightedSum(SumPolicy):
 
 
 def _wrong(term: tuple[float, SumPolicy]) -> str | None:
+    """Return what is wrong with a term, None if it is valid."""
     weight, policy = term
     if not isinstance(policy, SumPolicy):
         return f"only sum policies can be added, found {policy!r}; to reach one objective after the other, use Then"
@@ -291,14 +295,14 @@ def _wrong(term: tuple[float, SumPolicy]) -> str | None:
 
 
 def _by_gain(jobs: JobClasses, gains: Floats) -> Floats:
-    """(G, K) time for jobs in the order of their gain per GPU, each on its best type that is left."""
+    """Return (G, K) time fractions by a greedy pass over jobs in descending gain per GPU, each on its best type with free GPUs."""
     left, waiting, fractions = jobs.capacities.astype(float), jobs.counts.astype(float), np.zeros(gains.shape)
     for _ in range(len(left)):
         worth = np.where(jobs.runnable & (left > 0) & (gains > 0), gains / jobs.num_gpus[:, None], 0.0)
-        best, most = worth.argmax(axis=1), worth.max(axis=1)
+        best, largest = worth.argmax(axis=1), worth.max(axis=1)
         for j in range(len(left)):
-            some = np.flatnonzero((best == j) & (most > 0) & (waiting > 0))
-            some = some[np.argsort(-most[some], kind="stable")]
+            some = np.flatnonzero((best == j) & (largest > 0) & (waiting > 0))
+            some = some[np.argsort(-largest[some], kind="stable")]
             wanted = waiting[some] * jobs.num_gpus[some]
             given = np.clip(left[j] - (np.cumsum(wanted) - wanted), 0.0, wanted)
             fractions[some, j] += given / (jobs.num_gpus * jobs.counts)[some]
@@ -308,26 +312,26 @@ def _by_gain(jobs: JobClasses, gains: Floats) -> Floats:
 
 
 def _samples(jobs: JobClasses) -> Iterator[Floats]:
-    """Valid (G, K) allocations by which to compare two ways of writing an objective, the same every time.
+    """Yield (G, K) valid allocations at which an objective is compared before and after regrouping, the same in every call.
 
-    All jobs have time, alike or in very different amounts; or jobs of classes that `regrouped` splits have far more than others,
-    far less, or all; or some classes chosen by chance.
+    Jobs have similar or very different amounts of time; classes that `regrouped` splits have far more than others, far less, or
+    all; or random classes have all.
     """
-    chance, shape, count = np.random.default_rng(0), jobs.throughputs.shape, len(jobs)
+    random, shape, count = np.random.default_rng(0), jobs.throughputs.shape, len(jobs)
     split = np.bincount(jobs.regrouped()[1]) > 1
-    sizes = [np.ones(count), 10 ** chance.uniform(-3, 0, count)]
+    sizes = [np.ones(count), 10 ** random.uniform(-3, 0, count)]
     sizes += [np.where(split, 1.0, 1e-3), np.where(split, 1e-3, 1.0)] if split.any() else []
     if jobs.throughputs.size <= LARGE:
-        sizes += [np.where(split, 1.0, 0.0), *(chance.random((3, count)) < 1 / 2).astype(float)]
+        sizes += [np.where(split, 1.0, 0.0), *(random.random((3, count)) < 1 / 2).astype(float)]
     for size in sizes:
-        yield 0.9 * within_capacity(jobs, chance.uniform(0.1, 1, shape) * size[:, None])
+        yield 0.9 * within_capacity(jobs, random.uniform(0.1, 1, shape) * size[:, None])
 
 
 @dataclass(frozen=True)
 class SumCertificate:
-    """Proves a sum: what is maximised as an expression, and the bound that the program's dual values give (`Program.bound`).
+    """The certificate of a sum: the expression that is maximised, and the bound from the program's dual values (`Program.bound`).
 
-    sign: -1 where the policy's objective is the negative of it.
+    sign: -1 if the policy's objective is the negative of the expression.
     """
 
     program: Program
@@ -343,7 +347,7 @@ class SumCertificate:
         return self.sign * self.program.value(self.objective, fractions)
 
     def bound(self) -> float:
-        """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
+        """Return the bound on the objective of all valid allocations that keep the rules."""
         return self.sign * self.program.bound()
 
     def scale(self, fractions: Floats) -> float:  # noqa: ARG002
