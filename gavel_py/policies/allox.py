@@ -1,4 +1,4 @@
-"""AlloX: the least total completion time, by matching jobs with places in the GPUs' queues."""
+"""AlloX: minimise the total completion time by matching jobs with places in GPU queues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.formulas import FormulaPolicy
 from gavel_py.problem.arrays import Floats, Indices
 
-MOST_COSTS = 50_000_000
-"""Numbers in the matrix of costs, 400 MB."""
+MAX_COSTS = 50_000_000
+"""Largest size of the cost matrix, 400 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +53,19 @@ class Allox(FormulaPolicy):
 
 
 def best_types(seconds: Floats, gpus: Indices) -> Indices:
-    """Return (N,) the type on which each job is queued so that the sum of all completion times is least.
+    """Return (N,) the type in whose queue each job is, so that the sum of all completion times is minimal.
 
-    seconds: (N, K) how long a job takes on each type, infinite where it cannot run; gpus: (K,) whole GPUs of each type. On each
-    type, the shortest jobs go first. Of M_j jobs that can run on type j, one has at most (M_j - 1) // c_j jobs behind it, so
-    the type has M_j places, c_j of each position: docs/policies/allox.md has the proof.
+    seconds: (N, K) the time that a job takes on each type, infinite where it cannot run; gpus: (K,) whole GPUs of each type. On
+    each type, the shortest jobs run first. If M_j jobs can run on type j, a job has at most (M_j - 1) // c_j jobs behind it, so the
+    type has M_j places, c_j of each position: docs/policies/allox.md has the proof.
 
-    Raises `InputError` where the matrix of costs would be too large.
+    Raises `InputError` if the cost matrix is too large.
     """
     from scipy.optimize import linear_sum_assignment
 
     places = np.isfinite(seconds).sum(axis=0)
-    if len(seconds) * places.sum() > MOST_COSTS:
-        text = f"{len(seconds)} jobs and {places.sum()} places in the queues make a matrix of more than {MOST_COSTS:,} numbers"
+    if len(seconds) * places.sum() > MAX_COSTS:
+        text = f"{len(seconds)} jobs and {places.sum()} places in the queues make a matrix of more than {MAX_COSTS:,} numbers"
         raise InputError(Fault("policy allox", "", f"{text}; solve fewer jobs at a time, or order them by shortest_job_first"))
     types = np.repeat(np.arange(len(gpus)), places)
     positions = np.concatenate([np.arange(count) // max(1, own) + 1 for count, own in zip(places, gpus, strict=True)])

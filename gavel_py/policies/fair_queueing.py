@@ -1,9 +1,8 @@
-"""Fair queueing in a tree of tenants: what jobs have been served when the root has served for some virtual time, and the inverse.
+"""Hierarchical fair queueing in a tree of tenants: the service of jobs as a function of virtual time at the root, and its inverse.
 
-`service_tree` builds the tree in which jobs are served from the tree of their tenants. In a `ServiceTree`, virtual time goes down
-from the root to the jobs, and up again from what a job has been served. `Queues` and `VirtualTimes` are many nodes side by side:
-how much each has served by a virtual time, and the inverse. `Segments` are consecutive parts of one array, with running totals and
-sorted search in all of them at once.
+`service_tree` builds a `ServiceTree` from the tree of tenants. `ServiceTree.rise` returns the services as a function of the level,
+which is the virtual time of the root. `Queues` and `VirtualTimes` compute the service of many nodes at once, as piecewise linear
+functions of virtual time. `Segments` are consecutive parts of one array, with vectorised running sums and binary search.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from gavel_py.problem.tenants import Tenant, TenantTree
 
 @dataclass(frozen=True)
 class Segments:
-    """Segment m holds the places starts[m] to stops[m] - 1 of an array; every place is in one segment.
+    """A partition of an array: segment m has the places starts[m] to stops[m] - 1.
 
-    What is done in a segment depends on what it holds alone: not on where it stands, and not on the size of numbers in others.
+    Results in a segment depend on its values alone, not on its position nor, by rounding, on the values of other segments.
     """
 
     starts: Indices
@@ -33,36 +32,36 @@ class Segments:
 
     @classmethod
     def of(cls, lengths: Indices) -> Segments:
-        """Return segments of these lengths."""
+        """Return consecutive segments of these lengths."""
         stops = np.cumsum(lengths)
         return cls(stops - lengths, stops)
 
     def sums(self, values: Floats) -> Floats:
-        """Return at each place the sum of its segment up to there, where no value is negative; the sums never descend.
+        """Return the running sums of nonnegative values in each segment; they never decrease.
 
-        Each round joins spans of twice the length, so a sum of n terms is right to log2(n) roundings, whatever their sizes.
-        Differences of one sum over everything would lose what is small.
+        Each pass doubles the length of the summed spans, so a sum of n terms has log2(n) roundings. Differences of one running sum
+        over the whole array would lose small values.
         """
         return self.ascending(_doubled(np.add, values, self._before()))
 
     def sums_back(self, values: Floats) -> Floats:
-        """Return at each place the sum of its segment from there on."""
+        """Return the sum of each segment from each place to its end."""
         stops = np.repeat(self.stops, self.stops - self.starts)
         return _doubled(np.add, values[::-1], (stops - 1 - np.arange(len(values)))[::-1])[::-1]
 
     def ascending(self, values: Floats) -> Floats:
-        """Return at each place the largest value of its segment up to there, where none is negative."""
+        """Return the running maximum of nonnegative values in each segment."""
         return _doubled(np.maximum, values, self._before())
 
     def _before(self) -> Indices:
-        """How many places of its segment stand before each place."""
+        """Return the number of places before each place in its segment."""
         starts = np.repeat(self.starts, self.stops - self.starts)
         return np.arange(len(starts)) - starts
 
     def last_up_to(self, table: Floats, which: Indices, values: Floats) -> Indices:
-        """Return for each value the last place in segment which[i] of a table, ascending in each, that is not above it.
+        """Return for each value the last place in segment which[i] where the table is at most the value, by binary search.
 
-        The first place, if all are above it.
+        The table ascends in each segment. If all entries are larger, the first place of the segment.
         """
         last = self.stops[which] - 1
         found = self.starts[which]
@@ -71,12 +70,12 @@ class Segments:
             further = found + step
             is_there = table.take(further, mode="clip") <= values
             is_there &= further <= last
-            found = found + is_there * np.int64(step)  # twice as fast as to choose
+            found = found + is_there * np.int64(step)  # twice as fast as np.where
         return found
 
 
 def _doubled(ufunc: np.ufunc, values: Floats, before: Indices) -> Floats:
-    """Join each value with the `before` ones of its segment that stand before it."""
+    """Reduce each value with the `before` values in front of it, doubling the span in each pass."""
     found, step = values.copy(), 1
     longest = int(before.max(initial=0))
     while step <= longest:
@@ -86,16 +85,16 @@ def _doubled(ufunc: np.ufunc, values: Floats, before: Indices) -> Floats:
 
 
 LATEST = 1e300
-"""Later virtual times count as this one, so that a job of almost no weight is done in finite time."""
+"""Upper limit on virtual times, so that a job with a tiny weight ends in finite time."""
 
 
 @dataclass(frozen=True)
 class Queues:
-    """T nodes and their E members, who are served in the virtual time of their node.
+    """T nodes and their E members, which are served in the virtual time of their node.
 
-    A fair node serves all its members at once, each by `speed` per unit of time. A fifo node serves the one of the smallest rank
-    that has room left, at speed 1. holder: (E,) the node of each member; fifo: (T,); speed, rank: (E,); count: (E,) how many equal
-    members each entry stands for, 1 in fifo nodes.
+    A fair node serves all members at once, each with `speed` units per unit of time. A fifo node serves the member with room left
+    and the smallest rank, at speed 1. holder: (E,) the node of each member; fifo: (T,); speed, rank: (E,); count: (E,) the number
+    of equal members in each entry, 1 in fifo nodes.
     """
 
     holder: Indices
@@ -105,34 +104,34 @@ class Queues:
     count: Floats
 
     def times(self, room: Floats) -> VirtualTimes:
-        """Return how nodes serve members that have (E,) room left."""
+        """Return the service of nodes as a function of virtual time. room: (E,) the service that each member can still take."""
         fifo = self.fifo[self.holder]
         with np.errstate(over="ignore"):
             done = np.minimum(room / self.speed, LATEST)
         order = self._order(np.where(fifo, self.rank, done), room)
-        # Each node's corners: (0, 0), then one for each member, where that is done.
+        # The corners of each node are (0, 0) and one for each member, at the time when the member is done.
         corners = Segments.of(np.bincount(self.holder, minlength=len(self.fifo)) + 1)
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order)) + self.holder[order] + 1
 
-        gone = corners.sums(self._put(place, self.count * room))
+        completed = corners.sums(self._put(place, self.count * room))
         speeds = corners.sums_back(self._put(place - 1, self.count * self.speed))
-        in_turn = np.repeat(self.fifo, corners.stops - corners.starts)
-        times = np.where(in_turn, gone, self._put(place, done))
-        served = np.where(in_turn, gone, gone + times * speeds)
-        speeds[in_turn] = 1.0
-        speeds[corners.stops - 1] = 1.0  # any number will do after the last corner
+        is_fifo = np.repeat(self.fifo, corners.stops - corners.starts)
+        times = np.where(is_fifo, completed, self._put(place, done))
+        served = np.where(is_fifo, completed, completed + times * speeds)
+        speeds[is_fifo] = 1.0
+        speeds[corners.stops - 1] = 1.0  # arbitrary, since nothing is served after the last corner
         return VirtualTimes(
             corners,
             times,
-            corners.ascending(served),  # ascending to the last digit
+            corners.ascending(served),  # despite rounding errors
             speeds,
-            begin=np.where(fifo, gone[place - 1], 0.0),
-            end=np.where(fifo, gone[place], done),
+            begin=np.where(fifo, completed[place - 1], 0.0),
+            end=np.where(fifo, completed[place], done),
         )
 
     def _order(self, key: Floats, room: Floats) -> Indices:
-        """The members by node, then key; ties by all else that counts, so that no sum depends on the order of the entries."""
+        """Return the members by node and key, ties by all other values, so that no sum depends on the order of entries."""
         order = np.lexsort((key, self.holder))
         holder, key = self.holder[order], key[order]
         new = np.concatenate([[True], (holder[1:] != holder[:-1]) | (key[1:] != key[:-1])])
@@ -149,10 +148,10 @@ class Queues:
 
 @dataclass(frozen=True)
 class VirtualTimes:
-    """How much nodes have served by a virtual time: for each a function that is linear between its corners.
+    """The service of each node as a piecewise linear function of its virtual time.
 
-    corners: those of each node; times, served: virtual time and service at each; speeds: service per unit of time from
-    there on, above 0. begin, end: (E,) when each member is served, in the virtual time of its node.
+    corners: the breakpoints of each node; times, served: virtual time and service at each corner; speeds: service per unit of time
+    after it, above 0; begin, end: (E,) the virtual time of the node between which each member is served.
     """
 
     corners: Segments
@@ -164,43 +163,43 @@ class VirtualTimes:
 
     @property
     def total(self) -> Floats:
-        """(T,) what each node serves in all."""
+        """(T,) the total service of each node."""
         return self.served[self.corners.stops - 1]
 
     @property
     def last(self) -> Floats:
-        """(T,) the virtual time at which each node is done."""
+        """(T,) the virtual time at which each node has served all of its room."""
         return self.times[self.corners.stops - 1]
 
     def served_at(self, nodes: Indices, times: Floats) -> Floats:
-        """Return what nodes have served by these virtual times, one for each."""
+        """Return the service of each of `nodes` by the corresponding virtual time."""
         at, after = self._around(self.times, nodes, times)
         served = self.served[at] + (times - self.times[at]) * self.speeds[at]
         return np.minimum(served, self.served[after])
 
     def times_at(self, nodes: Indices, served: Floats) -> Floats:
-        """Return the latest virtual times by which nodes have served no more than this: no end where that is all there is."""
+        """Return the latest virtual time by which each of `nodes` has served at most `served`; infinite if that is its total."""
         at, after = self._around(self.served, nodes, served)
         with np.errstate(over="ignore"):
             times = self.times[at] + (served - self.served[at]) / self.speeds[at]
         return np.where(after > at, np.minimum(times, self.times[after]), np.inf)
 
     def _around(self, table: Floats, nodes: Indices, values: Floats) -> tuple[Indices, Indices]:
-        """The corners before and after each value; the last one twice."""
+        """Return the corners before and after each value; after the last corner, that corner twice."""
         at = self.corners.last_up_to(table, nodes, values)
         return at, np.minimum(at + 1, self.corners.stops[nodes] - 1)
 
 
 class ServiceTree:
-    """Jobs below the nodes of a tree; each node shares out what it is served among its members, which are jobs or nodes.
+    """A tree of M nodes with G rows of equal jobs as leaves; each node divides its service among its members, jobs or nodes.
 
-    A fair node serves its members in proportion to their weights; one with `is_fifo` serves one after the other, by rank. Who has
-    no room left takes no part; nor does a node below which nobody has. Source: generalised processor sharing (Parekh and Gallager,
-    IEEE/ACM Transactions on Networking, 1993) at each node, one inside the other (Bennett and Zhang, SIGCOMM 1996).
+    A fair node serves its members in proportion to their weights; a node with `is_fifo` serves them one after the other, by rank.
+    Members without room left, and nodes with only such members below, are skipped. Source: generalised processor sharing (Parekh
+    and Gallager, IEEE/ACM Transactions on Networking, 1993) at each node of a hierarchy (Bennett and Zhang, SIGCOMM 1996).
 
-    G rows of equal jobs and M nodes. counts, weights, ranks: (G,) jobs of each row, and the weight, above 0, and rank of each job;
-    leaves: (G,) the node of each row; parents: (M,), -1 for the root; node_weights, node_ranks, is_fifo: (M,).
-    Members of a fifo node have different ranks, the smallest is first, and each of its rows is one job.
+    counts, weights, ranks: (G,) number of jobs in each row, and the weight, above 0, and rank of each job; leaves: (G,) the node of
+    each row; parents: (M,) the parent of each node, -1 for the root; node_weights, node_ranks, is_fifo: (M,).
+    Members of a fifo node have different ranks, and each of its rows is one job.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class ServiceTree:
     ) -> None:
         self.leaves: Indices = np.array(leaves, dtype=np.int64)
         self.parents: Indices = np.array(parents, dtype=np.int64)
-        # Who stands below a node is a member of it: first come the G rows, then the M nodes.
+        # Members are numbered: first the G rows, then the M nodes.
         self.above = np.concatenate([self.leaves, self.parents])
         fifo = np.array(is_fifo, dtype=bool)
         self.speed = np.where(fifo[self.above], 1.0, _joined(weights, node_weights))
@@ -236,12 +235,12 @@ class ServiceTree:
         return f"ServiceTree({len(self.leaves)} rows of jobs, {len(self.parents)} nodes)"
 
     def rise(self, rooms: ArrayLike) -> ServiceRise:
-        """Return how jobs are served that have (G,) room left: what each can still be served, at least 0."""
+        """Return the services as a function of the level. rooms: (G,) the service that each job can still take, at least 0."""
         size = len(self.leaves)
         room = _joined(rooms, np.zeros(len(self.parents)))
         begin, end = np.zeros_like(room), np.zeros_like(room)
         times = []
-        for tier in reversed(self.tiers):  # what a node has room for is known once all below it is
+        for tier in reversed(self.tiers):  # the room of a node is the total of its members
             found = tier.queues.times(room[tier.members])
             begin[tier.members], end[tier.members] = found.begin, found.end
             room[size + tier.nodes] = found.total
@@ -251,7 +250,7 @@ class ServiceTree:
 
 @dataclass(frozen=True)
 class _Tier:
-    """The nodes of one depth that have members. rows: the jobs somewhere below them; over: which of these nodes is above each."""
+    """The nodes of one depth that have members. rows: the job rows below them; over: the index of the node above each of these."""
 
     members: Indices
     nodes: Indices
@@ -262,10 +261,10 @@ class _Tier:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ServiceRise:
-    """What jobs are served as the level rises: the virtual time of the root, which serves a member of weight w by w per unit.
+    """The services of jobs as a function of the level: the virtual time of the root, in which weight w gets w units per unit.
 
-    For a root that is fifo the level is what it has served. Services are those at a level that differs from the given one in its
-    last digits, and the other way round, whatever the weights and rooms.
+    For a fifo root the level is its service. Both directions are accurate to rounding errors of the level, whatever the weights and
+    rooms.
     """
 
     tree: ServiceTree
@@ -279,11 +278,11 @@ class ServiceRise:
 
     @property
     def most(self) -> float:
-        """The level at which every job has all that it has room for; 0 if none has room."""
+        """The level at which no job has room left; 0 if none has room at the start."""
         return float(self.times[0].last.max(initial=0.0))
 
     def services(self, level: float) -> Floats:
-        """Return (G,) what a job of each row has been served at this level."""
+        """Return (G,) the service of one job of each row at this level."""
         tree, size = self.tree, len(self.tree.leaves)
         times = np.full(len(tree.parents), max(0.0, float(level)))
         for tier, found in zip(tree.tiers[1:], self.times[1:], strict=True):
@@ -292,10 +291,7 @@ class ServiceRise:
         return self._served(slice(size), times[tree.leaves])
 
     def levels(self, services: ArrayLike) -> Floats:
-        """Return (G,) the highest level at which a job of each row has been served no more than this.
-
-        `most` for jobs that have all that they have room for.
-        """
+        """Return (G,) the highest level at which the service of a job of each row is at most this; `most` for jobs without room."""
         tree, size = self.tree, len(self.tree.leaves)
         served = np.array(services, dtype=float)
         times = self._time(slice(size), served)
@@ -305,13 +301,13 @@ class ServiceRise:
         return np.where(served < self.room[:size], np.minimum(times, self.most), self.most)
 
     def _served(self, members: Indices | slice, times: Floats) -> Floats:
-        """What members have been served by these virtual times of the nodes above them."""
+        """Return the service of members by virtual times of their parent nodes."""
         begin, end, room = self.begin[members], self.end[members], self.room[members]
         since = np.clip(times, begin, end) - begin
         return np.where(times >= end, room, np.minimum(since * self.tree.speed[members], room))
 
     def _time(self, members: Indices | slice, served: Floats) -> Floats:
-        """The virtual times of the nodes above members by which these have been served so much."""
+        """Return the virtual times of the parent nodes at which members have this service."""
         begin, end = self.begin[members], self.end[members]
         with np.errstate(over="ignore"):
             return np.minimum(begin + served / self.tree.speed[members], end)
@@ -322,7 +318,7 @@ def _joined(rows: ArrayLike, nodes: ArrayLike) -> Floats:
 
 
 def _depths(parents: Indices) -> Indices:
-    """(M,) how far below the root each node is."""
+    """Return (M,) the depth of each node; the root has 0."""
     depths = np.where(parents < 0, 0, -1)
     while (unknown := depths < 0).any():
         depths[unknown] = np.where(depths[parents[unknown]] < 0, -1, depths[parents[unknown]] + 1)
@@ -330,25 +326,25 @@ def _depths(parents: Indices) -> Indices:
 
 
 def _ancestors(nodes: Indices, parents: Indices, depths: Indices, depth: int) -> Indices:
-    """The node at this depth above each node, or the node itself."""
+    """Return the ancestor of each node at this depth, or the node itself if it is not deeper."""
     while (deeper := depths[nodes] > depth).any():
         nodes = np.where(deeper, parents[nodes], nodes)
     return nodes
 
 
-MOST_SHOWN = 3
-"""Names told of those that have the same fault."""
+MAX_SHOWN = 3
+"""Number of names that a message lists for the same fault."""
 
 
 def service_tree(
     tree: TenantTree, tenants: Sequence[str], *, job_ids: Sequence[str], counts: Indices, weights: Floats, arrivals: Floats
 ) -> ServiceTree:
-    """Return the tree in which G rows of equal jobs are served below their tenants; tenants without jobs take no part.
+    """Return the service tree of G rows of equal jobs below their tenants.
 
-    tenants, job_ids: (G,) whose they are, and the id of one of them; counts, weights, arrivals: (G,) how many they are, and the
-    weight and arrival, s, of each. A fifo tenant serves its jobs by arrival, then id, and tenants by the arrival of their first
-    job, then name; its rows are of one job (`TenantTree.orders_jobs`).
-    Raises `InputError` for jobs whose tenant is not in the tree, or has others below it.
+    tenants, job_ids: (G,) the tenant of each row, and the id of one of its jobs; counts, weights, arrivals: (G,) number of
+    jobs, and weight and arrival, s, of each. A fifo tenant serves jobs by arrival, then id, and tenants by first arrival, then
+    name; each of its rows is one job (`TenantTree.orders_jobs`). Raises `InputError` if the tenant of a job is not a leaf of the
+    tree.
     """
     InputError.raise_any(_faults(tree, tenants, job_ids, counts))
     names = [tenant.name for tenant in tree.tenants] or sorted(set(tenants), key=natural_key)
@@ -370,25 +366,27 @@ def service_tree(
 
 
 def _faults(tree: TenantTree, tenants: Sequence[str], job_ids: Sequence[str], counts: Indices) -> list[Fault]:
+    """Return a fault for each tenant of jobs that is not a leaf of the tree."""
     names = [tenant.name for tenant in tree.tenants if tenant.name not in tree.parents]
-    right = set(names)
+    known = set(names)
     wrong: dict[str, list[int]] = {}
     for row, name in enumerate(tenants if names else ()):
-        if name not in right:
+        if name not in known:
             wrong.setdefault(name, []).append(row)
-    # Rows come in the order of classes, which says nothing to a person.
-    if len(wrong) > 1 and not right.intersection(tenants) and not tree.parents.intersection(tenants):
-        theirs = ", ".join(map(repr, _first(wrong))) + (", ..." if len(wrong) > MOST_SHOWN else "")
+    if len(wrong) > 1 and not known.intersection(tenants) and not tree.parents.intersection(tenants):
+        theirs = ", ".join(map(repr, _first(wrong))) + (", ..." if len(wrong) > MAX_SHOWN else "")
         return [Fault("jobs", "tenant", f"no job is of a tenant in the tree: theirs are {theirs}{nearest('', names)}")]
+    # Rows are in the arbitrary order of classes, so faults are sorted by job id.
     ordered = sorted(wrong, key=lambda name: natural_key(_first(job_ids[row] for row in wrong[name])[0]))
-    return [Fault(_who(wrong[name], job_ids, counts), "tenant", _problem(tree, name, names)) for name in ordered]
+    return [Fault(_jobs(wrong[name], job_ids, counts), "tenant", _problem(tree, name, names)) for name in ordered]
 
 
 def _first(names: Iterable[str]) -> list[str]:
-    return nsmallest(MOST_SHOWN, names, key=natural_key)
+    return nsmallest(MAX_SHOWN, names, key=natural_key)
 
 
-def _who(rows: list[int], job_ids: Sequence[str], counts: Indices) -> str:
+def _jobs(rows: list[int], job_ids: Sequence[str], counts: Indices) -> str:
+    """Return the first jobs of these rows by id, and the number of the others."""
     first = _first(job_ids[row] for row in rows)
     others = int(counts[rows].sum()) - len(first)
     return ("job " if len(first) == 1 else "jobs ") + ", ".join(map(repr, first)) + (f" and {others} more" if others else "")
@@ -402,7 +400,7 @@ def _problem(tree: TenantTree, name: str, names: list[str]) -> str:
 
 
 def _first_arrivals(parents: Indices, leaves: Indices, arrivals: Floats) -> Floats:
-    """(M,) when the first job at or below each node came, infinite if there is none."""
+    """Return (M,) the first arrival of a job at or below each node, infinite if there is none."""
     first = np.full(len(parents), np.inf)
     np.minimum.at(first, leaves, arrivals)
     before = np.zeros_like(first)
@@ -413,10 +411,10 @@ def _first_arrivals(parents: Indices, leaves: Indices, arrivals: Floats) -> Floa
 
 
 def _ranks(arrivals: Floats, names: Sequence[str], which: Mask) -> Floats:
-    """A number for each of those where the mask holds: 0, 1, ... by arrival, then name."""
+    """Return ranks 0, 1, ... by arrival, then name, of the entries in a mask; 0 for the others."""
     ranks = np.zeros(len(arrivals))
     rows = np.flatnonzero(which)
-    if len(np.unique(arrivals[rows])) < len(rows):  # names take long to compare
+    if len(np.unique(arrivals[rows])) < len(rows):  # comparing names is slow, so only ties are
         rows = np.array(sorted(rows.tolist(), key=lambda row: natural_key(names[row])), dtype=np.int64)
     ranks[rows[np.argsort(arrivals[rows], kind="stable")]] = np.arange(len(rows))
     return ranks

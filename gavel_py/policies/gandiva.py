@@ -1,4 +1,4 @@
-"""Gandiva: equal time slices, and random pairs of jobs that share GPUs where they gain by it."""
+"""Gandiva: equal time slices, and random pairs of jobs that share GPUs if they gain from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gandiva(PackingPolicy):
         if jobs.num_gpus.sum() <= jobs.capacities.sum():
             return Packing(self.fractions(jobs), Pairs.nobody())
         kinds, useful = pairs.kinds[jobs.rows], pairs.useful
-        # A pair is known by the types on which its jobs may run, too.
+        # Jobs of one pair class may differ in the types on which they can run, so both form the kind.
         places, kind_of = np.unique(np.column_stack([kinds, jobs.runnable]), axis=0, return_inverse=True)
         kind, able = places[:, 0], places[:, 1:] > 0
         gains = useful[kind[:, None], kind] & able[:, None] & able & (kind >= 0)[:, None, None] & (kind >= 0)[:, None]
@@ -44,20 +44,20 @@ class Gandiva(PackingPolicy):
         return _packing(jobs, pairs, partners)
 
     def _order(self, jobs: JobClasses) -> Indices:
-        """The jobs by numbers drawn for their names, so that few pairs change where few jobs come and go."""
+        """Return the jobs ordered by a hash of their ids, so that few pairs change when few jobs arrive or leave."""
         drawn = [hashlib.blake2b(f"{self.seed} {job_id}".encode(), digest_size=16).digest() for job_id in jobs.job_ids]
         return np.array(sorted(range(len(jobs)), key=lambda i: drawn[i]), dtype=np.int64)
 
 
 def _slices(capacities: Floats, num_gpus: Floats) -> Floats:
-    """(M, K) time of each of M units on each type."""
+    """Return (M, K) the time slices of M units, jobs or pairs."""
     times: Floats = capacities / len(num_gpus) / num_gpus[:, None]
     times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
     return times
 
 
 def _partners(order: Indices, kinds: Indices, gains: Mask) -> Indices:
-    """(N,) the partner of each job, -1 for none: in this order, each job is tried with the others, until two gain."""
+    """Return (N,) the partner of each job, -1 for none: the next job in this order with which it gains."""
     partners = np.full(len(order), -1, dtype=np.int64)
     waiting: list[list[int]] = [[] for _ in gains]
     for i in order[::-1].tolist():
@@ -66,7 +66,7 @@ def _partners(order: Indices, kinds: Indices, gains: Mask) -> Indices:
     for i in order.tolist():
         if partners[i] >= 0:
             continue
-        waiting[kinds[i]].pop()  # in this order, it is the first that waits
+        waiting[kinds[i]].pop()  # it is the first of its kind that waits
         ready = [waiting[kind][-1] for kind in np.flatnonzero(gains[kinds[i]]).tolist() if waiting[kind]]
         if ready:
             other = min(ready, key=place.__getitem__)
@@ -76,7 +76,7 @@ def _partners(order: Indices, kinds: Indices, gains: Mask) -> Indices:
 
 
 def _packing(jobs: JobClasses, pairs: PairSpeeds, partners: Indices) -> Packing:
-    """The time slices of pairs, and of who has no partner."""
+    """Return the time slices of pairs and of single jobs."""
     each = np.arange(len(partners))
     leads = (partners < 0) | (each < partners)
     times = np.zeros(jobs.throughputs.shape)
@@ -86,7 +86,7 @@ def _packing(jobs: JobClasses, pairs: PairSpeeds, partners: Indices) -> Packing:
     slices, both = times[first], jobs.runnable[first] & jobs.runnable[second]
     one, other = pairs.kinds[jobs.rows[first]], pairs.kinds[jobs.rows[second]]
     shared = pairs.useful[one, other] & both
-    turns = np.where(both, slices / 2, slices)  # who alone can run there has it all
+    turns = np.where(both, slices / 2, slices)  # a job whose partner cannot run there has the whole slice
     times[first] = np.where(shared, 0.0, turns)
     times[second] = times[first]
     where, types = np.nonzero(shared.T)[::-1]

@@ -1,4 +1,4 @@
-"""Hierarchical fairness: tenants within tenants."""
+"""Hierarchical fairness over a tree of tenants."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Hierarchical(FillingPolicy):
         super().__post_init__()
         if self.tenants is not None and not isinstance(self.tenants, str):
             object.__setattr__(self, "tenants", TenantTree.of(self.tenants))
-        _ = self.tree  # a file is read now, so that its faults are told now
+        _ = self.tree  # a file is read here, so that its faults are raised here
 
     @cached_property
     def tree(self) -> TenantTree:
-        """The tree that `tenants` means."""
+        """The tree of `tenants`, read from its file if it is a path."""
         return TenantTree.of(self.tenants)
 
     @cached_property
@@ -69,15 +69,12 @@ class Hierarchical(FillingPolicy):
     def check(self, problem: AllocationProblem) -> None:
         jobs = self.view(separate_jobs(problem, self.name, self.reads))
         if not self._leaves.issuperset(jobs.tenants):
-            self.shares(jobs)  # which tells whose jobs are of no tenant in the tree
+            self.shares(jobs)  # raises an error that names the jobs without a tenant in the tree
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, with the tenants as a file of them would have it."""
+        """The options that differ from their defaults, with the tenants in the form of a tenant file (docs/file-formats.md)."""
         options = super().changed_options
-        return options if self.tenants is None else options | {"tenants": _document(self.tree)}
-
-
-def _document(tree: TenantTree) -> dict[str, Any]:
-    """What a file of tenants says (docs/file-formats.md)."""
-    return {"policy": tree.policy, "tenants": tree.to_dict()}
+        if self.tenants is not None:
+            options["tenants"] = {"policy": self.tree.policy, "tenants": self.tree.to_dict()}
+        return options

@@ -1,4 +1,4 @@
-"""Least cost."""
+"""Minimum cost under deadlines and minimum shares."""
 
 from __future__ import annotations
 
@@ -26,39 +26,38 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
 
 
-def needs_of(jobs: JobClasses, min_share: float | None) -> Floats:
-    """Return (G,) the throughput that a job of each class is to have, at most its fastest; that where the deadline is past."""
+def required_throughputs(jobs: JobClasses, min_share: float | None) -> Floats:
+    """Return (G,) the throughput required by a job of each class, at most its fastest, which past deadlines require."""
     seconds = jobs.deadlines_seconds
     share = jobs.isolated_throughput if min_share is None else min_share * jobs.equal_share
     needs = np.where(np.isnan(seconds), share, np.inf)
     needs = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)
-    at_most: Floats = np.minimum(needs, jobs.fastest)
-    return at_most
+    capped: Floats = np.minimum(needs, jobs.fastest)
+    return capped
 
 
 SHORT = 1e-7
-"""A job that lacks no more than this part of what it is to have is not said to be short."""
-
+"""Relative shortage of throughput up to which a requirement counts as met."""
 
 TOLERANCE = 1e-11
-"""The part of the least shortfall by which a cheaper allocation may exceed it."""
+"""Relative increase of the least shortfall that the cost stage may cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shortfall(SumPolicy):
-    """Least shortfall: min Σ_i w_i max(0, 1 − thr_i / need_i), the needs those of `MinCost`."""
+    """Least shortfall: min Σ_i w_i max(0, 1 − thr_i / need_i), the first stage of `MinCost`, with the same needs."""
 
     min_share: float | None = None
 
     direction = "min"
 
     def enough(self, jobs: JobClasses) -> Floats:
-        return needs_of(jobs, self.min_share)
+        return required_throughputs(jobs, self.min_share)
 
     def objective(self, program: Program) -> cp.Expression:
         import cvxpy as cp
 
-        needs = needs_of(program.jobs, self.min_share)
+        needs = required_throughputs(program.jobs, self.min_share)
         some = np.flatnonzero(needs > 0)
         if not len(some):
             return cp.Constant(0.0)
@@ -96,7 +95,7 @@ class MinCost(SumPolicy):
         return False
 
     def enough(self, jobs: JobClasses) -> Floats:
-        return needs_of(jobs, self.min_share)
+        return required_throughputs(jobs, self.min_share)
 
     def objective(self, program: Program) -> cp.Expression:
         jobs = program.jobs
@@ -109,62 +108,65 @@ class MinCost(SumPolicy):
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)
-        kept = self._nobody_shorter(jobs, first)
+        kept = self._keep_shortfall(jobs, first)
         try:
             second = super().decide(jobs.with_rules(jobs.rules.also(kept)), solver)
         except TimeLimitReached as reached:
             raise TimeLimitReached(None, (first.time_fractions, *reached.fractions), reached.prices) from None
-        assert first.certificate is not None  # noqa: S101
-        assert second.certificate is not None  # noqa: S101
-        stages = (Stage("least shortfall", first.certificate, TOLERANCE), Stage("least cost", second.certificate))
-        notes = self._late(jobs, second.time_fractions)
-        return Decision(second.time_fractions, Stages(stages, main=1), second.shadow_prices, notes=notes)
+        return self._staged(jobs, first, replace(second, algorithm=None))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
         first = Shortfall(min_share=self.min_share).best_of(without_penalties(jobs), candidates, prices)
-        assert first.certificate is not None  # noqa: S101
-        needs, found = needs_of(jobs, self.min_share), _throughputs(jobs, first.time_fractions)
-        if not _short(found, needs).any():  # then no optimum leaves a job short, which bounds the cost from below
+        needs, found = self.enough(jobs), _throughputs(jobs, first.time_fractions)
+        if not _is_short(found, needs).any():  # then every optimum meets all needs, which gives a lower bound on the cost
             jobs = jobs.with_rules(jobs.rules.also(Rules(floors=(jobs.floor(self.name, np.minimum(found, needs)),))))
-        second = super().best_of(jobs, [first.time_fractions], prices)
+        return self._staged(jobs, first, super().best_of(jobs, [first.time_fractions], prices))
+
+    def _staged(self, jobs: JobClasses, first: Decision, second: Decision) -> Decision:
+        """Return the second decision with the certificates of both stages, and notes on jobs that miss their requirement."""
+        assert first.certificate is not None  # noqa: S101
         assert second.certificate is not None  # noqa: S101
         stages = (Stage("least shortfall", first.certificate, TOLERANCE), Stage("least cost", second.certificate))
         return replace(second, certificate=Stages(stages, main=1), notes=self._late(jobs, second.time_fractions))
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         first = decision.certificate.stages[0].certificate  # type: ignore[union-attr]
-        nobody_shorter = self._nobody_shorter(jobs, Decision(decision.time_fractions, first))
-        return super().keep(jobs, decision, tolerance).also(nobody_shorter)
+        shortfall = self._keep_shortfall(jobs, Decision(decision.time_fractions, first))
+        return super().keep(jobs, decision, tolerance).also(shortfall)
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
         cost = decision.certificate.stages[1].certificate  # type: ignore[union-attr]
         free = super().leaves_free(jobs, replace(decision, certificate=cost))
-        throughputs, needs = _throughputs(jobs, decision.time_fractions), needs_of(jobs, self.min_share)
+        throughputs, needs = _throughputs(jobs, decision.time_fractions), self.enough(jobs)
         if free is None:
             return None
-        if not _short(throughputs, needs).any():
+        if not _is_short(throughputs, needs).any():
             return replace(free, least=np.maximum(free.least, np.minimum(throughputs, needs) / jobs.fastest))
-        # The shortfall is linear in the times of jobs that have no more than they are to have. The others keep what they have.
+        # The shortfall is linear in the times of jobs that do not exceed their need. The others keep their times.
         linear = throughputs <= needs * (1 + SHORT)
         times = throughputs / jobs.fastest
-        most = np.where(linear, np.maximum(times, needs / jobs.fastest), times)
+        upper = np.where(linear, np.maximum(times, needs / jobs.fastest), times)
         worth = np.divide(jobs.weights * jobs.fastest, needs, out=np.zeros(len(jobs)), where=linear & (needs > 0))
         table = np.where(jobs.runnable, worth[:, None], 0.0)
         met = jobs.gains("what jobs have of their needs", table, float((jobs.counts * worth) @ times))
-        return FreeTimes(np.where(linear, free.least, times), most, (*free.rows, met))
+        return FreeTimes(np.where(linear, free.least, times), upper, (*free.rows, met))
 
-    def _nobody_shorter(self, jobs: JobClasses, found: Decision) -> Rules:
-        """Return the rules by which the least shortfall is kept. Where nobody lacks anything these are floors, without kinks."""
-        throughputs, needs = _throughputs(jobs, found.time_fractions), needs_of(jobs, self.min_share)
-        if _short(throughputs, needs).any():
+    def _keep_shortfall(self, jobs: JobClasses, found: Decision) -> Rules:
+        """Return the rules that preserve the least shortfall: lower bounds if it is 0, which keep the program linear."""
+        throughputs, needs = _throughputs(jobs, found.time_fractions), self.enough(jobs)
+        if _is_short(throughputs, needs).any():
             return Shortfall(min_share=self.min_share).keep(jobs, found, TOLERANCE)
         return Rules(floors=(jobs.floor(self.name, np.minimum(throughputs, needs) * (1 - TOLERANCE)),))
 
     def _late(self, jobs: JobClasses, fractions: Floats) -> tuple[str, ...]:
-        """Name the jobs that lack something, in the order of the problem."""
-        throughputs, needs, seconds = _throughputs(jobs, fractions), needs_of(jobs, self.min_share), jobs.deadlines_seconds
+        """Return a note for each job that misses its deadline or share, in the order of the problem."""
+        throughputs, needs, seconds = (
+            _throughputs(jobs, fractions),
+            self.enough(jobs),
+            jobs.deadlines_seconds,
+        )
         in_time = seconds * throughputs >= jobs.steps_remaining * (1 - SHORT)
-        late = np.where(np.isnan(seconds), _short(throughputs, needs), ~in_time)
+        late = np.where(np.isnan(seconds), _is_short(throughputs, needs), ~in_time)
         some = np.flatnonzero(late[jobs.index])
         texts = {g: _lack(seconds[g], jobs.steps_remaining[g], throughputs[g], needs[g]) for g in np.flatnonzero(late).tolist()}
         names = (jobs.problem.job_ids[i] for i in jobs.jobs[some].tolist())
@@ -176,13 +178,13 @@ def _throughputs(jobs: JobClasses, fractions: Floats) -> Floats:
     return throughputs
 
 
-def _short(throughputs: Floats, needs: Floats) -> Mask:
+def _is_short(throughputs: Floats, needs: Floats) -> Mask:
     short: Mask = throughputs < needs * (1 - SHORT)
     return short
 
 
 def _lack(seconds: float, steps: float, throughput: float, need: float) -> str:
-    """What a job lacks. seconds: to its deadline, NaN where there is none."""
+    """Return what a job lacks, as text; seconds: to its deadline, NaN if it has none."""
     if np.isnan(seconds):
         return f"gets {throughput / need:.1%} of what it is to have"
     if throughput <= 0:

@@ -37,7 +37,7 @@ class MinLateness(DemandPolicy):
         return np.where(np.isnan(deadlines), -np.inf, jobs.steps_remaining / throughputs - deadlines)
 
     def _deadlines(self, jobs: JobClasses) -> Floats:
-        """(G,) d_i; where nobody has a deadline, which happens to a scheduler that runs on, all count as due now."""
+        """Return (G,) d_i, all 0 with a warning if no job has a deadline, which may happen in a long-running scheduler."""
         deadlines: Floats = jobs.deadlines_seconds
         if not np.isnan(deadlines).all():
             return deadlines

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
 
 ACCURACY, WORST = 1e-5, 1e-3
-"""By how much the part that a job keeps is to be off at most, and may be."""
-
+"""Error of the part that a job keeps: the target, and the largest that is accepted."""
 
 NO_DISCOUNT = "the discount of strategy_proof is not part of this allocation, so jobs may gain by stating wrong throughputs"
 
@@ -54,7 +53,7 @@ class NashWelfare(SumPolicy):
 
     @property
     def backfills(self) -> bool:
-        # What the discount takes from a job must not come back to it.
+        # Backfilling would give the discounted time back to the jobs.
         return not self.strategy_proof
 
     def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> Floats | None:
@@ -85,19 +84,19 @@ class NashWelfare(SumPolicy):
             raise InputError(Fault(f"policy {self.name}", "option strategy_proof", f"cannot be used {text}"))
 
     def _kept_part(self, jobs: JobClasses, fractions: Floats, g: int, solver: LinearSolver) -> float:
-        """f_g, the part of its time that each job of class g keeps: what its being there costs the others."""
+        """Return f_g, the part of its time that a job of class g keeps, from the loss that its presence causes to others."""
         counts = jobs.counts - (np.arange(len(jobs)) == g)
-        there = np.flatnonzero(counts)
-        if not len(there):
+        rows = np.flatnonzero(counts)
+        if not len(rows):
             return 1.0
-        others = jobs.rows_as(there, counts[there], jobs.keys[there])
-        with_all = np.einsum("ij,ij->i", others.throughputs, fractions[there])
+        others = jobs.rows_as(rows, counts[rows], jobs.keys[rows])
+        with_all = np.einsum("ij,ij->i", others.throughputs, fractions[rows])
         without = self._optimum(others, float(jobs.weights[g]), solver)
         lost = (others.counts * others.weights) @ np.log(with_all / without)
         return float(np.clip(np.exp(lost / jobs.weights[g]), np.exp(-1.0), 1.0))
 
     def _optimum(self, jobs: JobClasses, weight: float, solver: LinearSolver) -> Floats:
-        """(G,) steps/s in the optimum of these jobs, near enough for the discount of a job of this weight."""
+        """Return (G,) steps/s in the optimum of these jobs, accurate enough for the discount of a job of this weight."""
         from gavel_py.optimization.formulation.program import Program
         from gavel_py.optimization.solving.concave import ENOUGH, maximize_concave
 
@@ -120,10 +119,7 @@ class NashWelfare(SumPolicy):
 
 @dataclass(frozen=True)
 class BeforeDiscount:
-    """Proves an allocation of which each class has kept a part: what was optimal is the allocation before that.
-
-    kept: (G,) from 0 to 1.
-    """
+    """The certificate of an allocation before a discount on the time of jobs. kept: (G,) the part kept by each class, 0 to 1."""
 
     whole: Certificate
     kept: Floats
@@ -133,7 +129,7 @@ class BeforeDiscount:
         return self.whole.jobs
 
     def value(self, fractions: Floats) -> float:
-        """Return the objective of (G, K) time fractions as they were before the discount."""
+        """Return the objective of (G, K) discounted time fractions before their discount."""
         return self.whole.value(self._before(fractions))
 
     def bound(self) -> float:

@@ -1,4 +1,4 @@
-"""Priorities."""
+"""Strict priorities with a guard against starvation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Priority(OrderedPolicy):
         if self.max_wait_seconds is None:
             return -jobs.priorities  # type: ignore[no-any-return]
         overdue = jobs.waiting_seconds > self.max_wait_seconds
-        # Ranks: those of the overdue are below 0, so they come before all others.
+        # Overdue jobs have ranks below 0, so they come before all others.
         return np.where(overdue, _ranks(-jobs.waiting_seconds) - len(jobs), _ranks(-jobs.priorities))
 
 

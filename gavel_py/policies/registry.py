@@ -1,7 +1,7 @@
-"""Policies by name, built in, from installed packages or the user's own, and policy objects made from a name and options.
+"""The registry of policies: classes by name, their options, and policy objects from a name and options.
 
-Installed packages offer policies as entry points of the group `gavel_py.policies` (`offers`). The user's own are classes named
-package.module:Class (`imported_policy`); errors say why one of them cannot be used.
+Policies are built in, come from installed packages as entry points of the group `gavel_py.policies` (`offers`), or are classes of
+the user, named package.module:Class (`imported_policy`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def imported_policy(target: str, where: str) -> type[Policy]:
-    """Return the class that `target`, package.module:Class, names; `where` says in messages who asked for it.
+    """Import the class that `target`, package.module:Class, names; `where` is the source of the name in messages.
 
-    Raises `UnknownNameError` for a module or class that there is not, and `InputError` for a module that fails on import and
-    for what is no policy or an abstract one.
+    Raises `UnknownNameError` if the module or class does not exist, and `InputError` if the import fails or the class is not a
+    concrete policy.
     """
     module_name, _, path = target.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
@@ -51,25 +51,25 @@ def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # a module that the named one imports
+        if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # the named module exists, but one of its imports does not
             raise _failure(name, where, error) from error
         hint = ", which is named without its ending .py" if name.endswith(".py") else ""
         raise UnknownNameError(Fault(where, "", f"Python finds no module {error.name!r}{hint}")) from None
-    except (Exception, SystemExit) as error:  # other people's code may raise anything
+    except (Exception, SystemExit) as error:  # importing runs code of the user, which may raise anything
         raise _failure(name, where, error) from error
 
 
 def _failure(module: str, where: str, error: BaseException) -> InputError:
-    return InputError(Fault(where, "", f"importing {module} failed with {told(error)}"))
+    return InputError(Fault(where, "", f"importing {module} failed with {_one_line(error)}"))
 
 
-def told(error: BaseException) -> str:
-    """Return an error of other people's code in one line: its type, its message, and where in their modules it arose."""
+def _one_line(error: BaseException) -> str:
+    """Return the type and message of an error in a user's module, with file and line, in one line."""
     message, file, line = str(error), "", None
     if isinstance(error, SyntaxError):
         message, file, line = error.msg, error.filename or "", error.lineno
     elif frames := traceback.extract_tb(error.__traceback__):
-        # What a module does as it is imported tells more than the depths of the libraries that it calls.
+        # The line at module level is more helpful than the libraries called from there.
         last = [frame for frame in frames if frame.name == "<module>"] or frames
         file, line = last[-1].filename, last[-1].lineno
     text = f"{type(error).__name__}: {' '.join(message.split())}".removesuffix(": ")
@@ -105,7 +105,7 @@ GROUP = "gavel_py.policies"
 
 @dataclass(frozen=True)
 class Offer:
-    """A policy of an installed package. target: package.module:Class; package: its name and version."""
+    """A policy that an installed package offers. target: package.module:Class; package: name and version of the package."""
 
     name: str
     target: str
@@ -113,32 +113,31 @@ class Offer:
 
 
 def offers(built_in: Collection[str]) -> dict[str, list[Offer]]:
-    """Return the policies that installed packages offer, by name in alphabetical order; several offers of a name compete.
+    """Return the policies that installed packages offer, {name: offers}, in alphabetical order. Nothing is imported.
 
-    Nothing is imported. A built-in name stays what it is: an offer of it is left out with a `GavelWarning`, and so is one whose
-    name cannot be typed on a command line.
+    Offers of built-in names, and of names that a command line cannot take, are left out with a `GavelWarning`.
     """
     found: dict[str, list[Offer]] = {}
     for offer in _declared():
-        who = f"package {offer.package} offers a policy {offer.name!r}"
+        claim = f"package {offer.package} offers a policy {offer.name!r}"
         if offer.name in built_in:
-            _warn(f"{who}, which is the name of a built-in one; its own is known as {offer.target} only")
+            _warn(f"{claim}, which is the name of a built-in one; its own is known as {offer.target} only")
         elif not re.fullmatch(r"[\w-]+", offer.name):
-            _warn(f"{who}, a name with other signs than letters, digits, _ and -; it is known as {offer.target} only")
+            _warn(f"{claim}, a name with other signs than letters, digits, _ and -; it is known as {offer.target} only")
         else:
             found.setdefault(offer.name, []).append(offer)
     return dict(sorted(found.items()))
 
 
 def _declared() -> Iterator[Offer]:
-    """All that is declared, package by package, so that one that is broken is told and does not hide the others."""
+    """Yield the declared policies by package; a package with unreadable entry points gets a warning and is skipped."""
     from importlib import metadata  # takes 20 ms
 
     packages: dict[str, Distribution] = {}
     for package in metadata.distributions():
         if GROUP in _entry_points(package):
             name = _metadata(package, "Name") or "without a name"
-            packages.setdefault(name, package)  # the first one on the path is the one that is imported
+            packages.setdefault(name, package)  # imports use the first one on the path
     for name, package in sorted(packages.items()):
         try:
             points = package.entry_points.select(group=GROUP)
@@ -157,7 +156,7 @@ def _entry_points(package: Distribution) -> str:
 
 
 def _metadata(package: Distribution, key: str) -> str:
-    """The name or version of a package, empty where its metadata are damaged, as after an installation that broke off."""
+    """Return the name or version of a package, empty if its metadata are damaged, as after an aborted installation."""
     try:
         known = package.metadata
         if key in known:
@@ -181,12 +180,19 @@ NAMES = (
 )
 
 CONSTRAINTS = "constraints"
-"""What every policy takes and is no option: no line of text says it, and lists of options leave it out."""
+"""A field of every policy that is not an option: it has no text form, and lists of options leave it out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyOption:
-    """One option of a policy: its name, type, default (`dataclasses.MISSING` if there is none) and one line of explanation."""
+    """One option of a policy.
+
+    Attributes:
+        name: The field of the policy class.
+        type: Its type annotation.
+        default: Its default, `dataclasses.MISSING` if it has none.
+        help: One line of explanation.
+    """
 
     name: str
     type: Any
@@ -195,24 +201,27 @@ class PolicyOption:
 
     @property
     def required(self) -> bool:
-        """Whether it has no default, so that a value must be given."""
+        """Whether a value must be given, since there is no default."""
         return self.default is dataclasses.MISSING
 
 
 def policy_names() -> tuple[str, ...]:
-    """Return the names of the built-in policies, then those that installed packages offer (entry points `gavel_py.policies`).
+    """Return the names of the built-in policies, then those offered by installed packages (entry points `gavel_py.policies`).
 
-    Those come in alphabetical order, and none of them is imported. A built-in name that a package offers too stays what it
-    is, with a `GavelWarning`.
+    The latter are in alphabetical order; nothing is imported. A package that offers a built-in name causes a `GavelWarning`.
     """
     return (*NAMES, *offers(NAMES))
 
 
 def policy_class(name: str) -> type[Policy]:
-    """Return the class of a policy: built in, offered by an installed package, or one's own as package.module:Class.
+    """Return the class of a policy.
 
-    Raises `UnknownNameError` for a policy, module or class that there is not, with the nearest names, and `InputError` for a
-    module that fails on import and for what is no policy or an abstract one.
+    Args:
+        name: Of a built-in policy, of one offered by an installed package, or package.module:Class.
+
+    Raises:
+        UnknownNameError: There is no such policy, module or class; the message has the nearest names.
+        InputError: Importing the module fails, or the class is not a concrete policy.
     """
     if name in NAMES:
         module = importlib.import_module(f"gavel_py.policies.{name}")
@@ -225,9 +234,15 @@ def policy_class(name: str) -> type[Policy]:
 
 
 def policy_source(name: str) -> str:
-    """Return where a policy comes from: "gavel_py", the name and version of a package, or the module of one's own class.
+    """Return where a policy comes from: "gavel_py", the name and version of a package, or the module of a user's class.
 
-    Raises `UnknownNameError` for a name that nothing bears. Nothing is imported.
+    Nothing is imported.
+
+    Args:
+        name: As for `policy_class`.
+
+    Raises:
+        UnknownNameError: There is no policy of this name.
     """
     if name in NAMES:
         return "gavel_py"
@@ -235,7 +250,7 @@ def policy_source(name: str) -> str:
 
 
 def _offered(name: str) -> Offer:
-    """Return what an installed package offers under this name."""
+    """Return the only offer of a name by installed packages."""
     known = offers(NAMES)
     if name not in known:
         hint = "; a class of your own is named package.module:Class" if "." in name else nearest(name, (*NAMES, *known))
@@ -248,9 +263,13 @@ def _offered(name: str) -> Offer:
 
 
 def policy_options(cls: type[Policy]) -> dict[str, PolicyOption]:
-    """Return the options of a policy class by name, in the order in which they are declared.
+    """Return the options of a policy class by name, in order of declaration.
 
-    Raises `InputError` where the type of an option is a name that its module does not have.
+    Args:
+        cls: A policy class.
+
+    Raises:
+        InputError: The type of an option is a name that its module does not define.
     """
     try:
         hints = typing.get_type_hints(cls)
@@ -269,23 +288,27 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def resolve_policy(policy: str | Policy, **options: Any) -> Policy:
-    """Return the policy object of a name (see `policy_class`) with options, or a policy object as it is (changed by options).
+    """Return a policy object from a name and options.
 
-    Option values may be text, as from a command line ("true", "0.5"). Every policy takes `constraints` beside its options; those
-    of a policy object are replaced by them, as the values of its options are.
-    Raises `UnknownNameError` for an unknown policy or option and `InputError` for a value of the wrong type.
+    Args:
+        policy: A name, as for `policy_class`, or a policy object.
+        options: Option values, which may be text as on a command line ("true", "0.5"), and `constraints`. They replace the values
+            of a policy object.
+
+    Raises:
+        UnknownNameError: There is no such policy or option.
+        InputError: A value has the wrong type, or a required option is missing.
     """
     if isinstance(policy, str):
-        return _made(policy_class(policy), policy, options)
+        return _build(policy_class(policy), policy, options)
     if not isinstance(policy, Policy):
         hint = " (this is a class; call it to make one)" if inspect.isclass(policy) else ""
         raise InputError(f"a policy must be a name or a Policy object, found {policy!r}{hint}")
     return dataclasses.replace(policy, **_checked(type(policy), policy.name, options)) if options else policy
 
 
-def _made(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
-    values = _checked(cls, name, options)
-    faults = []
+def _build(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
+    values, faults = _checked(cls, name, options), []
     for argument in inspect.signature(cls).parameters.values():
         if argument.default is argument.empty and argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             if argument.name not in policy_options(cls):
@@ -298,59 +321,58 @@ def _made(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
         return cls(**values)
     except GavelError:
         raise
-    except Exception as error:  # a constructor of the user's own
-        raise InputError(Fault(f"policy {name}", "", f"making it failed with {told(error)}")) from error
+    except Exception as error:  # the constructor may be the user's, and may raise anything
+        raise InputError(Fault(f"policy {name}", "", f"making it failed with {_one_line(error)}")) from error
 
 
 def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of options, and the constraints, which every policy takes beside the options of its own."""
-    values = _checked_options(cls, name, {option: value for option, value in options.items() if option != CONSTRAINTS})
-    if CONSTRAINTS in options:
-        values[CONSTRAINTS] = given_constraints(options[CONSTRAINTS], f"policy {name}")
-    return values
-
-
-def _checked_options(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:
-    known = policy_options(cls)
-    unknown = [Fault(f"policy {name}", "", f"there is no option {o!r}{nearest(o, known)}") for o in options if o not in known]
+    """Return the validated values of options and constraints."""
+    known, where = policy_options(cls), f"policy {name}"
+    unknown = [o for o in options if o not in known and o != CONSTRAINTS]
     if unknown:
-        raise UnknownNameError(*unknown)
+        raise UnknownNameError(*(Fault(where, "", f"there is no option {o!r}{nearest(o, known)}") for o in unknown))
     values, faults = {}, []
     for option, value in options.items():
-        given, text = _parts(known[option].type, value), f"must be {type_words(known[option].type)}, found {value!r}"
+        if option == CONSTRAINTS:
+            continue
+        annotation = known[option].type
+        given, text = _split(annotation, value), f"must be {type_text(annotation)}, found {value!r}"
         try:
-            values[option] = TypeAdapter(known[option].type).validate_python(given)
+            values[option] = TypeAdapter(annotation).validate_python(given)
             hint = _not_decimal(given, values[option])
-            faults += [Fault(f"policy {name}", f"option {option}", text + hint)] if hint else []
+            faults += [Fault(where, f"option {option}", text + hint)] if hint else []
         except ValidationError:
-            hint = decimal_hint(given) if isinstance(given, str) and "number" in type_words(known[option].type) else ""
-            faults.append(Fault(f"policy {name}", f"option {option}", text + hint))
+            hint = decimal_hint(given) if isinstance(given, str) and "number" in type_text(annotation) else ""
+            faults.append(Fault(where, f"option {option}", text + hint))
     InputError.raise_any(faults)
+    if CONSTRAINTS in options:
+        values[CONSTRAINTS] = given_constraints(options[CONSTRAINTS], where)
     return values
 
 
-def _parts(kind: Any, value: Any) -> Any:
-    """The value of an option that holds several, if it is text: what stands between the colons, or "none"."""
-    if typing.get_origin(kind) is not tuple or not isinstance(value, str):
+def _split(annotation: Any, value: Any) -> Any:
+    """Return the parts of text for an option that holds several values, which colons separate; other values unchanged."""
+    if typing.get_origin(annotation) is not tuple or not isinstance(value, str):
         return value
     return () if value in ("", "none") else value.split(":")
 
 
 def _not_decimal(given: Any, value: Any) -> str:
-    """What to write instead, where text was read as a number though it is in another than decimal form."""
+    """Return a hint for text that was parsed as a number but is not in decimal form, such as 1_000; empty otherwise."""
     if isinstance(given, list | tuple) and isinstance(value, list | tuple):
         return next(filter(None, map(_not_decimal, given, value)), "")
     return decimal_hint(given) if isinstance(given, str) and isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
-def type_words(kind: Any) -> str:
-    """Return an option's type in words, as in "true or false" or "'remaining' or 'total'"."""
-    if typing.get_origin(kind) is typing.Literal:
-        return " or ".join(repr(value) for value in typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return f"{type_words(typing.get_args(kind)[0])}, or several with ':' between them"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
-    words |= {Mapping: "a mapping", Sequence: "a list"}
-    parts = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+def type_text(annotation: Any) -> str:
+    """Return a description of an option's type for messages, such as "true or false" or "'remaining' or 'total'"."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return " or ".join(repr(value) for value in typing.get_args(annotation))
+    if origin is tuple:
+        return f"{type_text(typing.get_args(annotation)[0])}, or several with ':' between them"
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
+    names |= {Mapping: "a mapping", Sequence: "a list"}
+    parts = typing.get_args(annotation) if origin in (typing.Union, types.UnionType) else (annotation,)
     bare = [typing.get_origin(part) or part for part in parts]
-    return " or ".join(words.get(part, getattr(part, "__name__", str(part))) for part in bare)
+    return " or ".join(names.get(part, getattr(part, "__name__", str(part))) for part in bare)

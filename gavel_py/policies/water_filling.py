@@ -1,4 +1,4 @@
-"""Water-filling: max-min fairness all the way down."""
+"""Water-filling: lexicographic max-min fairness."""
 
 from __future__ import annotations
 

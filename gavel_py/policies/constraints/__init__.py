@@ -1,8 +1,7 @@
-"""Constraints that any policy accepts: what an allocation must keep, or may break at a price.
+"""Constraints that any policy accepts: rules that an allocation must keep (hard), or may break at a penalty (soft).
 
-base: what every constraint is; placement, throughput, shares: the constraints; compiling: their rows and floors for a problem, what
-became of them, and reading them from files. `given_constraints` checks what a caller gives: any iterable of constraints, and
-nothing else.
+`base` has the interface; `placement`, `throughput` and `shares` the constraints; `compiling` turns them into rows and lower bounds
+of a problem, reports their outcomes, and reads constraint files.
 """
 
 from __future__ import annotations
@@ -42,24 +41,21 @@ __all__ = [
 FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
 
 
-def given_constraints(given: object, who: str) -> tuple[Constraint, ...]:
-    """Return the constraints of any iterable; `who`, which they were given to, is named in errors.
-
-    Raises `InputError` for what is no iterable, for one constraint alone and for all that is no constraint.
-    """
+def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
+    """Return the constraints of any iterable; raises `InputError`, which names `where`, for anything else."""
     if isinstance(given, Constraint):
-        raise InputError(Fault(who, "constraints", f"must be a list, found one constraint alone; write [{given!r}]"))
-    # Text and mappings can be gone through too, but what comes out would not be what the caller has written.
+        raise InputError(Fault(where, "constraints", f"must be a list, found one constraint alone; write [{given!r}]"))
+    # Text and mappings are iterable too, but their items are not what the caller meant.
     if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
         hint = f"; {FILES}" if isinstance(given, str | Path) else ""
-        raise InputError(Fault(who, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
+        raise InputError(Fault(where, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
     found = tuple(given)
-    strange = [each for each in found if not isinstance(each, Constraint)]
-    InputError.raise_any([Fault(who, "constraints", f"must be constraints, found {each!r:.60}{_hint(each)}") for each in strange])
+    invalid = [each for each in found if not isinstance(each, Constraint)]
+    InputError.raise_any([Fault(where, "constraints", f"must be constraints, found {each!r:.60}{_hint(each)}") for each in invalid])
     return found
 
 
-def _hint(strange: object) -> str:
-    if inspect.isclass(strange) and issubclass(strange, Constraint):
+def _hint(invalid: object) -> str:
+    if inspect.isclass(invalid) and issubclass(invalid, Constraint):
         return " (this is a class; call it to make one)"
-    return f"; {FILES}" if isinstance(strange, str | Path) else ""
+    return f"; {FILES}" if isinstance(invalid, str | Path) else ""

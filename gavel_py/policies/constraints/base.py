@@ -1,4 +1,4 @@
-"""What every constraint is: a checked record that says what it asks of the jobs of a problem."""
+"""The interface of constraints: validated records that state places, rows and throughputs required in a problem."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Positive, Record
 from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
-from gavel_py.problem.arrays import Mask
+from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 
 
 class Scope:
-    """The problem that constraints are about, with quick ways to its jobs by name.
+    """The problem to which constraints apply, with lookup of jobs, tenants and types by name.
 
-    original: the problem before constraints kept jobs off types.
+    original: the problem before constraints ruled out types.
     """
 
     def __init__(self, problem: AllocationProblem) -> None:
         self.problem = self.original = problem
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     @property
     def num_jobs(self) -> int:
@@ -38,48 +37,48 @@ class Scope:
 
     @cached_property
     def unfinished(self) -> Mask:
-        """(N,) the jobs with steps left, as far as is known."""
+        """(N,) the jobs that are not known to have no steps left."""
         unfinished: Mask = self.problem.steps_remaining != 0
         return unfinished
 
-    def jobs(self, job_id: str, who: Constraint) -> NDArray[np.int64]:
-        """Return the row of a job; none, with a warning, where there is no such job (now)."""
+    def jobs(self, job_id: str, constraint: Constraint) -> Indices:
+        """Return the row of an unfinished job as an array; empty, with a warning, if there is none (any more)."""
         row = self._rows.get(job_id)
         if row is None:
-            self.warn(who, f"there is no job {job_id!r}{nearest(job_id, list(self._rows)[:10_000])}")
+            self.warn(constraint, f"there is no job {job_id!r}{nearest(job_id, list(self._rows)[:10_000])}")
         elif not self.unfinished[row]:
-            self.warn(who, f"job {job_id!r} has finished")
+            self.warn(constraint, f"job {job_id!r} has finished")
         return np.array([row] if row is not None and self.unfinished[row] else [], dtype=np.int64)
 
-    def tenant(self, name: str, who: Constraint) -> Mask:
-        """Return (N,) the jobs of a tenant; none, with a warning, where the tenant has no jobs (now)."""
+    def tenant(self, name: str, constraint: Constraint) -> Mask:
+        """Return (N,) the jobs of a tenant; all False, with a warning, if the tenant has no jobs."""
         rows = self._tenants.get(name)
         if rows is None:
-            self.warn(who, f"tenant {name!r} has no jobs{nearest(name, self._tenants)}")
+            self.warn(constraint, f"tenant {name!r} has no jobs{nearest(name, self._tenants)}")
         return self.mask([] if rows is None else rows)
 
-    def mask(self, rows: list[int] | NDArray[np.int64]) -> Mask:
-        """Return (N,) where True stands for the jobs in these rows."""
+    def mask(self, rows: list[int] | Indices) -> Mask:
+        """Return (N,) True for the jobs in these rows."""
         mask = np.zeros(self.num_jobs, dtype=bool)
         mask[rows] = True
         return mask
 
     def column(self, accelerator: str) -> int | None:
-        """Return the column of an accelerator type, whose name may be in another case; None where there is none of this name."""
+        """Return the column of an accelerator type, None if there is none of this name; upper and lower case are equal."""
         types = self.problem.accelerator_types
         name = same_name(accelerator, types)
         return None if name is None else types.index(name)
 
     def columns(self, accelerators: Iterable[str]) -> Mask:
-        """Return (K,) the types of these names."""
+        """Return (K,) True for the types of these names."""
         named = {self.column(accelerator) for accelerator in accelerators}
         return np.array([column in named for column in range(len(self.problem.accelerator_types))], dtype=bool)
 
-    def warn(self, who: Constraint, text: str) -> None:
-        """Say, once, that a constraint, or a part of it, is about nothing."""
-        if text not in self._said:
-            self._said.add(text)
-            warnings.warn(f"{who.where}: {text}", GavelWarning, stacklevel=2)
+    def warn(self, constraint: Constraint, text: str) -> None:
+        """Warn, once, that a constraint or a part of it applies to no job."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"{constraint.where}: {text}", GavelWarning, stacklevel=2)
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -95,16 +94,19 @@ class Scope:
 
 
 class Constraint(Record):
-    """Something that an allocation must keep, whatever the policy, or may break at a price (`soft`).
+    """A rule that allocations of any policy must keep, or may break at a penalty (`soft`).
 
-    penalty: what the policy's objective loses where the constraint is missed by all that it asks for, in proportion for a part of
-    it; None: it must hold. The other fields may be given in their order.
+    Fields other than `penalty` may be positional.
+
+    Attributes:
+        penalty: Loss of the policy's objective if the constraint is missed completely; a partial miss costs the same part of it.
+            None: the constraint must hold.
     """
 
     label: ClassVar[str] = "constraint"
     kind: ClassVar[str] = "constraint"
     never_soft: ClassVar[str] = ""
-    """Why it cannot be soft, if it cannot."""
+    """Why constraints of this class cannot be soft, empty if they can."""
 
     penalty: Positive | None = None
 
@@ -118,7 +120,7 @@ class Constraint(Record):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **rest: Any) -> None:
-        """Name the kind after the class, as files name it: min_throughput."""
+        """Set `kind`, the name in files, from the class name: min_throughput."""
         super().__pydantic_init_subclass__(**rest)
         cls.kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
         cls.label = f"constraint {cls.kind}"
@@ -128,41 +130,49 @@ class Constraint(Record):
         return f"must be true or false, found {error['input']!r}" if error["type"].startswith("bool_") else super()._wording(error)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """Show what was given, the penalty last."""
+        """Yield the fields that differ from their defaults, the penalty last."""
         fields = type(self).model_fields
         for name in sorted(fields, key=lambda name: name == "penalty"):
             if getattr(self, name) != fields[name].default:
                 yield name, getattr(self, name)
 
     def soft(self, penalty: float) -> Self:
-        """Return the same constraint, which may be broken for `penalty` times the part by which it is missed."""
+        """Return the soft form of this constraint.
+
+        Args:
+            penalty: Loss of the policy's objective, above 0, if the constraint is missed completely; a partial miss costs the same
+                part of it.
+
+        Raises:
+            InputError: Constraints of this class cannot be soft.
+        """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self)(**(fields | {"penalty": penalty}))
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """The constraint in the user's words."""
+        """The constraint as text for messages."""
 
     @property
     def where(self) -> str:
-        """What messages call it: the constraint in words, after the place where it was read."""
+        """The constraint as text, after the place in the file where it was read, for messages."""
         return f"{self.place} ({self.text})" if self.place else self.text
 
     def faults(self, scope: Scope) -> list[Fault]:  # noqa: ARG002
-        """Return what is wrong with it for this problem."""
+        """Return the faults of this constraint for the problem, such as unknown names."""
         return []
 
     def places(self, scope: Scope) -> list[Place]:  # noqa: ARG002
-        """Return where jobs may be given time at most."""
+        """Return the types to which the constraint restricts jobs."""
         return []
 
     def rows(self, scope: Scope) -> list[Row]:  # noqa: ARG002
-        """Return the limits that several jobs keep together, where jobs may be given time as `places` say."""
+        """Return the limits on the sum over several jobs. `scope.problem` is already restricted by all `places`."""
         return []
 
     def needs(self, scope: Scope) -> list[Need]:  # noqa: ARG002
-        """Return the throughputs that single jobs must have, where jobs may be given time as `places` say."""
+        """Return the throughputs required of single jobs. `scope.problem` is already restricted by all `places`."""
         return []
 
     def _fault(self, field: str, text: str) -> Fault:
@@ -175,5 +185,5 @@ class Constraint(Record):
 
 
 def listed(value: object) -> object:
-    """Return one name as a list of one, for fields that take several."""
+    """Return a single name as a tuple, other values unchanged; a validator of fields that take several names."""
     return (value,) if isinstance(value, str) else value

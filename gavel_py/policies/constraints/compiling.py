@@ -1,8 +1,8 @@
-"""From constraints to the rules of a problem, and back to what became of each constraint; reading constraints from files.
+"""Compilation of constraints to rules of a problem, their outcomes in an allocation, and constraint files.
 
-`constrained` says where jobs may still run, and the rules that their allocation must keep. A conflict that a job has with itself,
-whatever the other jobs get, is found here (`check_alone`). `outcomes_of` says which constraints an allocation keeps, and by how
-much it misses those that are soft. `read_constraints` reads YAML and JSON (docs/file-formats.md).
+`constrained` restricts the types of jobs and returns the rules that the allocation must keep. It also finds conflicts among the
+constraints of a single job (`check_alone`). `outcomes_of` reports by how much an allocation misses soft constraints.
+`read_constraints` reads YAML and JSON (docs/file-formats.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import ConflictError, Fault, InputError, nearest
 from gavel_py.io import reading
@@ -23,28 +22,29 @@ from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
 from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.problem import AllocationProblem
 
 Where = Callable[..., str]
 
 ROUNDING = 1e-9
+"""Relative tolerance for comparisons of throughputs and GPUs."""
 
 
 @dataclass(frozen=True)
 class _Ban:
-    """What keeps one job to (K,) types: the rule's name, whether it insists that the job runs, and whether it is a shared limit."""
+    """A restriction of one job to (K,) types. insists: whether the job must run there; shared: whether it is a limit of a group."""
 
     name: str
-    allowed: NDArray[np.bool_]
+    allowed: Mask
     insists: bool
     shared: bool
 
 
 def check_alone(problem: AllocationProblem, rules: Rules) -> None:
-    """Raise `ConflictError` where a job can nowhere have the throughput that it must have, or is left without a type.
+    """Raise `ConflictError` if no type gives a job its required throughput, or a job that must run has no type left.
 
-    problem: with jobs kept to their places. If several rules of a job are at odds, those of the first such job are named.
+    problem: restricted by all places. If several rules of a job conflict, the error names those of the first such job.
     """
     before, least = rules.unplaced, rules.least
     if before is None:
@@ -64,7 +64,7 @@ def check_alone(problem: AllocationProblem, rules: Rules) -> None:
 
 
 def _bans(rules: Rules, jobs: set[int]) -> dict[int, list[_Ban]]:
-    """All that keeps each of these jobs off types."""
+    """Return the restrictions of each of these jobs."""
     found: dict[int, list[_Ban]] = {}
     for place in (place for each in rules.asked for place in each.places) if jobs else ():
         for row, allowed in zip(place.rows.tolist(), place.allowed, strict=True):
@@ -74,7 +74,7 @@ def _bans(rules: Rules, jobs: set[int]) -> dict[int, list[_Ban]]:
 
 
 def _too_slow(problem: AllocationProblem, rules: Rules, i: int, bans: list[_Ban]) -> list[str]:
-    """The rules by which a job cannot have its least throughput, as few as will do; one alone says why."""
+    """Return a minimal set of rules under which a job cannot get its required throughput; a single rule comes with the reason."""
     assert rules.least is not None  # noqa: S101
     name, least = rules.name_of_least(i), float(rules.least[i])
     own = [ban for ban in bans if ban.name == name]
@@ -93,7 +93,7 @@ def _too_slow(problem: AllocationProblem, rules: Rules, i: int, bans: list[_Ban]
 
 
 def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban]) -> list[str]:
-    """The rules that leave a job no type though one of them insists on some, as few as will do; one alone says why."""
+    """Return a minimal set of rules that leave no type to a job that must run; a single rule comes with the reason."""
     return min((_nowhere_with(problem, i, bans, ban) for ban in bans if ban.insists), key=len)
 
 
@@ -108,13 +108,13 @@ def _nowhere_with(problem: AllocationProblem, i: int, bans: list[_Ban], insists:
 
 
 def _fastest(problem: AllocationProblem, i: int, bans: Iterable[_Ban]) -> float:
-    """The job's throughput on its fastest type that is left."""
+    """Return the throughput of a job on the fastest type that is left."""
     left = np.logical_and.reduce([problem.runnable[i], *(ban.allowed for ban in bans)])
     return float(np.where(left, problem.throughputs[i], 0.0).max())
 
 
 def _fewest(bans: list[_Ban], conflicts: Callable[[Sequence[_Ban]], bool]) -> list[_Ban]:
-    """Leave out what is not needed for a conflict."""
+    """Return a minimal subset that still conflicts (deletion filter)."""
     for ban in list(bans):
         fewer = [other for other in bans if other is not ban]
         if conflicts(fewer):
@@ -123,23 +123,31 @@ def _fewest(bans: list[_Ban], conflicts: Callable[[Sequence[_Ban]], bool]) -> li
 
 
 def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -> tuple[AllocationProblem, Rules]:
-    """Return the problem with jobs kept off the types that constraints rule out, and the rules that remain.
+    """Return the problem without the types that constraints rule out for jobs, and the remaining rules.
 
-    Raises `InputError` with all that is wrong, such as types that there are not, or more than 100 % guaranteed, and `ConflictError`
-    where one job cannot keep what is asked of it, whatever the others get.
+    Raises `InputError` with all faults, such as unknown types or guarantees of more than 100 %, and `ConflictError` if a job cannot
+    satisfy its own constraints, whatever other jobs get.
     """
     if not constraints:
         return problem, NO_RULES
     scope = Scope(problem)
     InputError.raise_any([fault for each in constraints for fault in each.faults(scope)] + _guaranteed(scope, constraints))
-    where = _where(scope, constraints)
-    scope.problem = _placed(problem, where)
-    asked = tuple(_asked(each, before, scope) for each, before in zip(constraints, where, strict=True))
+    with_places = _with_places(scope, constraints)
+    scope.problem = _placed(problem, with_places)
+    compiled = tuple(
+        replace(
+            each,
+            rows=tuple(constraint.rows(scope)),
+            needs=tuple(constraint.needs(scope)),
+            switch_cost=constraint.cost if isinstance(constraint, SwitchCost) else 0.0,
+        )
+        for constraint, each in zip(constraints, with_places, strict=True)
+    )
     rules = Rules(
-        rows=tuple(row for each in asked for row in each.rows),
-        floors=floors_of([need for each in asked for need in each.needs], scope.problem.fastest),
-        switch_cost=sum(each.switch_cost for each in asked),
-        asked=asked,
+        rows=tuple(row for each in compiled for row in each.rows),
+        floors=floors_of([need for each in compiled for need in each.needs], scope.problem.fastest),
+        switch_cost=sum(each.switch_cost for each in compiled),
+        asked=compiled,
         unplaced=problem,
     )
     check_alone(scope.problem, rules)
@@ -147,36 +155,30 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
 
 
 def placed(problem: AllocationProblem, constraints: Sequence[Constraint]) -> AllocationProblem:
-    """Return the problem that `constrained` returns, without the rules that remain, for constraints that it has found right."""
-    return _placed(problem, _where(Scope(problem), constraints)) if constraints else problem
+    """Return the problem that `constrained` returns, for constraints that it has accepted before."""
+    return _placed(problem, _with_places(Scope(problem), constraints)) if constraints else problem
 
 
-def _where(scope: Scope, constraints: Sequence[Constraint]) -> list[CompiledConstraint]:
-    """What each constraint asks of places alone."""
+def _with_places(scope: Scope, constraints: Sequence[Constraint]) -> list[CompiledConstraint]:
     return [CompiledConstraint(each.text, each.penalty, places=tuple(each.places(scope))) for each in constraints]
 
 
-def _asked(constraint: Constraint, before: CompiledConstraint, scope: Scope) -> CompiledConstraint:
-    cost = constraint.cost if isinstance(constraint, SwitchCost) else 0.0
-    return replace(before, rows=tuple(constraint.rows(scope)), needs=tuple(constraint.needs(scope)), switch_cost=cost)
-
-
 def _guaranteed(scope: Scope, constraints: Sequence[Constraint]) -> list[Fault]:
-    """A fault if all guarantees together exceed the GPUs; it would show only once all tenants have jobs."""
+    """Return a fault if all guarantees together exceed the GPUs; a solve would find this only once all tenants have jobs."""
     quotas: dict[str, float] = {}
     for each in constraints:
         if isinstance(each, Quota) and each.guaranteed and each.penalty is None:
             quotas[each.tenant] = max(quotas.get(each.tenant, 0.0), each.gpus_of(scope))
-    total, there = sum(quotas.values()), float(scope.problem.capacities.sum())
-    if total <= there * (1 + 1e-9):
+    total, available = sum(quotas.values()), float(scope.problem.capacities.sum())
+    if total <= available * (1 + ROUNDING):
         return []
     named = ", ".join(f"{tenant}: {gpus:g}" for tenant, gpus in quotas.items())
-    return [Fault("quotas", "", f"guarantee {total:g} GPUs in all ({named}), and there are {there:g}")]
+    return [Fault("quotas", "", f"guarantee {total:g} GPUs in all ({named}), and there are {available:g}")]
 
 
-def _placed(problem: AllocationProblem, asked: Sequence[CompiledConstraint]) -> AllocationProblem:
-    """The problem in which no job may run where its places forbid it; jobs left without any are excluded by name."""
-    places = [place for each in asked for place in each.places]
+def _placed(problem: AllocationProblem, compiled: Sequence[CompiledConstraint]) -> AllocationProblem:
+    """Return the problem in which jobs run only on the types that their places allow; jobs without a type are excluded."""
+    places = [place for each in compiled for place in each.places]
     if not places:
         return problem
     runnable = problem.runnable.copy()
@@ -191,17 +193,20 @@ def _placed(problem: AllocationProblem, asked: Sequence[CompiledConstraint]) -> 
 
 
 KEPT = 1e-8
-"""A part by which a constraint is missed that is no more than the tolerance of a solver."""
+"""A miss up to this part of a constraint is within the tolerance of a solver, and counts as 0."""
 
 
 @dataclass(frozen=True)
 class ConstraintOutcome:
-    """What became of one constraint.
+    """The outcome of one constraint in an allocation.
 
-    constraint: it in words; penalty: None where it must hold; missed_by: the part of what it asks for that is missed, summed over
-    jobs where it is about single jobs (for a cost of change: the GPUs that change hands); the objective loses penalty · missed_by;
-    jobs: the part by which each job misses it; price: what the objective gains per unit by which a limit is less strict, for the
-    first small part of one; None where it is no limit or no price is known.
+    Attributes:
+        constraint: The constraint as text.
+        penalty: Its penalty, None if it is hard.
+        missed_by: The part of its requirement that is missed, summed over jobs if it applies to single jobs; for a cost of change,
+            the number of GPUs that change. The objective loses penalty · missed_by.
+        jobs: {job id: part that the job misses}.
+        price: Gain in the objective per unit by which a limit is relaxed; None if it is not a limit or the price is unknown.
     """
 
     constraint: str
@@ -212,7 +217,7 @@ class ConstraintOutcome:
 
     @property
     def kept(self) -> bool:
-        """Whether all that it asks for is kept."""
+        """Whether the constraint holds completely."""
         return self.missed_by == 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,7 +233,11 @@ class ConstraintOutcome:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> ConstraintOutcome:
-        """Return the outcome that `to_dict` described."""
+        """Return the outcome that `to_dict` converted to plain data.
+
+        Raises:
+            KeyError: A part is missing.
+        """
         missed, jobs = document["missed_by"], dict(document["jobs"])
         return cls(document["constraint"], document["soft"], missed, jobs, document["price"])
 
@@ -236,7 +245,7 @@ class ConstraintOutcome:
 def outcomes_of(
     job_ids: Sequence[str], rules: Rules, times: JobTimes | ClassTimes, prices: Floats | None
 ) -> tuple[ConstraintOutcome, ...]:
-    """Return what became of each constraint. prices: (R,) of the limits that must hold (`Rules.hard_rows`), per unit."""
+    """Return the outcome of each constraint. prices: (R,) dual prices of the hard limits (`Rules.hard_rows`), per unit."""
     if not rules.asked:
         return ()
     by_row = {} if prices is None else {id(row): price for row, price in zip(rules.hard_rows, prices.tolist(), strict=True)}
@@ -244,22 +253,22 @@ def outcomes_of(
 
 
 def _outcome(
-    asked: CompiledConstraint, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]
+    compiled: CompiledConstraint, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]
 ) -> ConstraintOutcome:
-    if asked.switch_cost:
+    if compiled.switch_cost:
         moved = times.moved()
-        return ConstraintOutcome(asked.text, asked.switch_cost, moved if moved > KEPT else 0.0)
-    limits = [row for row in asked.rows if isinstance(row, Limit)]
-    over = [max(0.0, times.used(row) - row.most) / row.unit for row in limits] if asked.penalty else []
-    short = [_short(need, times.job_throughputs) for need in asked.needs] if asked.penalty else []
-    jobs = {job_ids[i]: part for found in short for i, part in found.items()}
-    missed = float(sum(part for part in over if part > KEPT) + sum(jobs.values()))
+        return ConstraintOutcome(compiled.text, compiled.switch_cost, moved if moved > KEPT else 0.0)
+    limits = [row for row in compiled.rows if isinstance(row, Limit)]
+    excess = [max(0.0, times.used(row) - row.most) / row.unit for row in limits] if compiled.penalty else []
+    shortages = [_shortages(need, times.job_throughputs) for need in compiled.needs] if compiled.penalty else []
+    jobs = {job_ids[i]: part for found in shortages for i, part in found.items()}
+    missed = float(sum(part for part in excess if part > KEPT) + sum(jobs.values()))
     known = [prices[id(row)] for row in limits if id(row) in prices]
-    return ConstraintOutcome(asked.text, asked.penalty, missed, jobs, max(known, default=None))
+    return ConstraintOutcome(compiled.text, compiled.penalty, missed, jobs, max(known, default=None))
 
 
-def _short(need: Need, throughputs: Floats) -> dict[int, float]:
-    """The part of its need by which each job falls short."""
+def _shortages(need: Need, throughputs: Floats) -> dict[int, float]:
+    """Return {row: part of the required throughput that the job lacks}."""
     part = shortfalls(need.throughputs, throughputs[need.rows])
     return {int(need.rows[m]): float(part[m]) for m in np.flatnonzero(part > KEPT)}
 
@@ -267,15 +276,19 @@ def _short(need: Need, throughputs: Floats) -> dict[int, float]:
 KINDS: dict[str, type[Constraint]] = {
     cls.kind: cls for cls in (MinThroughput, Deadline, CostBudget, MaxGpus, Quota, Reserve, Pin, Forbid, KeepRunning, SwitchCost)
 }
-"""The constraints by the names that files give them."""
+"""The classes of constraints by their names in files."""
 
 KEY = "constraints"
 
 
 def read_constraints(path: str | Path) -> tuple[Constraint, ...]:
-    """Return the constraints that a YAML or JSON file lists, in its order; the format is told by its suffix.
+    """Return the constraints listed in a file, in its order.
 
-    Raises `InputError` with all faults of the file, each with its place and field.
+    Args:
+        path: A YAML or JSON file (docs/file-formats.md); its suffix gives the format.
+
+    Raises:
+        InputError: All faults of the file, each with its place and field.
     """
     read = reading.document(path)
     document = read.value
@@ -315,7 +328,7 @@ def _constraint(entry: Any, where: Where) -> Constraint:
 
 
 def _line(where: Where, field: str, entry: Mapping[Any, Any]) -> str:
-    """The place of a field, or that of its constraint where the field does not stand there."""
+    """Return the place of a field, or of its constraint if the file does not have the field."""
     name = field.split(".")[0]
     return where(name) if name in entry else where()
 

@@ -1,4 +1,4 @@
-"""Constraints on where single jobs run, and on change."""
+"""Constraints on the types of single jobs, on preemption, and the cost of change."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from gavel_py.errors import Fault
 from gavel_py.io.records import Name, Positive
 from gavel_py.optimization.formulation.linear_rows import Need, Place
 from gavel_py.policies.constraints.base import Constraint, Scope, listed
-from gavel_py.problem.arrays import Mask
+from gavel_py.problem.arrays import Indices, Mask
 
 
 def _one_or_more(value: object) -> object:
@@ -27,7 +26,12 @@ OneOrMore = Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)]
 
 
 class Pin(Constraint):
-    """A job runs on these accelerator types only: X_ij = 0 on all others. It cannot hold where it can run on none of them."""
+    """Restrict a job to accelerator types: X_ij = 0 on all others. It conflicts if the job can run on none of them.
+
+    Attributes:
+        job: The job's id.
+        accelerators: One or more types.
+    """
 
     never_soft = "can only hold or not"
 
@@ -46,7 +50,12 @@ class Pin(Constraint):
 
 
 class Forbid(Constraint):
-    """A job does not run on these accelerator types: X_ij = 0 there; without `accelerators` it gets no time at all."""
+    """Keep a job off accelerator types: X_ij = 0 there.
+
+    Attributes:
+        job: The job's id.
+        accelerators: Types; if empty, the job gets no time at all.
+    """
 
     never_soft = "can only hold or not"
 
@@ -66,9 +75,12 @@ class Forbid(Constraint):
 
 
 class KeepRunning(Constraint):
-    """Jobs that run are not preempted: X_ij = 1 on the type j where job i runs (`running_on`), for all jobs or those named.
+    """Do not preempt running jobs: X_ij = 1 on the type j where job i runs (`running_on`).
 
-    A job that can no longer run where it does is not held there. It cannot hold together with a limit that asks for their GPUs.
+    Jobs that can no longer run on their type are left out. It conflicts with limits that require GPUs of these jobs.
+
+    Attributes:
+        jobs: Ids of jobs; None for all.
     """
 
     never_soft = "can only hold or not"
@@ -90,8 +102,8 @@ class KeepRunning(Constraint):
     def _name_of(self, scope: Scope) -> Callable[[int], str]:
         return lambda i: f"no preemption of running job {scope.problem.job_ids[i]!r}"
 
-    def _kept(self, scope: Scope) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows and types of the jobs concerned that run where they still may."""
+    def _kept(self, scope: Scope) -> tuple[Indices, Indices]:
+        """Return the rows of the running jobs to keep, and their types."""
         problem = scope.original
         named: Mask | bool = True
         if self.jobs is not None:
@@ -102,9 +114,12 @@ class KeepRunning(Constraint):
 
 
 class SwitchCost(Constraint):
-    """Change against the last allocation costs the objective cost · Σ_ij s_i |X_ij − previous_ij| (`previous_fractions`).
+    """Charge the objective for changes of the allocation: cost · Σ_ij s_i |X_ij − previous_ij| (`previous_fractions`).
 
     The sum is over the types where a job can run.
+
+    Attributes:
+        cost: Loss of the objective per GPU that changes.
     """
 
     never_soft = "is a price itself"
@@ -116,5 +131,5 @@ class SwitchCost(Constraint):
         return f"the cost of change, {self.cost:g} per GPU"
 
 
-def _at_most(name: str, rows: NDArray[np.int64], types: Mask, *, insists: bool = False) -> Place:
+def _at_most(name: str, rows: Indices, types: Mask, *, insists: bool = False) -> Place:
     return Place(lambda i: name, rows, np.tile(types, (len(rows), 1)), insists)  # noqa: ARG005

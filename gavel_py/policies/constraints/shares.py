@@ -1,4 +1,4 @@
-"""Constraints on the GPUs that groups of jobs have together, or what these cost."""
+"""Constraints on the number of GPUs, or their cost, summed over groups of jobs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Share = Annotated[Finite, Field(gt=0, le=1)]
 
 
 class _Shared(Constraint):
-    """Upper limits on groups of jobs. One of 0 that must hold keeps the group off the types that count."""
+    """Base of upper limits on groups of jobs. A hard limit of 0 keeps the group off the types that count."""
 
     @abstractmethod
     def _limits(self, scope: Scope) -> list[Limit]:
-        """The upper limits."""
+        """Return the upper limits."""
 
     def places(self, scope: Scope) -> list[Place]:
         return [_off_types(limit) for limit in self._limits(scope) if not limit.limit and self.penalty is None]
@@ -33,9 +33,12 @@ class _Shared(Constraint):
 
 
 class CostBudget(_Shared):
-    """All GPUs in use must not cost more than the budget: Σ_ij s_i price_j X_ij <= per_hour.
+    """Limit the cost of all GPUs in use: Σ_ij s_i price_j X_ij <= per_hour.
 
-    It cannot hold where jobs must have what costs more. Every type with GPUs needs a price.
+    Every type with GPUs needs a price. It conflicts with lower bounds that cost more.
+
+    Attributes:
+        per_hour: The budget, in the currency of the prices.
     """
 
     per_hour: NotNegative
@@ -56,7 +59,14 @@ class CostBudget(_Shared):
 
 
 class MaxGpus(_Shared):
-    """So many GPUs at most: Σ s_i X_ij <= gpus over the jobs of a tenant, one job, or all, on one accelerator type or all."""
+    """Limit the GPUs of a group of jobs: Σ s_i X_ij <= gpus over these jobs, on one accelerator type or all.
+
+    Attributes:
+        gpus: The limit.
+        tenant: The tenant whose jobs count.
+        job: The job that counts. Without tenant and job, all jobs count.
+        accelerator: The type that counts; None for all.
+    """
 
     gpus: NotNegative
     tenant: Name | None = None
@@ -89,11 +99,16 @@ class MaxGpus(_Shared):
 
 
 class Quota(_Shared):
-    """A tenant's part of the GPUs: q = share · C, or `gpus`.
+    """The quota of a tenant: q = share · C, or q = gpus.
 
-    guaranteed: the tenant's jobs have at least q, or all that they can use if that is less: Σ s_i X_ij >= min(q, most);
-    borrowable: they may use more while others leave it; if not, Σ s_i X_ij <= q.
-    A guarantee cannot hold where its jobs may not run on enough GPUs, or where others must have them.
+    A guarantee conflicts with constraints that keep the tenant's jobs off too many GPUs, or require them for other jobs.
+
+    Attributes:
+        tenant: The tenant.
+        share: Part of all GPUs of the cluster, above 0 and at most 1.
+        gpus: Number of GPUs, instead of share.
+        guaranteed: The tenant's jobs get at least q, or all they can use if that is less: Σ s_i X_ij >= min(q, max Σ s_i X_ij).
+        borrowable: They may use idle GPUs beyond q. If not, Σ s_i X_ij <= q.
     """
 
     tenant: Name
@@ -115,12 +130,12 @@ class Quota(_Shared):
         return f"the quota of {f'{self.share:.4g} of all' if self.share is not None else f'{self.gpus:g}'} GPUs for {self.tenant!r}"
 
     def gpus_of(self, scope: Scope) -> float:
-        """Return q, in GPUs."""
+        """Return q in GPUs."""
         return float(self.gpus if self.gpus is not None else (self.share or 0.0) * scope.problem.capacities.sum())
 
     def rows(self, scope: Scope) -> list[Row]:
         rows, group, quota = super().rows(scope), scope.tenant(self.tenant, self), self.gpus_of(scope)
-        if self.guaranteed and group.any() and (least := min(quota, most_gpus(scope, group, quota))) > 0:
+        if self.guaranteed and group.any() and (least := min(quota, usable_gpus(scope, group, quota))) > 0:
             everywhere = np.ones(len(scope.problem.capacities))
             rows.append(Limit(self.text, group, everywhere, least, at_least=True).charged(self.penalty, scope.problem))
         return rows
@@ -133,10 +148,15 @@ class Quota(_Shared):
 
 
 class Reserve(_Shared):
-    """GPUs of one type kept for those who need them (reserve-and-pack; Weng et al., NSDI 2022, section 6).
+    """Reserve GPUs of one type for some jobs (reserve-and-pack; Weng et al., NSDI 2022, section 6).
 
-    All jobs but those meant have at most Σ s_i X_ij <= c_j − gpus on the type. Meant are the tenants and jobs named in
-    `reserved_for`, and gangs of at least `min_gang` GPUs.
+    All other jobs together get Σ s_i X_ij <= c_j − gpus on the type.
+
+    Attributes:
+        accelerator: The type.
+        gpus: Number of reserved GPUs.
+        reserved_for: Tenants and jobs that may use them.
+        min_gang: Gangs of at least this many GPUs may use them too.
     """
 
     accelerator: Name
@@ -165,44 +185,42 @@ class Reserve(_Shared):
 
     def _limits(self, scope: Scope) -> list[Limit]:
         problem, column = scope.problem, scope.column(self.accelerator)
-        others = ~self._meant(scope)
+        others = ~self._entitled(scope)
         on_type = np.arange(len(problem.capacities)) == column
         limit = float(problem.capacities[on_type][0]) - self.gpus
         return [Limit(self.text, others, on_type.astype(float), limit, asks=self.gpus)] if others.any() else []
 
-    def _meant(self, scope: Scope) -> Mask:
-        problem = scope.problem
-        names = set(self.reserved_for)
-        meant = np.array(
-            [tenant in names or job in names for tenant, job in zip(problem.tenants, problem.job_ids, strict=True)], bool
-        )
-        unknown = names - set(problem.tenants) - set(problem.job_ids)
-        for name in sorted(unknown):
+    def _entitled(self, scope: Scope) -> Mask:
+        """Return (N,) the jobs that may use the reserved GPUs."""
+        problem, names = scope.problem, set(self.reserved_for)
+        owners = zip(problem.tenants, problem.job_ids, strict=True)
+        entitled = np.array([tenant in names or job in names for tenant, job in owners], bool)
+        for name in sorted(names - set(problem.tenants) - set(problem.job_ids)):
             scope.warn(self, f"there is neither a tenant nor a job {name!r}{nearest(name, sorted(set(problem.tenants)))}")
-        return meant if self.min_gang is None else meant | (problem.num_gpus >= self.min_gang)
+        return entitled if self.min_gang is None else entitled | (problem.num_gpus >= self.min_gang)
 
 
 def _off_types(limit: Limit) -> Place:
-    """No time on the types that count towards a limit of 0."""
+    """Return the place that keeps the group off the types that count towards a limit of 0."""
     rows = np.flatnonzero(limit.group)
     return Place(lambda i: limit.name, rows, np.tile(limit.per_gpu == 0, (len(rows), 1)), shared=True)  # noqa: ARG005
 
 
-def most_gpus(scope: Scope, group: Mask, enough: float) -> float:
-    """Return the most GPUs that the jobs of a group can use at a time if nobody else is there, max Σ s_i X_ij, or `enough`."""
+def usable_gpus(scope: Scope, group: Mask, enough: float) -> float:
+    """Return max Σ s_i X_ij over the jobs of a group alone on the cluster, or any lower bound of it that is at least `enough`."""
     problem = scope.problem
-    where, of = np.unique(problem.runnable[group], axis=0, return_inverse=True)
-    gangs: Floats = np.bincount(of.ravel(), problem.num_gpus[group], len(where)).astype(float)
-    # Jobs that can run on few types go first: with one set of types, or none in the way of another, that is the most.
+    patterns, of = np.unique(problem.runnable[group], axis=0, return_inverse=True)
+    gangs: Floats = np.bincount(of.ravel(), problem.num_gpus[group], len(patterns)).astype(float)
+    # A greedy pass, jobs with few types first; optimal if all jobs have the same types, or their sets of types do not overlap.
     free, used = problem.capacities.copy(), 0.0
-    for p in np.argsort(where.sum(axis=1), kind="stable").tolist():
-        before = np.concatenate([[0.0], np.cumsum(np.where(where[p], free, 0.0))])
+    for p in np.argsort(patterns.sum(axis=1), kind="stable").tolist():
+        before = np.concatenate([[0.0], np.cumsum(np.where(patterns[p], free, 0.0))])
         taken = np.diff(np.minimum(before, gangs[p]))
         free, used = free - taken, used + float(taken.sum())
-    return used if used >= enough or len(where) == 1 else _most_flow(where, gangs, problem.capacities)
+    return used if used >= enough or len(patterns) == 1 else _max_flow(patterns, gangs, problem.capacities)
 
 
-def _most_flow(where: Mask, gangs: Floats, capacities: Floats) -> float:
+def _max_flow(where: Mask, gangs: Floats, capacities: Floats) -> float:
     """Return max Σ_pj f_pj with Σ_j f_pj <= gangs_p and Σ_p f_pj <= c_j, f_pj on the types j where jobs of pattern p can run."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array

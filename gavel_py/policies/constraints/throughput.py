@@ -14,9 +14,13 @@ from gavel_py.problem.arrays import Floats, Indices
 
 
 class MinThroughput(Constraint):
-    """A job must have a throughput: thr_i >= rate, steps/s.
+    """Require a throughput of a job: thr_i >= rate.
 
-    It cannot hold where the job's fastest accelerator type gives less, or where others must have what it takes.
+    It conflicts if the job's fastest accelerator type gives less, or if other constraints require the GPUs.
+
+    Attributes:
+        job: The job's id.
+        rate: Steps per second.
     """
 
     job: Name
@@ -32,11 +36,14 @@ class MinThroughput(Constraint):
 
 
 class Deadline(Constraint):
-    """Jobs must end in time: thr_i >= n_i / d_i, n_i steps remaining, d_i seconds from now to the deadline.
+    """Require that jobs end by their deadlines: thr_i >= n_i / d_i, n_i steps remaining, d_i seconds from now to the deadline.
 
-    job: the job, none for all that have a deadline and can run; seconds: d_i, none for the job's own deadline. It cannot hold
-    where a deadline is past or too near. Where it is soft, such a job misses it by 1 − thr_i · d_i / n_i, as `MinThroughput` with
-    that rate does, and by 1, all of it, where the deadline is past.
+    It conflicts if a deadline is past or too near. A soft deadline is missed by 1 − thr_i · d_i / n_i, like `MinThroughput` with
+    this rate, and by 1 if it is past.
+
+    Attributes:
+        job: The job's id; None for all jobs that have a deadline and can run.
+        seconds: d_i; None for the deadlines of the jobs.
     """
 
     job: Name | None = None
@@ -59,7 +66,7 @@ class Deadline(Constraint):
     def needs(self, scope: Scope) -> list[Need]:
         problem, rows = scope.problem, self._concerned(scope)
         if self.job is None:
-            rows = rows[problem.runnable[rows].any(axis=1)]  # the others are left out, and it is said why
+            rows = rows[problem.runnable[rows].any(axis=1)]  # the others are excluded, with a reason
             if not len(rows):
                 scope.warn(self, "no job has a deadline")
         rows = _able(self, scope, rows)
@@ -68,18 +75,18 @@ class Deadline(Constraint):
         return [Need(_name_of(problem.job_ids, rows, seconds), rows, least, self.penalty)]
 
     def _concerned(self, scope: Scope) -> Indices:
-        """The rows of the unfinished jobs concerned."""
+        """Return the rows of the unfinished jobs with a deadline to which this constraint applies."""
         rows = np.flatnonzero(scope.unfinished) if self.job is None else scope.jobs(self.job, self)
         return rows[~np.isnan(self._seconds(scope, rows))]
 
     def _seconds(self, scope: Scope, rows: Indices) -> Floats:
-        """Seconds to the deadlines of these jobs, NaN where there is none."""
+        """Return the seconds to the deadlines of these jobs, NaN for jobs without one."""
         seconds: Floats = scope.problem.deadlines_seconds[rows] if self.seconds is None else np.full(len(rows), self.seconds)
         return seconds
 
 
 def _able(constraint: Constraint, scope: Scope, rows: Indices) -> Indices:
-    """The jobs that get any time, if the constraint is soft; if it is hard, it cannot hold for the others."""
+    """Return the jobs that can run, for a soft constraint; a hard one keeps all jobs, and conflicts if one cannot run."""
     if constraint.penalty is None:
         return rows
     idle = rows[~scope.problem.runnable[rows].any(axis=1)]
