@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.names import NumberedNames, same_name
 from gavel_py.io.records import MOST, SMALLEST_FRACTION, has_control, is_absent
+from gavel_py.problem.arrays import Floats, Indices, Mask
 
-Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+Test = Callable[[Floats], Mask]
 
 Axis = tuple[str, Sequence[str]]
 """What stands along an axis, in a word, and the names of these."""
@@ -43,9 +44,7 @@ RULES: dict[str, tuple[str, Test]] = {
 }
 
 
-def returned_numbers(
-    values: object, count: int, where: str, method: str, rule: str, job_of: Callable[[int], str]
-) -> NDArray[np.float64]:
+def returned_numbers(values: object, count: int, where: str, method: str, rule: str, job_of: Callable[[int], str]) -> Floats:
     """Return what a policy's method returned as a (count,) array; raises `InputError` when it is not that or breaks the rule.
 
     job_of: the name of a job in a row.
@@ -63,7 +62,7 @@ def returned_numbers(
     return numbers
 
 
-def floats_of(values: Any) -> NDArray[np.float64]:
+def floats_of(values: Any) -> Floats:
     """Return a copy as floats, NaN where a value is missing or masked; raises `TypeError` or `ValueError`."""
     if isinstance(values, list | tuple) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
         values = np.ma.array(values)
@@ -144,7 +143,7 @@ class ArrayChecker:
         self.add("", field, text)
         return None
 
-    def numbers(self, field: str, values: ArrayLike | None, default: float, rule: str, axes: Sequence[Axis]) -> NDArray[np.float64]:
+    def numbers(self, field: str, values: ArrayLike | None, default: float, rule: str, axes: Sequence[Axis]) -> Floats:
         """Return `values` as a float array of the axes' shape (all `default` when None), noting what breaks the rule."""
         shape = tuple(len(names) for _, names in axes)
         if values is None:
@@ -189,8 +188,8 @@ class ArrayChecker:
         return tuple("" if is_absent(value) else str(value) for value in entries)
 
     def columns_of(
-        self, field: str, values: Sequence[object] | NDArray[np.int64] | None, jobs: Sequence[str], types: Sequence[str]
-    ) -> NDArray[np.int64]:
+        self, field: str, values: Sequence[object] | Indices | None, jobs: Sequence[str], types: Sequence[str]
+    ) -> Indices:
         """Return (N,) column numbers from names or numbers of accelerator types; what is missing and -1 mean none."""
         if values is None:
             return np.broadcast_to(np.int64(-1), (len(jobs),))
@@ -209,7 +208,7 @@ class ArrayChecker:
                 self.add(f"job {jobs[i]!r}", field, f"must be one of {known}, its column, or -1 for none, found {value!r}")
         return result
 
-    def indices(self, field: str, values: ArrayLike, count: int) -> NDArray[np.int64]:
+    def indices(self, field: str, values: ArrayLike, count: int) -> Indices:
         """Return `values` as a list of whole numbers from 0 to `count` - 1, noting what is not, a missing one included."""
         try:
             array = np.array(floats_of(values) if isinstance(values, np.ma.MaskedArray) else values, ndmin=1)

@@ -93,7 +93,7 @@ def plain_size(num_gpus: float) -> int | float:
     return int(num_gpus) if num_gpus >= 1 else float(num_gpus)
 
 
-def size_numbers(num_gpus: Floats) -> NDArray[np.int64]:
+def size_numbers(num_gpus: Floats) -> Indices:
     """Return a whole number for each gang, the same for gangs of the same size: by small ones, equal rows are found fast.
 
     Whole gangs have their GPUs; the bits of a fraction are larger than any gang. What is one number in memory stays that.

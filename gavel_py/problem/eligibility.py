@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
@@ -107,12 +106,12 @@ class GpuMemory:
 def screen(
     job_ids: Sequence[str],
     accelerator_types: Sequence[str],
-    throughputs: NDArray[np.float64],
+    throughputs: Floats,
     allowed: Mask,
-    num_gpus: NDArray[np.float64],
-    largest_gangs: NDArray[np.float64],
+    num_gpus: Floats,
+    largest_gangs: Floats,
     finished: Mask,
-    index: NDArray[np.int64] | None = None,
+    index: Indices | None = None,
     memory: GpuMemory | None = None,
 ) -> tuple[Mask, dict[str, str]]:
     """Apply the masks of a valid allocation, so that no job is promised time where its gang can never be placed.
@@ -153,7 +152,7 @@ def _lacks_memory(measured: Mask, placed: Mask, fits: Mask) -> Mask:
     return runs if runs.any() else placed & ~(placed & fits).any()
 
 
-def _too_large(needed: NDArray[np.float64], types: Sequence[str], there: NDArray[np.float64], among: Mask) -> str:
+def _too_large(needed: Floats, types: Sequence[str], there: Floats, among: Mask) -> str:
     columns = np.flatnonzero(among).tolist()
     if len(set(needed[columns].tolist())) == 1:
         sizes = ", ".join(f"{types[j]}: {there[j]:g} GB" for j in columns)
@@ -162,9 +161,7 @@ def _too_large(needed: NDArray[np.float64], types: Sequence[str], there: NDArray
     return f"what it takes of each GPU exceeds the memory of every type it could run on ({sizes})"
 
 
-def _cannot_run(
-    measured: Mask, allowed: Mask, fits: Mask, num_gpus: float, types: Sequence[str], largest_gangs: NDArray[np.float64]
-) -> str:
+def _cannot_run(measured: Mask, allowed: Mask, fits: Mask, num_gpus: float, types: Sequence[str], largest_gangs: Floats) -> str:
     among = measured & allowed
     if allowed.any() and not (allowed & (num_gpus <= largest_gangs)).any():
         return _fits_nowhere(num_gpus, types, largest_gangs, among if among.any() else allowed)
@@ -176,7 +173,7 @@ def _cannot_run(
     return _fits_nowhere(num_gpus, types, largest_gangs, among)
 
 
-def _fits_nowhere(num_gpus: float, types: Sequence[str], largest_gangs: NDArray[np.float64], among: Mask) -> str:
+def _fits_nowhere(num_gpus: float, types: Sequence[str], largest_gangs: Floats, among: Mask) -> str:
     spans = np.floor(largest_gangs) if num_gpus >= 1 else largest_gangs
     holes = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among).tolist())
     asked = f"gang of {num_gpus:.0f} GPUs" if num_gpus >= 1 else f"{num_gpus:g} of a GPU"

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import same_name
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
 from gavel_py.problem.job import Job
@@ -43,7 +43,7 @@ class Hosts:
     gpu_memory: GpuMemory | None = None
     rooms: tuple[tuple[tuple[int, float, float], ...], ...] = ()
 
-    def select(self, rows: NDArray[np.int64]) -> Hosts:
+    def select(self, rows: Indices) -> Hosts:
         """Return the same nodes for these jobs only."""
         cpus, memory = self.cpus_per_gpu[rows], self.memory_gb_per_gpu[rows]
         known = self.gpu_memory
@@ -109,7 +109,7 @@ class JobArrays:
     """
 
     throughputs: Floats
-    allowed: NDArray[np.bool_]
+    allowed: Mask
     largest_gangs: Floats
     total_steps: Floats
     steps_remaining: Floats
@@ -178,7 +178,7 @@ def _spelled(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
     return found
 
 
-def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> NDArray[np.bool_]:
+def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> Mask:
     rows: dict[tuple[str, ...] | None, list[bool]] = {None: [True] * len(names)}
     for job in jobs:
         allowed = job.allowed_accelerators
@@ -216,17 +216,17 @@ def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMe
     return GpuMemory(np.where(np.isnan(own), known, own), cluster.gpu_memory_gb)
 
 
-def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: NDArray[np.bool_]) -> Floats:
+def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: Mask) -> Floats:
     """Look up (N, K) steps/s; where a job can never be placed, no measurement is asked for."""
     asking = [job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)]
     return profile.matrix(asking, names)
 
 
-def _restricted(job: Job, names: Sequence[str], usable: NDArray[np.bool_]) -> Job:
+def _restricted(job: Job, names: Sequence[str], usable: Mask) -> Job:
     return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, usable, strict=True) if u)})
 
 
-def _total_steps(jobs: Sequence[Job], profile: Profile, usable: NDArray[np.bool_]) -> Floats:
+def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:
     """total_steps, or duration x throughput on the named accelerator, or NaN; no look-up for jobs that can run nowhere."""
     total = np.full(len(jobs), np.nan)
     faults = []

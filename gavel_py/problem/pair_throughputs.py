@@ -180,7 +180,7 @@ class PlacementSpeeds:
         slower: Floats = np.where(self.apart, self.consolidated, np.where(self.differ, self.spread, 0.0))
         return slower
 
-    def select(self, rows: NDArray[np.int64]) -> PlacementSpeeds:
+    def select(self, rows: Indices) -> PlacementSpeeds:
         """Return the same for these jobs only."""
         return PlacementSpeeds(self.consolidated[rows], self.spread[rows])
 

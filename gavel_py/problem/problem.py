@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import NumberedNames
@@ -19,6 +19,8 @@ from gavel_py.problem.arrays import (
     JOB_COLUMNS,
     UNKNOWN_WORK,
     Floats,
+    Indices,
+    Mask,
     OptionalArrays,
     RunningOn,
     isolated_throughputs,
@@ -52,7 +54,7 @@ class AllocationProblem:
     accelerator_types: tuple[str, ...]
     throughputs: Floats
     capacities: Floats
-    runnable: NDArray[np.bool_]
+    runnable: Mask
     excluded: dict[str, str]
     prices_per_hour: Floats
     tenants: Sequence[str]
@@ -67,9 +69,9 @@ class AllocationProblem:
     isolated_seconds: Floats
     attained_gpu_seconds: Floats
     deadlines_seconds: Floats
-    running_on: NDArray[np.int64]
+    running_on: Indices
     previous_fractions: Floats
-    type_index: NDArray[np.int64] | None = None
+    type_index: Indices | None = None
     share_capacities: Floats
     hosts: Hosts | None = None
     pairs: PairSpeeds | None = None
@@ -128,7 +130,7 @@ class AllocationProblem:
         )
         return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
 
-    def select(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> AllocationProblem:
+    def select(self, rows: Indices | Mask) -> AllocationProblem:
         """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask, a labelled one by job id."""
         check = ArrayChecker()
         if np.ma.is_masked(rows):
@@ -198,7 +200,7 @@ class AllocationProblem:
         cls,
         check: ArrayChecker,
         table: ArrayLike,
-        type_index: tuple[NDArray[np.int64], ArrayLike] | None,
+        type_index: tuple[Indices, ArrayLike] | None,
         num_jobs: int,
         num_types: int,
         capacities: ArrayLike,
@@ -308,13 +310,13 @@ class AllocationProblem:
         types: tuple[str, ...],
         *,
         throughputs: ArrayLike,
-        type_index: NDArray[np.int64] | None = None,
+        type_index: Indices | None = None,
         capacities: Floats,
         prices_per_hour: ArrayLike | None,
         tenants: Sequence[str],
         running_on: RunningOn,
         previous_fractions: ArrayLike | None,
-        allowed: NDArray[np.bool_],
+        allowed: Mask,
         largest_gangs: Floats,
         rules: Mapping[str, tuple[float, str]],
         by_job: Mapping[str, ArrayLike | None],
@@ -374,7 +376,7 @@ def _check_number(name: str, value: float, least: float = -math.inf) -> None:
         raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))
 
 
-def _picked(value: Any, rows: NDArray[np.int64]) -> Any:
+def _picked(value: Any, rows: Indices) -> Any:
     if value is None or isinstance(value, np.ndarray):
         return None if value is None else value[rows]
     return tuple(value[i] for i in rows.tolist())
