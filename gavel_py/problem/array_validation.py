@@ -1,4 +1,4 @@
-"""Checking arrays that a caller hands in: shape, finiteness, range, each fault with the job and the field."""
+"""Validation of arrays: shape, labels, finiteness and range, with job and field of each fault."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 Test = Callable[[Floats], Mask]
 
 Axis = tuple[str, Sequence[str]]
-"""What stands along an axis, in a word, and the names of these."""
+"""What an axis enumerates, such as "job", and its names."""
 
 PLAIN = {list, tuple, np.ndarray}
-"""What rows of a table usually are, and have no labels."""
+"""Types of table rows without labels."""
 
-MOST_LABELS = 5
-"""Labels that a message shows."""
+MAX_LABELS = 5
+"""Number of labels that a message lists."""
 
 RULES: dict[str, tuple[str, Test]] = {
     "at least 0 or infinite": ("must be a number of at least 0, or infinite where no throughput is enough", lambda a: a >= 0),
@@ -45,9 +45,9 @@ RULES: dict[str, tuple[str, Test]] = {
 
 
 def returned_numbers(values: object, count: int, where: str, method: str, rule: str, job_of: Callable[[int], str]) -> Floats:
-    """Return what a policy's method returned as a (count,) array; raises `InputError` when it is not that or breaks the rule.
+    """Return the result of a policy's method as a (count,) array; raises `InputError` if it has another shape or breaks the rule.
 
-    job_of: the name of a job in a row.
+    job_of: returns the name of a job in a row.
     """
     check = ArrayChecker()
     try:
@@ -63,7 +63,7 @@ def returned_numbers(values: object, count: int, where: str, method: str, rule: 
 
 
 def floats_of(values: Any) -> Floats:
-    """Return a copy as floats, NaN where a value is missing or masked; raises `TypeError` or `ValueError`."""
+    """Return a copy as floats, NaN for missing and masked values; raises `TypeError` or `ValueError`."""
     if isinstance(values, list | tuple) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
         values = np.ma.array(values)
     if isinstance(values, np.ma.MaskedArray):
@@ -79,9 +79,9 @@ def floats_of(values: Any) -> Floats:
 
 
 def labels_of(values: object, axis: int = 0) -> list[object] | None:
-    """Return the labels of a pandas Series or DataFrame, or of what has an index as these do, along an axis.
+    """Return the labels of a pandas Series or DataFrame, or of another object with such an index, along an axis.
 
-    None for what has no labels, and for a default index 0, 1, 2, ..., which says no more than the positions do.
+    None without labels and for a default index 0, 1, 2, ...
     """
     index: Any = getattr(values, "columns" if axis else "index", None)
     if index is None or callable(index):  # lists have a method of this name
@@ -92,10 +92,7 @@ def labels_of(values: object, axis: int = 0) -> list[object] | None:
 
 
 class ArrayChecker:
-    """Converts arrays and collects every fault; `finish` raises them together.
-
-    `names` gives the words for each axis, e.g. [("job", job_ids), ("accelerator type", types)].
-    """
+    """Converts arrays and collects all faults; `finish` raises them together."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -103,18 +100,18 @@ class ArrayChecker:
         self._unnamed: dict[str, str] = {}
 
     def add(self, where: str, field: str, problem: str) -> None:
-        """Note a fault."""
+        """Record a fault."""
         self.faults.append(Fault(where, field, problem))
 
     def finish(self) -> None:
-        """Raise `InputError` with all faults noted so far, if any."""
+        """Raise `InputError` with all faults recorded so far, if any."""
         InputError.raise_any(self.faults)
 
     def in_order(self, field: str, values: Any, axes: Sequence[Axis], labelled: object = None) -> Any:
-        """Return the values in the order of the names along each axis where they are labelled (`labels_of`), else as they are.
+        """Return labelled values (`labels_of`) in the order of the names along each axis, other values unchanged.
 
-        Labels are names, or those that the Series which gives the names has itself. None, and a fault, where they are neither.
-        labelled: what has the labels, if not the values.
+        Labels must be the names, or the labels of the Series that defines the names; otherwise a fault is recorded and None
+        returned. labelled: the object with the labels, if it is not `values`.
         """
         rowwise = isinstance(values, list | tuple) and len(axes) == 2 and not set(map(type, values)) <= PLAIN
         if rowwise and any(labels_of(row) for row in values):
@@ -130,24 +127,24 @@ class ArrayChecker:
         return values
 
     def _order(self, field: str, labels: Sequence[object] | None, word: str, names: Sequence[str]) -> list[int] | None:
-        """The positions of values with these labels in the order of the names; None where they stay as they are."""
+        """Return the positions of labelled values in the order of the names; None if they need no reordering."""
         if labels is None or (word == "job type" and not any(isinstance(label, int | np.integer) for label in labels)):
-            return None  # the names of job types stand nowhere else
+            return None  # names of job types have nothing to be matched with
         place = {str(label): position for position, label in enumerate(labels)}
         for wanted in (self._rows.get(word, ()), names):
             if len(wanted) == len(labels) and place.keys() == set(wanted):
                 return [place[name] for name in wanted]
-        told, known = (", ".join(map(repr, each[:MOST_LABELS])) + ", ..." * (len(each) > MOST_LABELS) for each in (labels, names))
+        found, known = (", ".join(map(repr, each[:MAX_LABELS])) + ", ..." * (len(each) > MAX_LABELS) for each in (labels, names))
         remedy = f"name them with {self._unnamed[word]}, or give" if word in self._unnamed else "give"
-        text = f"is labelled {told}, and the {word}s are {known}; {remedy} plain values in their order (.to_numpy())"
+        text = f"is labelled {found}, and the {word}s are {known}; {remedy} plain values in their order (.to_numpy())"
         self.add("", field, text)
         return None
 
     def numbers(self, field: str, values: ArrayLike | None, default: float, rule: str, axes: Sequence[Axis]) -> Floats:
-        """Return `values` as a float array of the axes' shape (all `default` when None), noting what breaks the rule."""
+        """Return `values` as a float array with the shape of the axes, all `default` if None; record invalid entries."""
         shape = tuple(len(names) for _, names in axes)
         if values is None:
-            return np.broadcast_to(np.float64(default), shape)  # one number in memory, however many jobs there are
+            return np.broadcast_to(np.float64(default), shape)  # a single number in memory
         values = self.in_order(field, values, axes)
         if values is None:
             return np.full(shape, float(default))
@@ -169,7 +166,7 @@ class ArrayChecker:
         return array
 
     def _entries(self, field: str, values: object, axis: Axis) -> list[object] | None:
-        """The values as a list of as many entries as the axis has; None, with a fault noted, when they are not that."""
+        """Return the values as a list with one entry per name of the axis; otherwise record a fault and return None."""
         values = None if values is None else self.in_order(field, values, [axis])
         return None if values is None else self._listed(field, values, len(axis[1]))
 
@@ -181,7 +178,7 @@ class ArrayChecker:
         return entries
 
     def texts(self, field: str, values: Sequence[object] | None, axis: Axis) -> Sequence[str]:
-        """Return `values` as text, or as many empty texts when None; a missing one is empty. Note a wrong count."""
+        """Return `values` as text, missing ones empty, and empty texts if None; record a wrong count."""
         entries = self._entries(field, values, axis)
         if entries is None:
             return ("",) * len(axis[1])
@@ -190,7 +187,7 @@ class ArrayChecker:
     def columns_of(
         self, field: str, values: Sequence[object] | Indices | None, jobs: Sequence[str], types: Sequence[str]
     ) -> Indices:
-        """Return (N,) column numbers from names or numbers of accelerator types; what is missing and -1 mean none."""
+        """Return (N,) column numbers from names or numbers of accelerator types; missing values and -1 mean none."""
         if values is None:
             return np.broadcast_to(np.int64(-1), (len(jobs),))
         result = np.full(len(jobs), -1, dtype=np.int64)
@@ -209,7 +206,7 @@ class ArrayChecker:
         return result
 
     def indices(self, field: str, values: ArrayLike, count: int) -> Indices:
-        """Return `values` as a list of whole numbers from 0 to `count` - 1, noting what is not, a missing one included."""
+        """Return `values` as whole numbers from 0 to `count` - 1; record all others, including missing ones."""
         try:
             array = np.array(floats_of(values) if isinstance(values, np.ma.MaskedArray) else values, ndmin=1)
         except ValueError:
@@ -223,9 +220,9 @@ class ArrayChecker:
         return np.where(good, array, 0).astype(np.int64)
 
     def unique_names(self, field: str, values: Any, count: int, prefix: str, word: str) -> Sequence[str]:
-        """Return `values` as text, or prefix0, prefix1, ...; note a wrong count, and a name that is missing, empty or repeated.
+        """Return `values` as text, by default prefix0, prefix1, ...; record a wrong count and missing, empty or repeated names.
 
-        word: what they name. The labels that the values have themselves are labels of other arrays too (`in_order`).
+        word: what they name. Labels of the values are valid labels of other arrays too (`in_order`).
         """
         entries = None if values is None else self._listed(field, values, count)
         if entries is None:

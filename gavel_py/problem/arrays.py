@@ -1,4 +1,4 @@
-"""The arrays that a problem is made of: element types, names, defaults and rules."""
+"""The arrays of a problem: element types, names, defaults and validation rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ Mask = NDArray[np.bool_]
 
 RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
 
-# Each (N,) array: its default, and the rule that its numbers obey.
 JOB_COLUMNS: dict[str, tuple[float, str]] = {
     "num_gpus": (1, "GPUs"),
     "weights": (1, "greater than 0"),
@@ -30,16 +29,17 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
     "attained_gpu_seconds": (0, "at least 0"),
     "deadlines_seconds": (np.nan, "finite or NaN"),
 }
+"""The (N,) arrays of numbers, with their default and validation rule (`array_validation.RULES`)."""
 
 JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
-"""What is known of a job beside its throughputs and where it may run: one entry or row per job."""
+"""The arrays with one entry or row per job, other than throughputs and eligibility."""
 
-# Jobs may leave out how long they are; a caller of from_arrays who hands in NaN has made a mistake.
 UNKNOWN_WORK = {"steps_remaining": (np.nan, "at least 0 or NaN"), "total_steps": (np.nan, "at least 0 or NaN")}
+"""Rules for `from_jobs`, where jobs may omit their number of steps; in `from_arrays`, NaN is a fault."""
 
 
 class OptionalArrays(TypedDict, total=False):
-    """What `from_arrays` and `from_types` take beside throughputs and capacities."""
+    """The optional arguments of `from_arrays` and `from_types`."""
 
     accelerator_types: Sequence[str] | None
     prices_per_hour: ArrayLike | None
@@ -63,9 +63,9 @@ class OptionalArrays(TypedDict, total=False):
 
 
 def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floats, num_jobs: int) -> Floats:
-    """Return Σ_j T_ij x_ij in the isolated share x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij): an N-th of each type.
+    """Return (N,) Σ_j T_ij x_ij in the isolated share x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij): an N-th of each type.
 
-    The yardstick of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
+    The normaliser of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
     """
     times = capacities / max(1, num_jobs) / num_gpus[:, None]
     times /= np.maximum(1.0, times.sum(axis=1))[:, None]
@@ -74,7 +74,7 @@ def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floa
 
 
 def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:
-    """(rows, K) as the table says; an empty one takes K from the capacities."""
+    """Return (rows, K) of a table, K from the capacities if it is empty; raises `InputError` if it does not fit them."""
     try:
         shape, columns = np.shape(table), np.shape(capacities)
     except ValueError:
@@ -89,14 +89,15 @@ def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) 
 
 
 def plain_size(num_gpus: float) -> int | float:
-    """Return the GPUs of a gang as people write them: whole numbers without a point."""
+    """Return the GPUs of a gang as an int if they are whole, else as a float."""
     return int(num_gpus) if num_gpus >= 1 else float(num_gpus)
 
 
 def size_numbers(num_gpus: Floats) -> Indices:
-    """Return a whole number for each gang, the same for gangs of the same size: by small ones, equal rows are found fast.
+    """Return an integer for each gang, equal exactly for equal sizes; small integers make equal rows fast to find.
 
-    Whole gangs have their GPUs; the bits of a fraction are larger than any gang. What is one number in memory stays that.
+    Whole gangs have their number of GPUs, fractions their bit pattern, which is larger. A broadcast array stays one number in
+    memory.
     """
     if num_gpus.strides == (0,):
         return np.broadcast_to(size_numbers(num_gpus[:1].copy()), num_gpus.shape)

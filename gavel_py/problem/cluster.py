@@ -1,4 +1,4 @@
-"""The cluster: a set of nodes, counted by accelerator type."""
+"""Clusters: sets of nodes, counted by accelerator type."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 ROUNDING = 1e-9
 
-MOST_SHOWN = 12
-"""Types of a profile that a message lists."""
+MAX_SHOWN = 12
+"""Number of types of a profile that a message lists."""
 
 TO_USE_THEM = (
     "to use these GPUs, give the profile their throughputs (a CSV of job_type, num_gpus, accelerator, steps_per_second, or a "
@@ -35,7 +35,7 @@ TO_LEAVE_THEM = "; to leave them unused, use --allow-unknown-types (allow_unknow
 
 
 class _Profile(Protocol):
-    """What there is to know of a throughput profile here."""
+    """The part of a throughput profile that `Cluster.known_to` reads."""
 
     @property
     def name(self) -> str: ...
@@ -47,11 +47,18 @@ class _Profile(Protocol):
 class Cluster:
     """A set of nodes; the order of `accelerator_types` is the order of columns in every allocation.
 
-    Types are taken from `accelerator_types` first, then from the nodes as they come; left_out: {type: GPUs} of the types that
-    `restricted_to` took away. Raises `InputError` for nodes of one name or types declared twice.
-
     >>> Cluster.from_counts({"v100": (16, 8), "p100": (6, 4)})
     Cluster(v100: 16 GPUs in 2 nodes, p100: 6 GPUs in 2 nodes)
+
+    Args:
+        nodes: Nodes with unique names.
+        accelerator_types: Types with their details, which come first; types that only nodes name follow in their order.
+
+    Attributes:
+        left_out: {type: GPUs} of the types that `restricted_to` removed.
+
+    Raises:
+        InputError: Two nodes or two types have the same name.
     """
 
     def __init__(self, nodes: Iterable[Node], accelerator_types: Iterable[AcceleratorType] = ()) -> None:
@@ -65,7 +72,7 @@ class Cluster:
                 kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
         self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
         self.left_out: dict[str, int] = {}
-        self._largest: dict[tuple[str, str, float, float], float] = {}  # what has been asked before
+        self._largest: dict[tuple[str, str, float, float], float] = {}  # cache of `largest_gang`
 
     @cached_property
     def accelerator_names(self) -> tuple[str, ...]:
@@ -84,21 +91,21 @@ class Cluster:
 
     @property
     def prices_per_hour(self) -> np.ndarray:
-        """(K,) price of one GPU-hour of each type; NaN where unknown."""
+        """(K,) price of one GPU-hour of each type; NaN if unknown."""
         return np.array([np.nan if k.price_per_hour is None else k.price_per_hour for k in self.accelerator_types], dtype=float)
 
     @property
     def gpu_memory_gb(self) -> np.ndarray:
-        """(K,) memory, GB, of one GPU of each type; NaN where unknown."""
+        """(K,) memory, GB, of one GPU of each type; NaN if unknown."""
         return np.array([np.nan if k.memory_gb is None else k.memory_gb for k in self.accelerator_types], dtype=float)
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all types together."""
+        """Total number of GPUs."""
         return int(self.capacities.sum())
 
     def nodes_of(self, accelerator: str) -> tuple[Node, ...]:
-        """The nodes of one accelerator type."""
+        """Return the nodes of one accelerator type."""
         return self._by_type.get(accelerator, ())
 
     @cached_property
@@ -110,7 +117,7 @@ class Cluster:
 
     @cached_property
     def node_sizes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """For each type the GPUs of each of its nodes ("node") and racks ("rack"; a node without one is one of its own)."""
+        """For each type the GPUs of each of its nodes ("node") and racks ("rack"; a node without rack counts as one)."""
         groups = [self.nodes_of(name) for name in self.accelerator_names]
         racks = [Counter[str]() for _ in groups]
         for group, counts in zip(groups, racks, strict=True):
@@ -121,24 +128,22 @@ class Cluster:
 
     @cached_property
     def cpus(self) -> np.ndarray:
-        """(K,) CPUs of all nodes of each type, infinite if one does not say how many it has."""
+        """(K,) CPUs of all nodes of each type, infinite if unknown for one of them."""
         return self._summed([node.cpus for node in self.nodes])
 
     @cached_property
     def memory_gb(self) -> np.ndarray:
-        """(K,) memory, GB, of all nodes of each type, infinite if one does not say how much it has."""
+        """(K,) memory, GB, of all nodes of each type, infinite if unknown for one of them."""
         return self._summed([node.memory_gb for node in self.nodes])
 
     @cached_property
     def node_rooms(self) -> tuple[tuple[tuple[int, float, float], ...], ...]:
-        """For each type the GPUs, CPUs and GB of memory of each of its nodes, infinite where a node does not say."""
-        return tuple(
-            tuple(
-                (node.num_gpus, np.inf if node.cpus is None else node.cpus, np.inf if node.memory_gb is None else node.memory_gb)
-                for node in self.nodes_of(name)
-            )
-            for name in self.accelerator_names
-        )
+        """For each type the GPUs, CPUs and memory, GB, of each of its nodes, infinite if unknown."""
+
+        def room(node: Node) -> tuple[int, float, float]:
+            return node.num_gpus, np.inf if node.cpus is None else node.cpus, np.inf if node.memory_gb is None else node.memory_gb
+
+        return tuple(tuple(map(room, self.nodes_of(name))) for name in self.accelerator_names)
 
     def _summed(self, values: Iterable[float | None]) -> np.ndarray:
         sums = dict.fromkeys(self.accelerator_names, 0.0)
@@ -151,41 +156,60 @@ class Cluster:
     def largest_gang(
         self, accelerator: str, locality: str = "any", *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0
     ) -> float:
-        """The largest gang that an empty cluster can hold on this type within one node, one rack, or anywhere.
+        """Return the GPUs of the largest gang that an empty cluster can hold on one type.
 
-        Each GPU takes so many cores and so much memory, GB, of its node; a node that does not say what it has has enough. Where
-        not even one GPU has enough, it is the largest fraction of one GPU that has, with as large a fraction of them.
-        Nodes without a rack count as a rack of their own each.
+        Nodes with unknown CPUs or memory have enough of them. If no node has enough for one GPU, the result is the largest fraction
+        of one GPU for which a node has that fraction of CPUs and memory.
+
+        Args:
+            accelerator: Name of the type.
+            locality: Whether the gang must be within one "node", one "rack" (a node without rack counts as one), or "any".
+            cpus_per_gpu: Cores that each GPU requires on its node.
+            memory_gb_per_gpu: Host memory, GB, that each GPU requires on its node.
+
+        Raises:
+            UnknownNameError: There is no such locality.
         """
         if locality not in LOCALITIES:
             raise UnknownNameError(f"there is no locality {locality!r}{nearest(locality, LOCALITIES)}")
         key = accelerator, locality, cpus_per_gpu, memory_gb_per_gpu
         if key not in self._largest:
-            holes: Counter[str] = Counter()
-            for node in self.nodes_of(accelerator):
-                holes[self.region_of(node, locality)] += self.usable_gpus(
-                    node, cpus_per_gpu=cpus_per_gpu, memory_gb_per_gpu=memory_gb_per_gpu
-                )
-            fraction = max((_room(node, cpus_per_gpu, memory_gb_per_gpu) for node in self.nodes_of(accelerator)), default=0.0)
-            self._largest[key] = max(holes.values(), default=0) or min(1.0, fraction)
+            regions: Counter[str] = Counter()
+            rooms = [(node, _room(node, cpus_per_gpu, memory_gb_per_gpu)) for node in self.nodes_of(accelerator)]
+            for node, room in rooms:
+                regions[self.region_of(node, locality)] += int(room)
+            fraction = max((room for _, room in rooms), default=0.0)
+            self._largest[key] = max(regions.values(), default=0) or min(1.0, fraction)
         return self._largest[key]
 
     @staticmethod
     def region_of(node: Node, locality: str) -> str:
-        """Return the name of the largest region around a node that a gang of this locality may span."""
+        """Return the name of the region around a node that a gang of this locality may span: a node, a rack, or empty for all."""
         if locality == "any":
             return ""
         return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
 
     @staticmethod
     def usable_gpus(node: Node, *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0) -> int:
-        """Return the GPUs of an empty node that have all the CPUs and memory they need, as in `largest_gang`."""
+        """Return the number of GPUs of an empty node for which it has CPUs and memory.
+
+        Args:
+            node: The node.
+            cpus_per_gpu: Cores that each GPU requires.
+            memory_gb_per_gpu: Host memory, GB, that each GPU requires.
+        """
         return int(_room(node, cpus_per_gpu, memory_gb_per_gpu))
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
-        """Return the cluster with accelerator types renamed; several may become one.
+        """Return the cluster with renamed accelerator types.
 
-        Its details are then the first one's, but its memory is the least that is known of any of them.
+        Several types may get the same name. They then have the details of the first, and the least known memory of all of them.
+
+        Args:
+            names: {old name: new name}.
+
+        Raises:
+            InputError: The cluster has no type with an old name.
         """
         unknown = [name for name in names if name not in self.accelerator_names]
         InputError.raise_any(
@@ -203,7 +227,11 @@ class Cluster:
         return made
 
     def restricted_to(self, accelerators: Iterable[str]) -> Cluster:
-        """Return the cluster without the nodes and types that are not in `accelerators`, which `left_out` tells of."""
+        """Return the cluster with some accelerator types only; `left_out` has the others.
+
+        Args:
+            accelerators: Names of the types to keep, or one name.
+        """
         keep = {accelerators} if isinstance(accelerators, str) else set(accelerators)
         rest = Cluster(
             (node for node in self.nodes if node.accelerator in keep),
@@ -214,58 +242,60 @@ class Cluster:
         return rest
 
     def known_to(self, profile: _Profile, *, allow_unknown_types: bool = False) -> Cluster:
-        """Return the cluster as a throughput profile knows it: with its names of accelerator types, without types that it lacks.
+        """Return the cluster with the names of a throughput profile, without the types that the profile lacks.
 
         `AllocationProblem.from_jobs`, `RoundScheduler` and `Simulation` use this part of a cluster.
 
         Args:
-            profile: Has `name`, and `accelerators`, the types that it knows. A type whose name differs from one of these in case
-                only is taken for it, with a `GavelWarning`.
+            profile: A profile with `name`, and `accelerators`, its types. A type of the cluster whose name differs in case only is
+                taken for the type of the profile, with a `GavelWarning`.
             allow_unknown_types: Whether GPUs of types that the profile lacks may be left out, with a `GavelWarning` each.
 
         Returns:
-            The cluster itself, or a part of it, whose `left_out` says what was taken away.
+            The cluster itself, or a part of it; `left_out` has the removed types.
 
         Raises:
             UnknownNameError: The profile lacks a type that has GPUs, or with `allow_unknown_types` all types.
-            InputError: Types that become one have different prices.
+            InputError: Types that get the same name have different prices.
         """
-        known, cluster = profile.accelerators, self._spelled_as(profile)
+        known, cluster = profile.accelerators, self._renamed_for(profile)
         gpus = zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True)
         unknown = {name: int(count) for name, count in gpus if name not in known}
         if not unknown:
             return cluster
-        more = ", ..." if len(known) > MOST_SHOWN else ""
-        lacks = f"is not in profile {profile.name!r}, which has {', '.join(known[:MOST_SHOWN]) or 'none'}{more}"
+        more = ", ..." if len(known) > MAX_SHOWN else ""
+        lacks = f"is not in profile {profile.name!r}, which has {', '.join(known[:MAX_SHOWN]) or 'none'}{more}"
         none_known = len(unknown) == len(cluster.accelerator_names)
         if none_known or (any(unknown.values()) and not allow_unknown_types):
-            told = {name: count for name, count in unknown.items() if count or none_known}
-            faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} GPUs cannot be used") for n, c in told.items()]
+            listed = {name: count for name, count in unknown.items() if count or none_known}
+            faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} GPUs cannot be used") for n, c in listed.items()]
             raise UnknownNameError(*faults, TO_USE_THEM if none_known else TO_USE_THEM + TO_LEAVE_THEM)
         for name, count in unknown.items():
             warnings.warn(f"{count} GPUs are left out: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
         return cluster.restricted_to(known)
 
-    def _spelled_as(self, profile: _Profile) -> Cluster:
-        """The cluster with the profile's spelling of types that it writes in another case."""
+    def _renamed_for(self, profile: _Profile) -> Cluster:
+        """Return the cluster with the profile's names for types that differ from them in case only."""
         found = {name: same_name(name, profile.accelerators) for name in self.accelerator_names}
-        spelled = {name: other for name, other in found.items() if other is not None and other != name}
-        for name, other in spelled.items():
-            alike = [kind for kind in self.accelerator_types if found[kind.name] == other and kind.price_per_hour is not None]
-            if len({kind.price_per_hour for kind in alike}) > 1:
+        renamed = {name: other for name, other in found.items() if other is not None and other != name}
+        for name, other in renamed.items():
+            prices = {kind.price_per_hour for kind in self.accelerator_types if found[kind.name] == other}
+            if len(prices - {None}) > 1:
                 problem = f"differs from {other!r} in case only, and has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
-            text = (
-                f"accelerator {name!r} of the cluster is taken for {other!r} of profile {profile.name!r}: they differ in case only"
-            )
-            warnings.warn(text, GavelWarning, stacklevel=4)
-        return self.renamed(spelled) if spelled else self
+            text = f"accelerator {name!r} of the cluster is taken for {other!r} of profile {profile.name!r}"
+            warnings.warn(f"{text}: they differ in case only", GavelWarning, stacklevel=4)
+        return self.renamed(renamed) if renamed else self
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int | tuple[int, int]]) -> Cluster:
-        """Build a cluster from {type: GPUs} or {type: (GPUs, GPUs per node)}; nodes hold 8 GPUs unless said.
+        """Build a cluster from numbers of GPUs. The last node of a type is smaller if the GPUs do not fill it.
 
-        A rest that fills no whole node becomes a smaller node.
+        Args:
+            counts: {type: GPUs} or {type: (GPUs, GPUs per node)}; 8 GPUs per node by default.
+
+        Raises:
+            InputError: A number is not a whole number in range.
         """
         faults: list[Fault] = []
         nodes: list[Node] = []
@@ -277,11 +307,18 @@ class Cluster:
                 sizes = [per_node] * (gpus // per_node) + [gpus % per_node] * (gpus % per_node > 0)
                 nodes += [Node(name=f"{name}-{i}", accelerator=name, num_gpus=size) for i, size in enumerate(sizes)]
         InputError.raise_any(faults)
-        return cls(nodes, [AcceleratorType(name=name) for name, _ in counts.items()])  # a Series goes through its values
+        return cls(nodes, [AcceleratorType(name=name) for name, _ in counts.items()])  # iterating a Series would give its values
 
     @classmethod
     def from_inline(cls, text: str) -> Cluster:
-        """Build a cluster from text such as "v100:16,p100:8/4": GPUs per type, and GPUs per node after the slash."""
+        """Build a cluster from text.
+
+        Args:
+            text: GPUs per type, with optional GPUs per node after a slash: "v100:16,p100:8/4".
+
+        Raises:
+            InputError: The text has another form.
+        """
         counts: dict[str, tuple[int, int]] = {}
         faults: list[Fault] = []
         for part in text.split(","):
@@ -301,11 +338,18 @@ class Cluster:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Cluster:
-        """Read a cluster from YAML, JSON, or a node list of Alibaba's traces (CSV), told apart by the file's suffix."""
+        """Read a cluster from a file.
+
+        Args:
+            path: YAML, JSON, or a node list of Alibaba's traces (CSV); the suffix gives the format (docs/file-formats.md).
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         try:
             return cls(*read_cluster(path))
         except InputError as error:
-            # Faults of the cluster as a whole, such as a name that stands twice, know no file.
+            # Faults of the cluster as a whole, such as a repeated name, do not contain the file yet.
             raise InputError(*(replace(f, where=str(path)) if f.where == "cluster" else f for f in error.faults)) from None
 
     def __repr__(self) -> str:
@@ -322,10 +366,9 @@ class Cluster:
 
 
 def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
-    """GPUs of an empty node that have all the CPUs and memory they need, with the part of one that has the rest of them."""
+    """Return the GPUs, with a fraction, for which an empty node has CPUs and memory."""
     pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
-    rooms = [there / per_gpu + ROUNDING for there, per_gpu in pairs if there is not None and per_gpu > 0]
-    return min([node.num_gpus, *rooms])
+    return min([node.num_gpus, *(total / per_gpu + ROUNDING for total, per_gpu in pairs if total is not None and per_gpu > 0)])
 
 
 def _is_whole(value: object) -> bool:

@@ -1,8 +1,8 @@
-"""Eligibility: on which accelerator types each job can run, and why a job is left out of the allocation.
+"""Eligibility: on which accelerator types each job can run, and why a job is excluded from the allocation.
 
-`screen` applies throughputs, allowed types, the sizes of gangs and GPU memory. `GpuMemory` is what jobs take of the memory of GPUs
-and what GPUs have: which jobs fit where, alone and two by two. `even_parts`, `even_nodes` and `largest_even_gang` are for gangs
-that must have the same number of GPUs on each of their nodes, as launchers ask that start as many processes on each.
+`screen` applies throughputs, allowed types, gang sizes and GPU memory. `GpuMemory` determines which jobs, and which pairs of jobs,
+fit the memory of GPUs. `even_parts`, `even_nodes` and `largest_even_gang` are for gangs that require the same number of GPUs on
+each of their nodes, since some launchers start the same number of processes per node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gavel_py.problem.cluster import Cluster
 
 
 def even_parts(size: int) -> Iterator[tuple[int, int]]:
-    """The ways to split a gang evenly, as (nodes, GPUs on each), on the fewest nodes first.
+    """Yield the even splits of a gang as (nodes, GPUs on each), those on the fewest nodes first.
 
     >>> list(even_parts(6))
     [(1, 6), (2, 3), (3, 2), (6, 1)]
@@ -26,18 +26,18 @@ def even_parts(size: int) -> Iterator[tuple[int, int]]:
 
 
 def even_nodes(size: int, room: Indices, regions: Indices) -> tuple[Indices, int] | None:
-    """Return the nodes of one region on which a gang can be split evenly, and its GPUs on each; None where there are none.
+    """Return nodes of one region for an even split of a gang, and its GPUs on each; None if there are none.
 
-    room: (nodes,) the GPUs that each has for the gang; regions: (nodes,) the number of the region of each. The fewest nodes, of
-    the region with the least room on such nodes, and there the tightest.
+    Chooses the fewest nodes, then the region with the least room on nodes that are large enough, then the nodes with the least
+    room. room: (nodes,) GPUs available for the gang; regions: (nodes,) the number of the region of each node.
     """
     for count, part in even_parts(size):
-        holes = np.flatnonzero(room >= part)
-        here = regions[holes]
-        enough = np.flatnonzero(np.bincount(here) >= count)
-        if len(enough):
-            region = enough[np.bincount(here, weights=room[holes])[enough].argmin()]
-            nodes = holes[here == region]
+        fitting = np.flatnonzero(room >= part)
+        region_of = regions[fitting]
+        candidates = np.flatnonzero(np.bincount(region_of) >= count)
+        if len(candidates):
+            region = candidates[np.bincount(region_of, weights=room[fitting])[candidates].argmin()]
+            nodes = fitting[region_of == region]
             return nodes[np.argsort(room[nodes], kind="stable")][:count], part
     return None
 
@@ -45,7 +45,7 @@ def even_nodes(size: int, room: Indices, regions: Indices) -> tuple[Indices, int
 def largest_even_gang(
     cluster: Cluster, accelerator: str, size: int, locality: str, *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0
 ) -> float:
-    """Return the largest gang of at most this size that an empty cluster can hold on this type, split evenly; as `largest_gang`."""
+    """Return the largest gang of at most this size that an empty cluster can hold with an even split (`Cluster.largest_gang`)."""
     needs = {"cpus_per_gpu": cpus_per_gpu, "memory_gb_per_gpu": memory_gb_per_gpu}
     if size <= cluster.largest_gang(accelerator, "node", **needs):
         return float(size)
@@ -60,47 +60,47 @@ def largest_even_gang(
 
 
 ROUNDING = 1e-9
-"""A part of a GPU's memory that is told from none: sums such as 5.3 + 10.7 GB are not exact."""
+"""Relative tolerance on GPU memory, since sums such as 5.3 + 10.7 GB are not exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class GpuMemory:
-    """needed: (N, K) GB that each job takes of each of its GPUs of a type; there: (K,) GB of one GPU; NaN where nobody knows.
+    """GPU memory: needed (N, K) GB that each job uses on each of its GPUs; capacity: (K,) GB of one GPU of a type.
 
-    What nobody knows limits nothing: a job that does not say what it takes counts as nothing beside another one.
+    NaN if unknown. Unknown memory limits nothing: a job with unknown use counts as 0.
     """
 
     needed: Floats
-    there: Floats
+    capacity: Floats
 
     @property
     def fits(self) -> Mask:
         """(N, K) whether a job fits the GPUs of a type."""
-        fits: Mask = np.nan_to_num(self.needed) <= self._room
+        fits: Mask = np.nan_to_num(self.needed) <= self._limit
         return fits
 
     @property
-    def company(self) -> Indices:
-        """(N, K) beside how many of the N jobs each one fits on a type, itself counted as another one.
+    def num_compatible(self) -> Indices:
+        """(N, K) number of the N jobs that fit a GPU together with each job, which counts as one of them.
 
-        Who takes less fits beside all whom one fits beside who takes more. So two jobs of equal numbers fit beside the same ones.
+        Jobs with equal numbers are compatible with the same jobs, since a job is compatible with all jobs up to some size.
         """
         needed = np.nan_to_num(self.needed)
         columns = [
-            np.searchsorted(np.sort(taken), room - taken, side="right") for taken, room in zip(needed.T, self._room, strict=True)
+            np.searchsorted(np.sort(used), limit - used, side="right") for used, limit in zip(needed.T, self._limit, strict=True)
         ]
         return np.array(columns, dtype=np.int64).reshape(needed.shape[::-1]).T
 
     def together(self, jobs: Indices) -> Mask:
-        """Return (Q, Q, K) whether each two of Q jobs fit the GPUs of a type together."""
+        """Return (Q, Q, K) whether two of Q jobs fit a GPU of a type together."""
         needed = np.nan_to_num(self.needed[jobs])
-        together: Mask = needed[:, None] + needed <= self._room
+        together: Mask = needed[:, None] + needed <= self._limit
         return together
 
     @property
-    def _room(self) -> Floats:
-        """(K,) what is there, infinite where nobody knows."""
-        return np.where(np.isnan(self.there), np.inf, self.there * (1 + ROUNDING))
+    def _limit(self) -> Floats:
+        """(K,) the capacity with its tolerance, infinite if unknown."""
+        return np.where(np.isnan(self.capacity), np.inf, self.capacity * (1 + ROUNDING))
 
 
 def screen(
@@ -114,12 +114,11 @@ def screen(
     index: Indices | None = None,
     memory: GpuMemory | None = None,
 ) -> tuple[Mask, dict[str, str]]:
-    """Apply the masks of a valid allocation, so that no job is promised time where its gang can never be placed.
+    """Return (N, K) whether each job can run on each type, and {job_id: reason} of the jobs that can run nowhere.
 
-    A job runs on a type if T_ij > 0, it allows the type, its gang fits an empty cluster: s_i <= largest_gangs_ij, an (N, K)
-    array of the GPUs of a type that one gang may span under its locality, and it fits their memory, where both are known.
-    Returns (N, K) where each job may run, and {job_id: reason} of the jobs that may run nowhere, those without steps left
-    included. With `index`, row index[i] of the arrays tells of job i.
+    A job can run on a type if T_ij > 0, the job allows the type, its gang fits an empty cluster, s_i <= largest_gangs_ij (the GPUs
+    that one gang may span under its locality), and it fits the GPU memory if known. Finished jobs can run nowhere. With `index`,
+    row index[i] of the arrays describes job i.
     """
     measured = throughputs > 0
     fitting = num_gpus[:, None] <= largest_gangs
@@ -134,30 +133,30 @@ def screen(
         elif not largest_gangs[i].any() and not largest_gangs.any():
             reasons[i] = "the cluster has no GPUs"
         elif memory is not None and (lacking := _lacks_memory(measured[i], allowed[i] & fitting[i], fits[i])).any():
-            reasons[i] = _too_large(memory.needed[i], accelerator_types, memory.there, lacking)
+            reasons[i] = _too_large(memory.needed[i], accelerator_types, memory.capacity, lacking)
         else:
             reasons[i] = _cannot_run(measured[i], allowed[i], fits[i], num_gpus[i], accelerator_types, largest_gangs[i])
     if index is None:
         return runnable, {job_ids[i]: reason for i, reason in reasons.items()}
-    left_out = np.flatnonzero(np.isin(index, idle)).tolist() if reasons else []
-    return runnable[index], {job_ids[i]: reasons[int(index[i])] for i in left_out}
+    excluded = np.flatnonzero(np.isin(index, idle)).tolist() if reasons else []
+    return runnable[index], {job_ids[i]: reasons[int(index[i])] for i in excluded}
 
 
 def _lacks_memory(measured: Mask, placed: Mask, fits: Mask) -> Mask:
-    """(K,) the types that a job could run on but for their memory; none where that is not what keeps it from running.
+    """Return (K,) the types on which only a lack of memory keeps a job from running; none if there is another reason.
 
-    Where a job has no room, nobody needs to have measured it.
+    Types whose memory is too small need no measured throughput.
     """
     runs: Mask = measured & placed
     return runs if runs.any() else placed & ~(placed & fits).any()
 
 
-def _too_large(needed: Floats, types: Sequence[str], there: Floats, among: Mask) -> str:
+def _too_large(needed: Floats, types: Sequence[str], capacity: Floats, among: Mask) -> str:
     columns = np.flatnonzero(among).tolist()
     if len(set(needed[columns].tolist())) == 1:
-        sizes = ", ".join(f"{types[j]}: {there[j]:g} GB" for j in columns)
+        sizes = ", ".join(f"{types[j]}: {capacity[j]:g} GB" for j in columns)
         return f"its {needed[columns[0]]:g} GB per GPU exceed the memory of every type it could run on ({sizes})"
-    sizes = ", ".join(f"{types[j]}: {needed[j]:g} of {there[j]:g} GB" for j in columns)
+    sizes = ", ".join(f"{types[j]}: {needed[j]:g} of {capacity[j]:g} GB" for j in columns)
     return f"what it takes of each GPU exceeds the memory of every type it could run on ({sizes})"
 
 
@@ -175,6 +174,6 @@ def _cannot_run(measured: Mask, allowed: Mask, fits: Mask, num_gpus: float, type
 
 def _fits_nowhere(num_gpus: float, types: Sequence[str], largest_gangs: Floats, among: Mask) -> str:
     spans = np.floor(largest_gangs) if num_gpus >= 1 else largest_gangs
-    holes = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among).tolist())
-    asked = f"gang of {num_gpus:.0f} GPUs" if num_gpus >= 1 else f"{num_gpus:g} of a GPU"
-    return f"its {asked} fits nowhere (GPUs that one gang can get together: {holes})"
+    largest = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among).tolist())
+    gang = f"gang of {num_gpus:.0f} GPUs" if num_gpus >= 1 else f"{num_gpus:g} of a GPU"
+    return f"its {gang} fits nowhere (GPUs that one gang can get together: {largest})"

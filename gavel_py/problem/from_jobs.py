@@ -1,7 +1,6 @@
-"""From jobs, a cluster and a profile to arrays: throughputs, work left, deadlines, and where each gang fits.
+"""Conversion of jobs, a cluster and a profile to arrays: throughputs, remaining steps, deadlines, and where each gang fits.
 
-`Hosts` is what the nodes of a cluster mean for gangs beyond the number of GPUs: how many GPUs share a node or a rack, with what
-CPUs and memory.
+`Hosts` has the node topology for gangs: GPUs per node and rack, CPUs and memory.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_
 
 @dataclass(frozen=True, eq=False)
 class Hosts:
-    """The nodes of K accelerator types, and what N jobs ask of them.
+    """The nodes of K accelerator types, and the resource requests of N jobs.
 
-    gpus: by locality, for each type the GPUs of each node ("node") or rack ("rack"; a node without one is one of its own);
-    cpus, memory_gb: (K,) of all nodes of a type, infinite if one does not say;
-    localities: (N,) of the jobs; cpus_per_gpu, memory_gb_per_gpu: (N,);
-    speeds: of gangs on few nodes and on more, None where nobody knows of a difference; gpu_memory: of jobs and GPUs;
-    rooms: for each type the GPUs, CPUs and GB of each node.
+    gpus: by locality and type, the GPUs of each node ("node") or rack ("rack"; a node without rack counts as one);
+    cpus, memory_gb: (K,) sum over the nodes of a type, infinite if unknown for one of them;
+    localities, cpus_per_gpu, memory_gb_per_gpu: (N,) of the jobs;
+    speeds: of consolidated and spread gangs, None if no difference is known; gpu_memory: GB per GPU of jobs and types;
+    rooms: for each type the GPUs, CPUs and memory, GB, of each node.
     """
 
     gpus: dict[Literal["node", "rack"], tuple[tuple[int, ...], ...]]
@@ -44,23 +43,22 @@ class Hosts:
     rooms: tuple[tuple[tuple[int, float, float], ...], ...] = ()
 
     def select(self, rows: Indices) -> Hosts:
-        """Return the same nodes for these jobs only."""
-        cpus, memory = self.cpus_per_gpu[rows], self.memory_gb_per_gpu[rows]
-        known = self.gpu_memory
+        """Return the same nodes with some of the jobs."""
+        memory = self.gpu_memory
         return replace(
             self,
             localities=self.localities[rows],
-            cpus_per_gpu=cpus,
-            memory_gb_per_gpu=memory,
+            cpus_per_gpu=self.cpus_per_gpu[rows],
+            memory_gb_per_gpu=self.memory_gb_per_gpu[rows],
             speeds=None if self.speeds is None else self.speeds.select(rows),
-            gpu_memory=None if known is None else replace(known, needed=known.needed[rows]),
+            gpu_memory=None if memory is None else replace(memory, needed=memory.needed[rows]),
         )
 
 
 def hosts_of(
     jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | None = None, gpu_memory: GpuMemory | None = None
 ) -> Hosts:
-    """Return what there is to know of the nodes of a cluster for these jobs; speeds: those of both kinds of placement."""
+    """Return the nodes of a cluster with the resource requests of jobs; speeds: of consolidated and spread gangs."""
     return Hosts(
         gpus=cluster.node_sizes,  # type: ignore[arg-type]
         cpus=cluster.cpus,
@@ -75,37 +73,56 @@ def hosts_of(
 
 
 class Profile(Protocol):
-    """What a problem needs of a throughput profile (`gavel_py.throughput_profiles`).
+    """The interface of throughput profiles that a problem reads (`gavel_py.throughput_profiles`).
 
-    One that knows of spread gangs has also `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each whole gang on more nodes
-    than it needs, NaN where that was not measured, or None if it never was. One that knows of jobs that share GPUs has
-    `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while it shares all its GPUs with each other, likewise.
-    One that knows of GPU memory has `memory_matrix(jobs, accelerators)`: (N, K) GB that each gang takes of each GPU, likewise.
+    Three further methods are optional. Each returns NaN for what was not measured, or None if nothing was:
+    `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each gang on more nodes than it needs;
+    `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while all its GPUs are shared with each other gang;
+    `memory_matrix(jobs, accelerators)`: (N, K) GB of memory that each gang uses on each of its GPUs.
     """
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name for messages."""
         ...
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """The accelerator types that it knows."""
+        """Names of the known accelerator types."""
         ...
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
-        """(N, K) steps/s of each whole gang on each type, consolidated."""
+        """Return (N, K) steps/s of each whole gang on each type, consolidated.
+
+        Args:
+            jobs: N jobs.
+            accelerators: Names of K types.
+
+        Raises:
+            MissingThroughputError: A throughput is unknown.
+        """
         ...
 
     def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
-        """Steps/s of the whole gang on one type; `MissingThroughputError` for a placement ("spread") of which nothing is known."""
+        """Return the steps/s of the whole gang on one type.
+
+        Args:
+            job: The job.
+            accelerator: Name of the type.
+            placement: "consolidated" or "spread".
+
+        Raises:
+            MissingThroughputError: The throughput is unknown.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class JobArrays:
-    """throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
-    speeds: of both kinds of placement, None where the profile knows of no difference; memory: of GPUs.
+    """The arrays of N jobs that depend on cluster and profile.
+
+    throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
+    speeds: of consolidated and spread gangs, None if the profile has no difference; memory: GB per GPU of jobs and types.
     """
 
     throughputs: Floats
@@ -118,7 +135,7 @@ class JobArrays:
     memory: GpuMemory
 
     def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
-        """Return what is known of each of these jobs, by the names that `JOB_COLUMNS` has, but for what it has been through."""
+        """Return the arrays of `JOB_COLUMNS` by name, except those about the past of jobs, which a caller provides."""
         return {
             "num_gpus": [job.num_gpus for job in jobs],
             "weights": [job.weight for job in jobs],
@@ -131,15 +148,15 @@ class JobArrays:
         }
 
     def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile, min_gain: float) -> PairSpeeds | None:
-        """Return the speeds of jobs that share GPUs, None where the profile knows of none."""
+        """Return the throughputs of co-located jobs, None if the profile has none."""
         found = pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None), self.memory)
         return None if found is None else replace(found, min_gain=min_gain)
 
 
 def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seconds: float) -> JobArrays:
-    """Look up and convert everything about the jobs that depends on the cluster or the profile."""
+    """Return the arrays of jobs that depend on the cluster or the profile."""
     names = cluster.accelerator_names
-    jobs = _spelled(jobs, {*names, *cluster.left_out, *profile.accelerators})
+    jobs = _with_known_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
     allowed = _allowed(jobs, names)
     spans = largest_gangs(jobs, cluster)
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
@@ -154,22 +171,20 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines, speeds, memory)
 
 
-def _spelled(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
-    """Return the jobs with the known spelling of types that they write in another case; raises for types that are not known."""
+def _with_known_names(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
+    """Return the jobs with known names for types that differ in case only; raises `UnknownNameError` for unknown types."""
     found, faults = list(jobs), []
     for i, job in enumerate(jobs):
         changes: dict[str, Any] = {}
-        for field, given in (
-            ("allowed_accelerators", job.allowed_accelerators),
-            ("duration_accelerator", job.duration_accelerator),
-        ):
-            asked = (given,) if isinstance(given, str) else given or ()
-            if known.issuperset(asked):
+        for field in ("allowed_accelerators", "duration_accelerator"):
+            given = getattr(job, field)
+            written = (given,) if isinstance(given, str) else given or ()
+            if known.issuperset(written):
                 continue
-            names = [same_name(name, known) for name in asked]
+            names = [same_name(name, known) for name in written]
             changes[field] = names[0] if isinstance(given, str) else tuple(names)
             problem = "is in neither the cluster nor the profile"
-            unknown = (name for name, other in zip(asked, names, strict=True) if other is None)
+            unknown = (name for name, other in zip(written, names, strict=True) if other is None)
             faults += [Fault(job.where, field, f"accelerator {n!r} {problem}{nearest(n, sorted(known))}") for n in unknown]
         if changes:
             found[i] = job.model_copy(update=changes)
@@ -188,26 +203,25 @@ def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> Mask:
 
 
 def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
-    """Return (N, K) GPUs of each type that one gang may span in an empty cluster: its locality, CPUs and memory allow no more."""
+    """Return (N, K) GPUs of each type that one gang may span in an empty cluster, given its locality, CPUs and memory."""
     names = cluster.accelerator_names
     rows: dict[tuple[str, float, float, int], list[float]] = {}
-    counted = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
-    asked = [
-        (job.locality, job.cpus_per_gpu * counted[0], job.memory_gb_per_gpu * counted[1], job.whole_gpus if job.even_split else 0)
+    known = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
+    keys = [
+        (job.locality, job.cpus_per_gpu * known[0], job.memory_gb_per_gpu * known[1], job.whole_gpus if job.even_split else 0)
         for job in jobs
     ]
-    for where, cpus, memory, even in set(asked):
+    for locality, cpus, memory, even in set(keys):
         needs = {"cpus_per_gpu": cpus, "memory_gb_per_gpu": memory}
-        spans = (
-            largest_even_gang(cluster, name, even, where, **needs) if even > 1 else cluster.largest_gang(name, where, **needs)
+        rows[locality, cpus, memory, even] = [
+            largest_even_gang(cluster, name, even, locality, **needs) if even > 1 else cluster.largest_gang(name, locality, **needs)
             for name in names
-        )
-        rows[where, cpus, memory, even] = list(spans)
-    return np.array([rows[key] for key in asked], dtype=float).reshape(len(jobs), len(names))
+        ]
+    return np.array([rows[key] for key in keys], dtype=float).reshape(len(jobs), len(names))
 
 
 def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMemory:
-    """Return what each job takes of the memory of each of its GPUs, as it says itself, or else as the profile says."""
+    """Return the GPU memory that jobs use, from the job if it has the field, else from the profile, and that types have."""
     names = cluster.accelerator_names
     look_up = getattr(profile, "memory_matrix", None)
     found = None if look_up is None else look_up(jobs, names)
@@ -217,17 +231,16 @@ def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMe
 
 
 def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: Mask) -> Floats:
-    """Look up (N, K) steps/s; where a job can never be placed, no measurement is asked for."""
-    asking = [job if row.all() else _restricted(job, names, row) for job, row in zip(jobs, usable, strict=True)]
-    return profile.matrix(asking, names)
+    """Return (N, K) steps/s from the profile, which may lack measurements for types on which a job can never be placed."""
 
+    def restricted(job: Job, row: Mask) -> Job:
+        return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, row, strict=True) if u)})
 
-def _restricted(job: Job, names: Sequence[str], usable: Mask) -> Job:
-    return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, usable, strict=True) if u)})
+    return profile.matrix([job if row.all() else restricted(job, row) for job, row in zip(jobs, usable, strict=True)], names)
 
 
 def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:
-    """total_steps, or duration x throughput on the named accelerator, or NaN; no look-up for jobs that can run nowhere."""
+    """Return total_steps, or duration x throughput on the named accelerator, or NaN; no look-up for jobs that can run nowhere."""
     total = np.full(len(jobs), np.nan)
     faults = []
     for i, job in enumerate(jobs):
@@ -243,7 +256,7 @@ def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:
 
 
 def _deadlines(jobs: Sequence[Job], total_steps: Floats, fastest: Floats) -> Floats:
-    """Absolute deadlines; a factor counts the job's duration on its fastest accelerator, from its arrival."""
+    """Return absolute deadlines; a factor is a multiple of the job's duration on its fastest accelerator, from its arrival."""
     deadlines = np.full(len(jobs), np.nan)
     faults = []
     for i, job in enumerate(jobs):

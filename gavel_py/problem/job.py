@@ -1,7 +1,4 @@
-"""Jobs and job sets, readable from CSV, JSON, JSON Lines and Gavel's trace format.
-
-`with_steps` is a job with other progress. It is called for every running job in every round, so it has to be quick.
-"""
+"""Jobs and job sets, with readers for CSV, JSON, JSON Lines and Gavel's trace format."""
 
 from __future__ import annotations
 
@@ -20,33 +17,40 @@ from gavel_py.io.records import MOST, Finite, GangSize, Integer, Name, NotNegati
 Locality = Literal["any", "rack", "node"]
 
 DEFAULT_RETRIES = 3
-"""A fault of a machine or the network is over by then, and a job with a fault of its own has cost four starts, not more."""
+"""Enough for transient faults of machines and networks, while a faulty job is started four times at most."""
 
 RECORDED = "recorded_"
-"""Columns of this prefix say what became of a job in the past. A trace reads them; a job set is about the future and does not."""
+"""Prefix of columns with the recorded outcome of a job, which traces read and job sets ignore."""
 
 
 class Job(Record):
-    """A job as it is submitted: what it runs, how large its gang is, and what it is owed.
-
-    job_id: unique name; job_type: row of the throughput profile; num_gpus: GPUs of the gang, all or nothing, or a fraction of one
-    GPU, 0.25 for a quarter, of which other jobs may have the rest at the same time;
-    weight: a job of weight 2 is owed twice as much; priority: higher goes first;
-    total_steps, steps_done: work in training steps, unknown total when None; duration_seconds on duration_accelerator:
-    stands in for total_steps (steps = duration x throughput there);
-    arrival_seconds, deadline_seconds: on the clock of the cluster, a deadline is absolute;
-    deadline_factor: the deadline as a multiple of the job's duration on its fastest accelerator, after arrival;
-    tenant: who pays; allowed_accelerators: None means all; locality: the gang must fit one node, one rack, or anywhere;
-    even_split: on several nodes, it must have the same number of GPUs on each;
-    cpus_per_gpu, memory_gb_per_gpu: cores and host memory, GB, that each of its GPUs needs on the same node, a fraction of a GPU
-    that part of them;
-    gpu_memory_gb: what it takes of the memory of each of its GPUs, GB, by default what the throughput profile says; all that it
-    takes, also with a fraction of a GPU;
-    restart_seconds: what it costs to start, move or be resumed, checkpoint and load, by default what the scheduler says (0);
-    max_retries: a job that has failed is started anew so many times, then reported as failed.
+    """A job as submitted: its type, gang and work, and its claims on the cluster.
 
     >>> Job("j1", job_type="ResNet-50 (batch size 64)", num_gpus=2, total_steps=1e5).num_gpus
     2
+
+    Attributes:
+        job_id: Unique name.
+        job_type: Row of the throughput profile.
+        num_gpus: GPUs of the gang, all or nothing, or a fraction of one GPU, whose rest other jobs may use.
+        weight: Relative claim: weight 2 is worth twice as much as weight 1.
+        priority: Jobs with higher priority are served first.
+        total_steps: Work in training steps, None if unknown.
+        steps_done: Steps already done.
+        duration_seconds: Run time on `duration_accelerator`, instead of total_steps (steps = duration x throughput there).
+        duration_accelerator: The type on which `duration_seconds` was measured.
+        arrival_seconds: Time of arrival, on the clock of the cluster.
+        deadline_seconds: Absolute deadline, on the clock of the cluster.
+        deadline_factor: Deadline after arrival, as a multiple of the job's duration on its fastest accelerator type.
+        tenant: Tenant to which the job belongs, empty for none.
+        allowed_accelerators: Types on which the job may run, None for all.
+        locality: The gang must fit within one "node", one "rack", or "any" nodes.
+        even_split: Whether a gang on several nodes must have the same number of GPUs on each.
+        cpus_per_gpu: Cores that each GPU requires on its node; a fraction of a GPU requires that part.
+        memory_gb_per_gpu: Host memory, GB, that each GPU requires on its node; a fraction of a GPU requires that part.
+        gpu_memory_gb: Memory used on each GPU, GB, in all, also by a fraction of a GPU; by default from the throughput profile.
+        restart_seconds: Cost of a start, move or resumption (checkpoint and load); by default that of the scheduler (0).
+        max_retries: Number of new starts after failures, after which the job is reported as failed.
     """
 
     label: ClassVar[str] = "job"
@@ -79,13 +83,13 @@ class Job(Record):
 
     @property
     def whole_gpus(self) -> int:
-        """On how many GPUs it runs: those of its gang, or the one of which it has a fraction."""
+        """Number of GPUs on which the job runs: its gang, or 1 for a fraction."""
         return math.ceil(self.num_gpus)
 
     @field_validator("allowed_accelerators", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
-        """A cell of a CSV file holds several names, as in v100|p100."""
+        """Split a cell of a CSV file with several names, such as v100|p100."""
         return tuple(part.strip() for part in value.split("|")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -102,12 +106,19 @@ class Job(Record):
 
 
 class JobSet(Sequence[Job]):
-    """Jobs with unique ids, in the order given. Raises `InputError` when an id stands twice."""
+    """An immutable sequence of jobs with unique ids.
+
+    Args:
+        jobs: The jobs, in order.
+
+    Raises:
+        InputError: An id occurs twice, or an entry is not a `Job`.
+    """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.jobs: tuple[Job, ...] = tuple(jobs)
-        strange = [Fault("job set", "", f"must hold Job objects, found {job!r}") for job in self.jobs if not isinstance(job, Job)]
-        InputError.raise_any(strange)
+        invalid = [Fault("job set", "", f"must hold Job objects, found {job!r}") for job in self.jobs if not isinstance(job, Job)]
+        InputError.raise_any(invalid)
         twice = [job_id for job_id, times in Counter(job.job_id for job in self.jobs).items() if times > 1]
         InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
 
@@ -135,7 +146,14 @@ class JobSet(Sequence[Job]):
 
     @classmethod
     def from_file(cls, path: str | Path) -> JobSet:
-        """Read jobs from .csv, .json, .jsonl or a Gavel .trace, told apart by the file's suffix."""
+        """Read jobs from a file.
+
+        Args:
+            path: A .csv, .json, .jsonl (.ndjson) file or a Gavel .trace; the suffix gives the format.
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         readers: dict[str, Callable[[str | Path], JobSet]] = {
             ".csv": cls.from_csv,
             ".json": cls.from_json,
@@ -147,27 +165,55 @@ class JobSet(Sequence[Job]):
 
     @classmethod
     def from_csv(cls, path: str | Path) -> JobSet:
-        """Read jobs from CSV: columns named as the fields of `Job`; an empty cell means the default."""
+        """Read jobs from CSV.
+
+        Args:
+            path: A file with columns named as the fields of `Job`; an empty cell means the default.
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         return cls._from_rows(reading.csv_rows(path, required=("job_id",)))
 
     @classmethod
     def from_json(cls, path: str | Path) -> JobSet:
-        """Read jobs from JSON: a list of objects, or an object with the list under "jobs"."""
+        """Read jobs from JSON.
+
+        Args:
+            path: A file with a list of objects, or an object with the list under "jobs".
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         return cls._from_rows(json_rows(path))
 
     @classmethod
     def from_json_lines(cls, path: str | Path) -> JobSet:
-        """Read jobs from JSON Lines: one object a line."""
+        """Read jobs from JSON Lines.
+
+        Args:
+            path: A file with one object per line.
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         return cls._from_rows(reading.json_lines(path))
 
     @classmethod
     def from_gavel_trace(cls, path: str | Path) -> JobSet:
-        """Read Gavel's trace of 10 tab-separated fields without header; job ids are the line numbers from 0."""
+        """Read a trace in Gavel's format; job ids are the line numbers from 0.
+
+        Args:
+            path: A file of 10 tab-separated fields per line, without header.
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         return cls._from_rows(_gavel_rows(path))
 
     @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
-        placed = [(where, _told(row)) for where, row in rows]
+        placed = [(where, _job_fields(row)) for where, row in rows]
         ids = [(where, str(row["job_id"]).strip()) for where, row in placed if isinstance(row, Mapping) and "job_id" in row]
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
@@ -189,8 +235,8 @@ def json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
         yield f"{read.line(*above, index)}, entry {index + 1}", row
 
 
-def _told(row: Any) -> Any:
-    """What a row says of the job to come. In JSON, null means the default, as an empty cell does in CSV."""
+def _job_fields(row: Any) -> Any:
+    """Return a row without recorded outcomes and null values; null in JSON means the default, as an empty cell does in CSV."""
     if not isinstance(row, Mapping):
         return row
     return {name: value for name, value in row.items() if value is not None and not str(name).startswith(RECORDED)}
@@ -219,7 +265,7 @@ def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
             raise InputError(Fault(where, "", problem))
         row: dict[str, Any] = dict(zip(GAVEL_FIELDS, cells, strict=True))
         job = {k: row[k] for k in ("job_type", "total_steps", "num_gpus", "weight", "arrival_seconds")}
-        # A negative SLO means none; anything else is a factor, and Job checks that it is a positive number.
+        # A negative SLO means none; other values are factors, which Job validates.
         if not row["slo"].strip().startswith("-"):
             job["deadline_factor"] = row["slo"]
         yield where, {"job_id": str(index), **job}
@@ -229,12 +275,15 @@ PROGRESS = "steps_done"
 
 
 def with_steps(job: Job, steps_done: float) -> Job:
-    """Return the job with so many steps done; the same as `model_copy`, without its copies of what does not change."""
-    made = Job.__new__(Job)
+    """Return the job with this number of steps done.
+
+    Equals `model_copy`, but is faster: it is called for every running job in every round.
+    """
+    copy = Job.__new__(Job)
     put = object.__setattr__  # jobs are frozen
-    put(made, "__dict__", job.__dict__ | {PROGRESS: steps_done})
-    told = job.__pydantic_fields_set__
-    put(made, "__pydantic_fields_set__", told if PROGRESS in told else told | {PROGRESS})
-    put(made, "__pydantic_extra__", None)
-    put(made, "__pydantic_private__", None)
-    return made
+    put(copy, "__dict__", job.__dict__ | {PROGRESS: steps_done})
+    given = job.__pydantic_fields_set__
+    put(copy, "__pydantic_fields_set__", given if PROGRESS in given else given | {PROGRESS})
+    put(copy, "__pydantic_extra__", None)
+    put(copy, "__pydantic_private__", None)
+    return copy

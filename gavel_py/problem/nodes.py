@@ -1,7 +1,4 @@
-"""What a cluster is made of: nodes with GPUs of one accelerator type each, and what is known of the types; read from files.
-
-`read_cluster` reads YAML, JSON and the node lists of Alibaba's traces (docs/file-formats.md).
-"""
+"""Nodes and accelerator types as records, and readers of cluster files: YAML, JSON and node lists of Alibaba's traces."""
 
 from __future__ import annotations
 
@@ -19,9 +16,12 @@ GpusPerNode = Annotated[Integer, Field(ge=0, le=4096)]
 
 
 class AcceleratorType(Record):
-    """A kind of accelerator.
+    """An accelerator type.
 
-    name: as in the throughput profile; memory_gb: memory of one GPU, GB; price_per_hour: of one GPU, any currency.
+    Attributes:
+        name: Name in the throughput profile.
+        memory_gb: Memory of one GPU, GB.
+        price_per_hour: Price of one GPU-hour, in any currency.
     """
 
     label: ClassVar[str] = "accelerator type"
@@ -33,7 +33,16 @@ class AcceleratorType(Record):
 
 
 class Node(Record):
-    """One machine: `num_gpus` GPUs of one accelerator type, numbered from 0; cpus: cores; memory_gb: host memory, GB."""
+    """One machine with GPUs of one accelerator type, numbered from 0.
+
+    Attributes:
+        name: Unique name.
+        accelerator: Name of the type.
+        num_gpus: Number of GPUs.
+        cpus: Number of cores, None if unknown.
+        memory_gb: Host memory, GB, None if unknown.
+        rack: Name of the rack, None for a node that counts as a rack of its own.
+    """
 
     label: ClassVar[str] = "node"
     identifier: ClassVar[str] = "name"
@@ -52,7 +61,7 @@ KEYS = ("nodes", "accelerator_types")
 
 
 def read_cluster(path: str | Path) -> Parts:
-    """Return the nodes and the declared accelerator types of a file; the format is told by its suffix."""
+    """Return the nodes and the declared accelerator types of a file, whose suffix gives the format."""
     readers: dict[str, Callable[[str | Path], Parts]] = {
         ".yaml": _read_document,
         ".yml": _read_document,
@@ -63,7 +72,7 @@ def read_cluster(path: str | Path) -> Parts:
 
 
 def _read_node_list(path: str | Path) -> Parts:
-    """A node list of openb (gpu-v2023) or of the spot trace (v2026), recognised by its columns; nodes without GPUs are left out."""
+    """Read a node list of openb (gpu-v2023) or of the spot trace (v2026), detected by its columns; skip nodes without GPUs."""
     is_spot = not {"gpu_model", "gpu_capacity_num"}.isdisjoint(reading.csv_header(path)[1])
     kind: type[_OpenbNode | _SpotNode] = _SpotNode if is_spot else _OpenbNode
     rows = reading.csv_rows(path, required=tuple(kind.model_fields))
@@ -109,8 +118,8 @@ def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[Accelera
     with together() as attempt:
         attempt(lambda: InputError.raise_any(double))
         rows = ((where("accelerator_types", n), d | {"name": n} if isinstance(d, dict) else d) for n, d in details.items())
-        kinds: list[AcceleratorType] = attempt(lambda: check_records(AcceleratorType, rows))
-    return kinds
+        types: list[AcceleratorType] = attempt(lambda: check_records(AcceleratorType, rows))
+    return types
 
 
 class _NodeEntry(Node):

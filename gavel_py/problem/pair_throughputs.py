@@ -1,7 +1,7 @@
-"""Throughputs where a type has several: of jobs that share their GPUs with another job, and of gangs on few nodes or on more.
+"""Throughputs of co-located jobs and of consolidated and spread gangs: several throughputs of a job on one accelerator type.
 
-`PairSpeeds` has the throughputs of two kinds of jobs on the same GPUs. `PlacementSpeeds` has those of gangs on as few nodes as
-possible and spread over more; both kinds of placement use the GPUs of the same type.
+`PairSpeeds` has the throughputs of two jobs on the same GPUs, by pair class. `PlacementSpeeds` has those of gangs on as few nodes
+as possible (consolidated) and on more (spread).
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.job import Job
 
 Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
-"""From jobs and K types to steps/s, NaN where that was not measured. Pairs: (Q, Q, K), of the first with the second of Q jobs of
-different kinds. Placements: (N, K), of spread gangs, or None if nothing was measured."""
+"""A function of jobs and K types that returns steps/s, NaN if not measured, or None if nothing was: for pairs (Q, Q, K), of the
+first beside the second of Q jobs of different pair classes; for placements (N, K), of spread gangs."""
 
 ROUNDING = 1e-12
+"""Tolerance for comparisons of gains."""
 
 
 @dataclass(frozen=True, eq=False)
 class PairSpeeds:
-    """kinds: (N,) the kind of each job, -1 for jobs that share with nobody; speeds: (Q, Q, K) steps/s of a gang of kind a on type j
-    that shares each of its GPUs with one of kind b, 0 where they cannot; sizes: (Q,) GPUs of their gangs; alone: (Q, K) steps/s of
-    a gang that shares with nobody, than which nobody is faster in company, whatever was measured; min_gain: only pairs that gain
-    more are to share; fits: (Q, Q, K) whether a GPU has the memory of both, None where nobody was asked.
+    """Throughputs of pairs of jobs that share GPUs, by Q pair classes.
 
-    A pair that is no gain, T_ab/T_a + T_ba/T_b <= 1, never helps: the two can take turns on the same GPUs for these parts of the
-    time, with which each does as much.
+    kinds: (N,) the pair class of each job, -1 for jobs that are never co-located; speeds: (Q, Q, K) steps/s of a gang of class a
+    that shares each of its GPUs with a gang of class b, 0 if not possible; sizes: (Q,) GPUs of the gangs; alone: (Q, K) steps/s of
+    a gang alone, which also bounds its co-located throughput; min_gain: co-located pairs must gain more than this; fits: (Q, Q, K)
+    whether both jobs fit the memory of a GPU, None if unknown.
+
+    A pair without gain, T_ab/T_a + T_ba/T_b <= 1, never helps: if the two jobs take turns on the same GPUs for these parts of the
+    time, each does the same work.
     """
 
     kinds: Indices
@@ -48,7 +51,7 @@ class PairSpeeds:
 
     @property
     def gains(self) -> Floats:
-        """(Q, Q, K) T_ab/T_a + T_ba/T_b, what the two do together in parts of what one of them does alone; 0 where they cannot."""
+        """(Q, Q, K) T_ab/T_a + T_ba/T_b, the joint work of both over the work of one alone; 0 if not possible."""
         alone = self.alone[:, None, :]
         parts = np.divide(self.speeds, alone, out=np.full(self.speeds.shape, np.inf), where=alone > 0)
         gains: Floats = np.where(self.possible, parts + parts.swapaxes(0, 1), 0.0)
@@ -56,39 +59,37 @@ class PairSpeeds:
 
     @property
     def possible(self) -> Mask:
-        """(Q, Q, K) the pairs of which both have a throughput."""
+        """(Q, Q, K) the pairs of equal gangs in which both have a throughput."""
         both = (self.speeds > 0) & (self.speeds.swapaxes(0, 1) > 0)
         possible: Mask = both & (self.sizes[:, None] == self.sizes)[:, :, None]
         return possible
 
     @property
     def useful(self) -> Mask:
-        """(Q, Q, K) the pairs that gain enough."""
+        """(Q, Q, K) the pairs with a gain above `min_gain`."""
         useful: Mask = self.gains > self.min_gain + ROUNDING
         return useful
 
     def select(self, rows: Indices) -> PairSpeeds:
-        """Return the same for these jobs only."""
+        """Return the throughputs of some of the jobs."""
         return replace(self, kinds=self.kinds[rows])
 
 
 def pair_speeds(
     jobs: Sequence[Job], accelerators: Sequence[str], throughputs: Floats, measured: Measured | None, memory: GpuMemory
 ) -> PairSpeeds | None:
-    """Return what is known of pairs of these jobs, None if nothing is.
+    """Return the throughputs of pairs of these jobs, None if none was measured.
 
-    throughputs: (N, K) of each alone; measured: see `Measured`. Two whose memory no GPU of a type has do not share there, whatever
-    was measured. Jobs are of one kind where they are as fast, and fit beside the same jobs. Pairs are of whole gangs: a job with a
-    fraction of a GPU is of none.
+    throughputs: (N, K) of each job alone. Jobs of a pair class have the same type and gang size, and fit GPU memory beside the same
+    jobs. Pairs that exceed the memory of a GPU have throughput 0. Jobs with a fraction of a GPU are in no pair.
     """
-    rows = [(job.job_type, job.whole_gpus, row.tobytes()) for job, row in zip(jobs, memory.company, strict=True)]
+    keys = [(job.job_type, job.whole_gpus, row.tobytes()) for job, row in zip(jobs, memory.num_compatible, strict=True)]
     whole = [job.num_gpus >= 1 for job in jobs]
-    numbers = {
-        kind: n for n, kind in enumerate(sorted(set(compress(rows, whole))))
-    }  # so that the order of the jobs changes nothing
-    kinds = np.array([numbers[row] if able else -1 for row, able in zip(rows, whole, strict=True)], dtype=np.int64)
-    there, first = np.unique(kinds, return_index=True)
-    first = first[there >= 0]
+    # Sorted, so that the result does not depend on the order of the jobs.
+    numbers = {key: n for n, key in enumerate(sorted(set(compress(keys, whole))))}
+    kinds = np.array([numbers[key] if is_whole else -1 for key, is_whole in zip(keys, whole, strict=True)], dtype=np.int64)
+    known, first = np.unique(kinds, return_index=True)
+    first = first[known >= 0]
     found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(first) else None
     if found is None or not np.nan_to_num(found).any():
         return None
@@ -98,7 +99,7 @@ def pair_speeds(
 
 
 def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Floats, throughputs: Floats) -> PairSpeeds:
-    """Return the speeds of pairs that a caller gives as arrays (`AllocationProblem.from_arrays`); raises `InputError`."""
+    """Return the throughputs of pairs from arrays (`AllocationProblem.from_arrays`); raises `InputError` for invalid arrays."""
     for name, given, other in (("pair_kinds", kinds, "pair_throughputs"), ("pair_throughputs", speeds, "pair_kinds")):
         if given is None:
             raise InputError(Fault("", name, f"is needed with {other}"))
@@ -108,23 +109,21 @@ def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Flo
         text = f"must have the shape (kinds, kinds, {types}), found {table.shape}"
         raise InputError(Fault("", "pair_throughputs", text))
     if not (np.isfinite(table) & (table >= 0)).all():
-        raise InputError(
-            Fault("", "pair_throughputs", "must be finite numbers of at least 0, in steps/s; 0 where two cannot share")
-        )
-    most = len(table) - 1
-    if numbers.shape != (jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers <= most)).all():
-        text = f"must be {jobs} whole numbers from 0 to {most}, or -1 for a job that shares with nobody"
+        text = "must be finite numbers of at least 0, in steps/s; 0 where two cannot share"
+        raise InputError(Fault("", "pair_throughputs", text))
+    last = len(table) - 1
+    if numbers.shape != (jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers <= last)).all():
+        text = f"must be {jobs} whole numbers from 0 to {last}, or -1 for a job that shares with nobody"
         raise InputError(Fault("", "pair_kinds", text))
     sizes, shares = np.ones(len(table), dtype=np.int64), numbers >= 0
     sizes[numbers[shares]] = num_gpus[shares]
-    other = shares & (sizes[numbers] != num_gpus)  # a fraction has become 0
+    other = shares & (sizes[numbers] != num_gpus)  # fractions of a GPU became 0
     if other.any():
         kind = numbers[other].min()
         found = " and ".join(f"{size:g}" for size in np.unique(num_gpus[numbers == kind]).tolist())
         text = f"kind {kind} has gangs of {found} GPUs, and only equal whole gangs share two by two"
         raise InputError(Fault("", "pair_kinds", text))
-    numbers = numbers.astype(np.int64)
-    return _limited(numbers, table, sizes, throughputs)
+    return _limited(numbers.astype(np.int64), table, sizes, throughputs)
 
 
 def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
@@ -138,7 +137,7 @@ def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
 
 
 def _limited(kinds: Indices, speeds: Floats, sizes: Indices, throughputs: Floats) -> PairSpeeds:
-    """The pairs, nobody faster than alone; alone, the fastest of the jobs of a kind counts, since some may not run everywhere."""
+    """Return the pairs with throughputs of at most those alone: of the fastest job of a class, since some may have types closed."""
     alone = np.zeros((len(sizes), throughputs.shape[1]))
     shares = kinds >= 0
     for j, fast in enumerate(throughputs.T):
@@ -148,9 +147,10 @@ def _limited(kinds: Indices, speeds: Floats, sizes: Indices, throughputs: Floats
 
 @dataclass(frozen=True, eq=False)
 class PlacementSpeeds:
-    """consolidated, spread: (N, K) steps/s of each gang on the fewest nodes that hold it, and on more.
+    """Throughputs of gangs by placement.
 
-    spread is NaN where it was not measured, or a gang cannot be on more nodes, or may not by its locality.
+    consolidated: (N, K) steps/s of each gang on the fewest nodes that hold it; spread: (N, K) on more nodes, NaN if not measured or
+    if the gang or its locality does not allow it.
     """
 
     consolidated: Floats
@@ -158,37 +158,37 @@ class PlacementSpeeds:
 
     @cached_property
     def differ(self) -> Mask:
-        """(N, K) where both kinds are known, and one of them is faster."""
+        """(N, K) whether both throughputs are known and different."""
         differ: Mask = ~np.isnan(self.spread) & (self.spread != self.consolidated)
         return differ
 
     @cached_property
     def apart(self) -> Mask:
-        """(N, K) where a gang is faster on more nodes than it needs."""
+        """(N, K) whether a gang is faster when spread."""
         apart: Mask = self.differ & (np.nan_to_num(self.spread) > self.consolidated)
         return apart
 
     @property
     def faster(self) -> Floats:
-        """(N, K) steps/s of the faster kind."""
+        """(N, K) steps/s of the faster placement."""
         faster: Floats = np.where(self.apart, self.spread, self.consolidated)
         return faster
 
     @property
     def slower(self) -> Floats:
-        """(N, K) steps/s of the slower kind, 0 where there is none."""
+        """(N, K) steps/s of the slower placement, 0 if there is none."""
         slower: Floats = np.where(self.apart, self.consolidated, np.where(self.differ, self.spread, 0.0))
         return slower
 
     def select(self, rows: Indices) -> PlacementSpeeds:
-        """Return the same for these jobs only."""
+        """Return the throughputs of some of the jobs."""
         return PlacementSpeeds(self.consolidated[rows], self.spread[rows])
 
 
 def placement_speeds(
     jobs: Sequence[Job], cluster: Cluster, consolidated: Floats, measured: Measured | None
 ) -> PlacementSpeeds | None:
-    """Return what is known of both kinds of placement, None if nothing of these gangs when spread; measured: see `Measured`."""
+    """Return the throughputs of both placements, None if none was measured of a spread gang."""
     several = np.array([job.num_gpus > 1 and job.locality != "node" and not job.even_split for job in jobs], dtype=bool)
     if measured is None or not several.any():
         return None
@@ -203,13 +203,13 @@ def placement_speeds(
 
 
 def fewest_nodes(cluster: Cluster, accelerator: str, size: int) -> int:
-    """Return on how many nodes of a type a gang must be at least; all of them where they do not hold it."""
+    """Return the minimum number of nodes of a type for a gang; all of them if they are too few."""
     sizes = sorted((node.num_gpus for node in cluster.nodes_of(accelerator)), reverse=True)
     return int(np.searchsorted(np.cumsum(sizes), size)) + 1 if sum(sizes) >= size else len(sizes)
 
 
 def _could_be_apart(gangs: Sequence[Job], cluster: Cluster) -> Mask:
-    """(gangs, K) whether there is a region within a gang's locality with room on more nodes than it needs."""
+    """Return (gangs, K) whether a region within a gang's locality has room for it on more nodes than it needs."""
     names = cluster.accelerator_names
     rows: dict[tuple[int, str], list[bool]] = {}
     for size, locality in {(job.whole_gpus, job.locality) for job in gangs}:

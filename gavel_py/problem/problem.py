@@ -1,9 +1,9 @@
-"""The numbers of one allocation: who asks, how fast each job runs where, and how many GPUs there are."""
+"""The `AllocationProblem`: jobs, throughputs and capacities of one allocation as arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Real
@@ -28,8 +28,8 @@ from gavel_py.problem.arrays import (
     table_shape,
 )
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.eligibility import GpuMemory, screen
-from gavel_py.problem.from_jobs import Hosts, Profile, hosts_of, job_arrays
+from gavel_py.problem.eligibility import screen
+from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile, hosts_of, job_arrays
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
@@ -39,15 +39,25 @@ from gavel_py.problem.row_hashing import number_equal
 class AllocationProblem:
     """N jobs and K accelerator types as arrays; build one with `from_arrays`, `from_types` or `from_jobs`.
 
-    throughputs: (N, K) T_ij, steps/s of the whole gang, 0 = cannot run; capacities: (K,) c_j, GPUs;
-    num_gpus: (N,) s_i, whole numbers, or fractions of one GPU; runnable: (N, K) where a job may be given time;
-    excluded: {job_id: reason} of the jobs that get none.
-    All other arrays are (N,) but prices_per_hour (K,) and previous_fractions (N, K). Unknown numbers are NaN.
-    type_index: (N,) jobs with the same number have the same throughputs; None where nobody has said so;
-    share_capacities: (K,) the GPUs from which the normalisers are taken, `capacities` but in `with_capacities`;
-    hosts: the nodes of the cluster that the problem was built from, None where it has no nodes, or they are not to count;
-    pairs: the speeds of jobs that share GPUs, None where nobody is to share; gpu_parts: (K,) the part of a GPU that a job has for
-    each that it asks for, ½ in columns for pairs, None where it is all of them.
+    Arrays not listed here are (N,), one number per job. Unknown numbers are NaN.
+
+    Attributes:
+        job_ids: N ids.
+        accelerator_types: K names.
+        throughputs: (N, K) T_ij, steps/s of the whole gang, 0 where it cannot run.
+        capacities: (K,) c_j, GPUs.
+        runnable: (N, K) whether a job may get time on a type.
+        excluded: {job_id: reason} of the jobs that get no time.
+        prices_per_hour: (K,) price of one GPU.
+        tenants: N names, empty for none.
+        num_gpus: (N,) s_i, whole numbers or fractions of one GPU.
+        running_on: (N,) column of the type on which a job runs, -1 for none.
+        previous_fractions: (N, K) time fractions of the last allocation.
+        type_index: (N,) equal numbers for jobs with the same throughputs, None if not given.
+        share_capacities: (K,) GPUs for the normalisers; they differ from `capacities` only after `with_capacities`.
+        hosts: The nodes of the cluster, None if unknown or not taken into account.
+        pairs: Throughputs of co-located jobs, None without co-location.
+        gpu_parts: (K,) part of a GPU per requested GPU, ½ in pair columns; None if all are 1.
     """
 
     job_ids: Sequence[str]
@@ -79,17 +89,17 @@ class AllocationProblem:
 
     @property
     def num_jobs(self) -> int:
-        """N, excluded jobs included."""
+        """N, including excluded jobs."""
         return len(self.job_ids)
 
     @property
     def speeds(self) -> PlacementSpeeds | None:
-        """What is known of both placements of gangs, on few nodes and on more; None where nobody knows of a difference."""
+        """Throughputs of consolidated and spread gangs, None if no difference is known."""
         return None if self.hosts is None else self.hosts.speeds
 
     @cached_property
     def equal_share(self) -> Floats:
-        """(N,) P_i = Σ_j T_ij c_j / C, steps/s of a job that spends its time over the types in proportion to their counts.
+        """(N,) P_i = Σ_j T_ij c_j / C, steps/s of a job that divides its time over types in proportion to their capacities.
 
         The normaliser of Gavel (OSDI 2020, section 4.1), independent of N, gang sizes and weights.
         """
@@ -98,9 +108,9 @@ class AllocationProblem:
 
     @cached_property
     def isolated_throughput(self) -> Floats:
-        """(N,) iso_i, steps/s in the isolated share, an N-th of the cluster; N: jobs that can run (`isolated_throughputs`)."""
-        able = self.num_jobs - len(self.excluded)
-        return isolated_throughputs(self.throughputs, self.num_gpus, self.share_capacities, able)
+        """(N,) iso_i, steps/s in the isolated share of 1/N of the cluster, N the jobs that can run (`isolated_throughputs`)."""
+        count = self.num_jobs - len(self.excluded)
+        return isolated_throughputs(self.throughputs, self.num_gpus, self.share_capacities, count)
 
     @cached_property
     def fastest(self) -> Floats:
@@ -113,11 +123,14 @@ class AllocationProblem:
         return f"AllocationProblem({self.num_jobs} jobs, {len(self.excluded)} of them excluded; GPUs {counts})"
 
     def with_capacities(self, capacities: ArrayLike, *, largest_gangs: ArrayLike | None = None) -> AllocationProblem:
-        """Return the same problem with other numbers of GPUs and the normalisers as they are: what would more GPUs be worth?
+        """Return the problem with other capacities and unchanged normalisers, to find the value of more GPUs.
 
-        largest_gangs: (N, K) GPUs of each type that one gang may span under its locality, by default all. A gang that no longer
-        fits a type loses it; a type on which it did not fit before stays closed to it.
-        Raises `InputError`.
+        Args:
+            capacities: (K,) GPUs. Types that a gang no longer fits are closed to it; closed types do not open.
+            largest_gangs: (N, K) GPUs of each type that one gang may span under its locality; by default all.
+
+        Raises:
+            InputError: An array is not valid.
         """
         check = ArrayChecker()
         kinds = ("accelerator type", self.accelerator_types)
@@ -131,7 +144,14 @@ class AllocationProblem:
         return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
 
     def select(self, rows: Indices | Mask) -> AllocationProblem:
-        """Return the problem of these jobs only, in this order; `rows` may also be an (N,) mask, a labelled one by job id."""
+        """Return the problem of some jobs only.
+
+        Args:
+            rows: Their rows, in the order of the result, or an (N,) mask, which may be labelled by job id.
+
+        Raises:
+            InputError: A mask is not valid.
+        """
         check = ArrayChecker()
         if np.ma.is_masked(rows):
             check.add("", "rows", "must have no masked entries")
@@ -153,22 +173,26 @@ class AllocationProblem:
 
     @classmethod
     def from_arrays(cls, throughputs: ArrayLike, capacities: ArrayLike, **arrays: Unpack[OptionalArrays]) -> AllocationProblem:
-        """Build a problem from arrays; each fault in them is reported with its job and field, all together.
+        """Build a problem from arrays.
 
-        throughputs: (N, K) steps/s of the whole gang, 0 = cannot run; capacities: (K,) GPUs.
-        Optional, (N,) unless said: accelerator_types (K,), prices_per_hour (K,) of one GPU, job_ids, tenants,
-        num_gpus (1; whole numbers, or fractions of one GPU), weights (1), priorities (0), steps_remaining (total_steps if
-        given, else unknown), total_steps (unknown), arrival_seconds (0), elapsed_seconds since arrival (0),
-        waiting_seconds (0), isolated_seconds (0),
-        attained_gpu_seconds (0), deadlines_seconds from now (NaN = none), running_on (type name or column, None or -1 =
-        not running), previous_fractions (N, K) (0).
-        Of a pandas Series or DataFrame the labels count, job ids and accelerator types, and not the order; labels that are not
-        these are refused, and a default index 0, 1, 2, ... counts positions. A DataFrame of throughputs names jobs and types. What
-        is masked or missing is as NaN; a missing tenant is none.
-        Jobs share GPUs where pair_kinds, whole numbers, -1 = never, and pair_throughputs (kinds, kinds, K) are given: steps/s of a
-        job of the first kind while it shares each of its GPUs with one of the second, 0 = they cannot.
+        A pandas Series or DataFrame is aligned by its labels, job ids and accelerator types; a default index 0, 1, 2, ... means
+        positions, and other labels are an error. A DataFrame of throughputs names jobs and types. Masked and missing numbers count
+        as NaN, missing tenants as none.
 
-        Raises `InputError`.
+        Args:
+            throughputs: (N, K) steps/s of the whole gang, 0 = cannot run.
+            capacities: (K,) GPUs.
+            arrays: Optional arrays, (N,) unless stated, with their defaults: accelerator_types (K,), prices_per_hour (K,) of one
+                GPU, job_ids, tenants, num_gpus (1; whole numbers, or fractions of one GPU), weights (1), priorities (0),
+                steps_remaining (total_steps if given, else unknown), total_steps (unknown), arrival_seconds (0), elapsed_seconds
+                since arrival (0), waiting_seconds (0), isolated_seconds (0), attained_gpu_seconds (0), deadlines_seconds from now
+                (NaN = none), running_on (type name or column; None or -1 = not running), previous_fractions (N, K) (0).
+                For co-location: pair_kinds, the pair class of each job (whole numbers, -1 = never co-located), and
+                pair_throughputs (classes, classes, K), steps/s of a job of the first class while each of its GPUs is shared with a
+                job of the second class (0 = not possible).
+
+        Raises:
+            InputError: All faults of the arrays, each with its job and field.
         """
         jobs, types = table_shape("throughputs", "jobs", throughputs, capacities)
         return cls._from_table(ArrayChecker(), throughputs, None, jobs, types, capacities, arrays)
@@ -179,16 +203,21 @@ class AllocationProblem:
     ) -> AllocationProblem:
         """Build a problem of many jobs of few types: job i has the throughputs in row type_index[i] of a table.
 
-        type_throughputs: (C, K) steps/s of a gang of each job type, 0 = cannot run; type_index: (N,) whole numbers from 0
-        to C - 1; capacities and all optional arrays are those of `from_arrays`, with one entry per job. The same as
-        from_arrays(type_throughputs[type_index], capacities, ...), and quicker, since equal jobs need not be found.
+        Equals from_arrays(type_throughputs[type_index], capacities, ...), but is faster, since equal jobs are known.
+
+        Args:
+            type_throughputs: (C, K) steps/s of a gang of each job type, 0 = cannot run.
+            type_index: (N,) whole numbers from 0 to C - 1.
+            capacities: (K,) GPUs.
+            arrays: As in `from_arrays`, with one entry per job.
 
         >>> import gavel_py as gp
         >>> problem = gp.AllocationProblem.from_types([[4.0, 1.0], [1.0, 1.0]], [0, 1, 1, 0], [2, 1])
         >>> problem.throughputs[:, 0].tolist()
         [4.0, 1.0, 1.0, 4.0]
 
-        Raises `InputError`.
+        Raises:
+            InputError: All faults of the arrays, each with its job and field.
         """
         check = ArrayChecker()
         rows, types = table_shape("type_throughputs", "job types", type_throughputs, capacities)
@@ -206,7 +235,10 @@ class AllocationProblem:
         capacities: ArrayLike,
         arrays: OptionalArrays,
     ) -> AllocationProblem:
-        """type_index: as numbers, and as it was given; names that are not given are the labels of the table, if it has any."""
+        """Build a problem from a table of throughputs; type_index: the validated numbers, and the argument as given.
+
+        Job ids and types that are not given are the labels of the table, if it has any.
+        """
         known = OptionalArrays.__annotations__
         for name in set(arrays) - set(known):
             raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, known)}")
@@ -218,26 +250,11 @@ class AllocationProblem:
         index = None if type_index is None else check.in_order("type_index", type_index[0], [("job", ids)], type_index[1])
         pair_kinds = check.in_order("pair_kinds", arrays.get("pair_kinds"), [("job", ids)])
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
-        made = cls._assembled(
-            check,
-            ids,
-            types,
-            throughputs=table,
-            type_index=index,
-            capacities=counts,
-            prices_per_hour=arrays.get("prices_per_hour"),
-            tenants=check.texts("tenants", arrays.get("tenants"), ("job", ids)),
-            running_on=arrays.get("running_on"),
-            previous_fractions=arrays.get("previous_fractions"),
-            allowed=np.broadcast_to(np.True_, (num_jobs, num_types)),
-            largest_gangs=np.broadcast_to(counts, (num_jobs, num_types)),
-            rules=JOB_COLUMNS,
-            by_job={name: arrays.get(name) for name in JOB_COLUMNS},  # type: ignore[misc]
-        )
-        pair_speeds = arrays.get("pair_throughputs")
-        if pair_kinds is None and pair_speeds is None:
-            return made
-        return replace(made, pairs=given_pairs(pair_kinds, pair_speeds, made.num_gpus, made.throughputs))
+        problem = cls._build(check, ids, types, table, counts, arrays, type_index=index)
+        pair_throughputs = arrays.get("pair_throughputs")
+        if pair_kinds is None and pair_throughputs is None:
+            return problem
+        return replace(problem, pairs=given_pairs(pair_kinds, pair_throughputs, problem.num_gpus, problem.throughputs))
 
     @classmethod
     def from_jobs(
@@ -257,20 +274,34 @@ class AllocationProblem:
         min_gain: float = 1.0,
         allow_unknown_types: bool = False,
     ) -> AllocationProblem:
-        """Build the problem of these jobs on this cluster, with throughputs from the profile.
+        """Build a problem from jobs and a cluster, with throughputs from a profile.
 
-        Accelerator types that the profile lacks are an error, or with `allow_unknown_types` left out, with a `GavelWarning`
-        (`Cluster.known_to`). A type that the job does not allow, on which no set of nodes within its locality can hold its gang, or
-        whose GPUs have less memory than it takes, gets none of its time.
-        The optional arrays are those of `from_arrays`, in the order of the jobs.
-        whole_gangs: no more is promised than patterns of whole gangs can deliver, nor than CPUs and memory of the nodes allow
-        (`gang_rows`, `node_rows`), and a gang has the throughput of its faster placement, on the fewest nodes or spread over
-        more, where the profile knows both (`placement_speeds`); false: as published, where three GPUs are worth one and a half
-        gangs of two, and all gangs are consolidated.
-        sharing: jobs of equal gangs may share GPUs two by two where the profile knows how fast both are then (`PairSpeeds`);
-        min_gain: only pairs that do more than so many times what one of them does alone. With 1 no pair is missing that could help.
+        A job gets no time on types that it does not allow, on which no nodes within its locality can hold its gang, or whose GPUs
+        have too little memory.
 
-        Raises `MissingThroughputError` for throughputs that the profile lacks, `InputError` for anything else that is wrong.
+        Args:
+            jobs: Jobs with unique ids.
+            cluster: The cluster.
+            profile: Throughputs by job type, gang size and accelerator type.
+            now_seconds: Current time, on the clock of arrivals and deadlines.
+            waiting_seconds: As in `from_arrays`, in the order of the jobs, like the next four.
+            isolated_seconds: As in `from_arrays`.
+            attained_gpu_seconds: As in `from_arrays`.
+            running_on: As in `from_arrays`.
+            previous_fractions: As in `from_arrays`.
+            whole_gangs: Whether allocations are limited to what patterns of whole gangs and the CPUs and memory of nodes can
+                deliver (`gang_rows`, `node_rows`), and gangs have the throughput of their faster placement, consolidated or spread,
+                if the profile has both (`placement_speeds`). False: as published by Gavel; three GPUs hold one and a half gangs of
+                two, and all gangs are consolidated.
+            sharing: Whether pairs of jobs with equal gangs may share GPUs, if the profile has their throughputs (`PairSpeeds`).
+            min_gain: Pairs share GPUs only if their joint work exceeds this multiple of the work of one alone. 1 admits every pair
+                that can help.
+            allow_unknown_types: Whether accelerator types that the profile lacks are left out with a `GavelWarning`
+                (`Cluster.known_to`) instead of an error.
+
+        Raises:
+            MissingThroughputError: The profile lacks a throughput.
+            InputError: Any other fault of the arguments.
         """
         _check_number("now_seconds", now_seconds)
         _check_number("min_gain", min_gain, least=1)
@@ -278,72 +309,66 @@ class AllocationProblem:
         cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
         speeds = arrays.speeds if whole_gangs else None
-        past = {
+        given: OptionalArrays = arrays.columns(job_set, now_seconds) | {  # type: ignore[assignment]
             "waiting_seconds": waiting_seconds,
             "isolated_seconds": isolated_seconds,
             "attained_gpu_seconds": attained_gpu_seconds,
+            "prices_per_hour": cluster.prices_per_hour,
+            "tenants": tuple(job.tenant for job in job_set),
+            "running_on": running_on,
+            "previous_fractions": previous_fractions,
         }
-        return cls._assembled(
+        return cls._build(
             ArrayChecker(),
             tuple(job.job_id for job in job_set),
             cluster.accelerator_names,
-            throughputs=arrays.throughputs if speeds is None else speeds.faster,
-            capacities=cluster.capacities,
-            prices_per_hour=cluster.prices_per_hour,
-            tenants=tuple(job.tenant for job in job_set),
-            running_on=running_on,
-            previous_fractions=previous_fractions,
-            allowed=arrays.allowed,
-            largest_gangs=arrays.largest_gangs,
-            memory=arrays.memory,
-            rules=JOB_COLUMNS | UNKNOWN_WORK,
-            by_job=arrays.columns(job_set, now_seconds) | past,
+            arrays.throughputs if speeds is None else speeds.faster,
+            cluster.capacities,
+            given,
+            found=arrays,
             hosts=hosts_of(job_set, cluster, speeds, arrays.memory) if whole_gangs else None,
             pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
         )
 
     @classmethod
-    def _assembled(
+    def _build(
         cls,
         check: ArrayChecker,
         ids: Sequence[str],
         types: tuple[str, ...],
-        *,
         throughputs: ArrayLike,
-        type_index: Indices | None = None,
         capacities: Floats,
-        prices_per_hour: ArrayLike | None,
-        tenants: Sequence[str],
-        running_on: RunningOn,
-        previous_fractions: ArrayLike | None,
-        allowed: Mask,
-        largest_gangs: Floats,
-        rules: Mapping[str, tuple[float, str]],
-        by_job: Mapping[str, ArrayLike | None],
-        memory: GpuMemory | None = None,
+        arrays: OptionalArrays,
+        *,
+        type_index: Indices | None = None,
+        found: JobArrays | None = None,
         hosts: Hosts | None = None,
         pairs: PairSpeeds | None = None,
     ) -> AllocationProblem:
-        """Check what is left to check, find out who can run where, and freeze it all."""
+        """Validate the remaining arrays and determine where each job can run; found: from jobs and a cluster, None from arrays."""
         jobs, kinds = ("job", ids), ("accelerator type", types)
+        tenants = check.texts("tenants", arrays.get("tenants"), jobs)
         rows = jobs if type_index is None else ("job type", NumberedNames("", len(np.asarray(throughputs))))
         table = check.numbers("throughputs", throughputs, 0, "at least 0", [rows, kinds])
-        columns = {name: check.numbers(name, values, *rules[name], [jobs]) for name, values in by_job.items()}
-        if by_job["steps_remaining"] is None:
+        rules = JOB_COLUMNS if found is None else JOB_COLUMNS | UNKNOWN_WORK
+        columns = {name: check.numbers(name, arrays.get(name), *rule, [jobs]) for name, rule in rules.items()}  # type: ignore[arg-type]
+        if arrays.get("steps_remaining") is None:
             columns["steps_remaining"] = columns["total_steps"]
-        prices = check.numbers("prices_per_hour", prices_per_hour, np.nan, "at least 0 or NaN", [kinds])
-        previous = check.numbers("previous_fractions", previous_fractions, 0, "from 0 to 1", [jobs, kinds])
-        running = check.columns_of("running_on", running_on, ids, types)
+        prices = check.numbers("prices_per_hour", arrays.get("prices_per_hour"), np.nan, "at least 0 or NaN", [kinds])
+        previous = check.numbers("previous_fractions", arrays.get("previous_fractions"), 0, "from 0 to 1", [jobs, kinds])
+        running = check.columns_of("running_on", arrays.get("running_on"), ids, types)
         check.finish()
-        gangs = columns["num_gpus"]
-        finished = columns["steps_remaining"] == 0
+        gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))
+        allowed = np.broadcast_to(np.True_, shape) if found is None else found.allowed
+        largest_gangs = np.broadcast_to(capacities, shape) if found is None else found.largest_gangs
         if type_index is None:
+            memory = None if found is None else found.memory
             runnable, excluded = screen(ids, types, table, allowed, gangs, largest_gangs, finished, memory=memory)
-        else:  # jobs of one type and gang size run in the same places: what holds for one holds for all
-            alike = number_equal([type_index, size_numbers(gangs), finished], len(ids))
-            one = alike.first
+        else:  # jobs of the same type and gang size can run on the same types
+            same = number_equal([type_index, size_numbers(gangs), finished], len(ids))
+            one = same.first
             runnable, excluded = screen(
-                ids, types, table[type_index[one]], allowed[one], gangs[one], largest_gangs[one], finished[one], alike.index
+                ids, types, table[type_index[one]], allowed[one], gangs[one], largest_gangs[one], finished[one], same.index
             )
         return cls(
             job_ids=ids,
@@ -370,7 +395,7 @@ _NOT_BY_JOB = frozenset(
 
 
 def _check_number(name: str, value: float, least: float = -math.inf) -> None:
-    """Raise `InputError` for an argument that is not a finite number, or is less than it may be."""
+    """Raise `InputError` for an argument that is not a finite number of at least `least`."""
     if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
         bound = "" if least == -math.inf else f" of at least {least:g}"
         raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))

@@ -1,4 +1,4 @@
-"""Numbering rows by what they hold: equal rows get the same number, in an order that depends on their content alone."""
+"""Factorization of rows: equal rows get the same number, in an order that depends on their content alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Column = NDArray[np.generic]
 Keys = NDArray[np.uint64]
 
 MIXERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
-"""Odd multipliers that spread bits; one is enough unless two different rows happen to get the same key."""
+"""Odd multipliers for hashing; the second and further ones are used only if two different rows collide."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """N rows in G classes of equal ones.
+    """N rows in G classes of equal rows.
 
-    index: (N,) the class of each row; first: (G,) one row of each class; counts: (G,) its rows;
-    keys: (G,) a number made of the class's content, the same wherever and whenever that content turns up.
+    index: (N,) the class of each row; first: (G,) one row of each class; counts: (G,) number of its rows;
+    keys: (G,) a hash of the content of each class, the same in every process.
     """
 
     index: Indices
@@ -35,8 +35,8 @@ class Numbering:
 def number_equal(columns: Sequence[Column], count: int) -> Numbering:
     """Number `count` rows so that two have the same number exactly if they agree in every column, bit for bit.
 
-    columns: (count,) arrays of numbers or truth values; 0.0 and -0.0 count as equal, and so do equal NaNs.
-    The classes come in the order of their keys, so that permuting the rows permutes `index` and changes nothing else.
+    columns: (count,) arrays of numbers or booleans; 0.0 and -0.0 are equal, and so are NaNs with the same bits.
+    Classes are in the order of their keys, so that a permutation of the rows permutes `index` and changes nothing else.
     """
     code, others = _small_codes(columns, count)
     found = _by_code(code, int(code.max(initial=0)) + 1) if not others else _by_hash([code, *others], count)
@@ -44,7 +44,7 @@ def number_equal(columns: Sequence[Column], count: int) -> Numbering:
 
 
 def refined(coarse: Numbering, columns: Sequence[Column]) -> Numbering:
-    """Split the classes of `coarse` by further columns; the parts of a class stay next to each other, in its order."""
+    """Split the classes of `coarse` by further columns (partition refinement); the parts of a class stay adjacent, in its order."""
     columns = [column for column in columns if not _is_constant(column)]
     if not columns:
         return coarse
@@ -57,7 +57,7 @@ def refined(coarse: Numbering, columns: Sequence[Column]) -> Numbering:
 
 
 def content_keys(columns: Sequence[Column], count: int, mixer: int = MIXERS[0]) -> Keys:
-    """Return (count,) 64-bit numbers, each made of what its row holds in all columns."""
+    """Return (count,) 64-bit hashes of the rows."""
     keys = np.full(count, mixer, dtype=np.uint64)
     for column in columns:
         keys ^= _bits(column)
@@ -67,29 +67,29 @@ def content_keys(columns: Sequence[Column], count: int, mixer: int = MIXERS[0]) 
 
 
 def position_keys(count: int, of: str) -> Keys:
-    """Return keys for columns or rows that are known by their position only."""
+    """Return keys for columns or rows that only their position identifies."""
     tag = np.full(count, hash_of(of), dtype=np.uint64)
     return content_keys([tag, np.arange(count)], count)
 
 
 def hash_of(text: str) -> int:
-    """Return a number for a word, the same in every process."""
+    """Return a hash of a word, the same in every process."""
     return int.from_bytes(text.encode()[:8].ljust(8, b"\0"), "little")
 
 
 def _bits(column: Column) -> Keys:
     if column.dtype.kind == "f":
-        return (column.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0 makes 0.0 of -0.0
+        return (column.astype(np.float64) + 0.0).view(np.uint64)  # adding 0.0 turns -0.0 into 0.0
     return column.astype(np.uint64)
 
 
 def _is_constant(column: Column) -> bool:
-    """Whether all entries are one and the same in memory, as defaults are."""
+    """Return whether an array is one broadcast number, as defaults are."""
     return column.strides == (0,)
 
 
 def _small_codes(columns: Sequence[Column], count: int) -> tuple[Indices, list[Column]]:
-    """Combine the columns of small whole numbers into one; return it with the other columns that are not constant."""
+    """Return the columns of small integers combined into one, and the other columns that are not constant."""
     code, size, others = np.zeros(count, dtype=np.int64), 1, []
     for column in columns:
         if _is_constant(column) or not count:
@@ -97,19 +97,19 @@ def _small_codes(columns: Sequence[Column], count: int) -> tuple[Indices, list[C
         if column.dtype.kind not in "iub" or column.dtype == np.uint64:
             others.append(column)
             continue
-        least, most = int(column.min()), int(column.max())
-        if size * (most - least + 1) > 4 * count + 1024:
+        least, values = int(column.min()), int(column.max()) - int(column.min()) + 1
+        if size * values > 4 * count + 1024:
             others.append(column)
         else:
-            size *= most - least + 1
-            code = code * (most - least + 1) + (column.astype(np.int64) - least)
+            size *= values
+            code = code * values + (column.astype(np.int64) - least)
     return code, others
 
 
 def _by_code(code: Indices, size: int) -> Numbering:
     counts = np.bincount(code, minlength=size)
     first = np.zeros(size, dtype=np.int64)
-    first[code[::-1]] = np.arange(len(code))[::-1]  # the last one written is the first one found
+    first[code[::-1]] = np.arange(len(code))[::-1]  # written backwards, so that the first row remains
     present = np.flatnonzero(counts)
     number = np.zeros(size, dtype=np.int64)
     number[present] = np.arange(len(present))

@@ -1,6 +1,6 @@
-"""Tenants, to whom jobs belong and of whom each is owed a share: a tree, from files, dictionaries or a list.
+"""The tree of tenants, which own jobs and have shares of the cluster; from YAML or JSON files, mappings of the same form, or lists.
 
-Files are YAML or JSON; dictionaries have the same form (docs/file-formats.md).
+The formats are in docs/file-formats.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gavel_py.io.names import natural_key
 from gavel_py.io.records import Finite, Name, Record, check_records, repeated
 
 Where = Callable[[tuple[str, ...]], str]
-"""From the keys that lead to an entry to its place in the user's words."""
+"""Returns the place of an entry, for messages, from the keys that lead to it."""
 
 TenantPolicy = Literal["fairness", "fifo"]
 
@@ -36,14 +36,16 @@ def _above_zero(weight: float) -> float:
 
 
 class Tenant(Record):
-    """A user, team or organisation: its share, and how those below it share that.
-
-    name: unique in the whole tree; weight: a tenant of weight 2 is owed twice as much as one of weight 1 beside it;
-    policy: "fairness" shares by weight among the jobs of the tenant, or the tenants below it, "fifo" gives all to the first;
-    parent: the tenant above it, None at the top.
+    """A user, team or organisation with a share of the cluster.
 
     >>> Tenant("vision", weight=2, parent="research").policy
     'fairness'
+
+    Attributes:
+        name: Unique in the tree.
+        weight: Relative share among the tenants with the same parent.
+        policy: "fairness" divides the share by weight among the jobs or tenants below; "fifo" gives all to the first.
+        parent: Name of the tenant above, None at the top.
     """
 
     label: ClassVar[str] = "tenant"
@@ -59,7 +61,7 @@ class Tenant(Record):
 
 
 def tree_faults(tenants: Sequence[tuple[str, str, str | None]]) -> list[Fault]:
-    """Return what keeps (where, name, parent) rows from being a tree: names that stand twice, unknown parents, circles."""
+    """Return the faults of (where, name, parent) rows as a tree: repeated names, unknown parents, cycles."""
     first = {name: (where, parent) for where, name, parent in reversed(tenants)}
     parents = {name: first[name][1] for _, name, _ in tenants}
     unknown = [
@@ -67,42 +69,43 @@ def tree_faults(tenants: Sequence[tuple[str, str, str | None]]) -> list[Fault]:
         for where, name, parent in tenants
         if parent is not None and parent not in parents
     ]
-    circles = [
+    cycles = [
         Fault(f"{first[name][0]} (tenant {name!r})", "parent", f"goes round in a circle: {' -> '.join([name, *others, name])}")
-        for name, *others in _circles(parents)
+        for name, *others in _cycles(parents)
     ]
-    return [*repeated("tenant", "name", ((where, name) for where, name, _ in tenants)), *unknown, *circles]
+    return [*repeated("tenant", "name", ((where, name) for where, name, _ in tenants)), *unknown, *cycles]
 
 
-def _circles(parents: dict[str, str | None]) -> Iterable[list[str]]:
-    """Each circle of names once, from the first of its names on."""
+def _cycles(parents: dict[str, str | None]) -> Iterable[list[str]]:
+    """Yield the names of each cycle once."""
     seen: set[str] = set()
     for start in parents:
-        way: dict[str, None] = {}
+        path: dict[str, None] = {}
         name: str | None = start
-        while name is not None and name not in seen and name not in way:
-            way[name] = None
+        while name is not None and name not in seen and name not in path:
+            path[name] = None
             name = parents.get(name)
-        if name in way:
-            names = list(way)
+        if name in path:
+            names = list(path)
             yield names[names.index(name) :]
-        seen.update(way)
+        seen.update(path)
 
 
-MOST_LEVELS = 100
-"""Tenants below tenants; deeper than that, a dictionary holds itself."""
+MAX_LEVELS = 100
+"""Limit on the depth of tenants; a deeper mapping contains itself."""
 
 
 def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:
-    """Return the tenants of a YAML or JSON file, and the policy among those at the top."""
+    """Return the tenants of a YAML or JSON file, and the policy at the top."""
     read = reading.document(path)
     return _document(read.line, read.value, lambda keys: read.where(*keys))
 
 
 def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy]:
-    """Return the tenants of a mapping, be it what a file of tenants says or the part of it from name to details.
+    """Return the tenants of a mapping, and the policy at the top.
 
-    It is a whole file's where it has the key `tenants` and no other key that could be a tenant beside it.
+    The mapping has either the form of a whole file or that of its part `tenants`, from name to details. It counts as a whole file
+    if it has the key `tenants` and no other key that could be a tenant.
     """
     others = (details for key, details in given.items() if key != "tenants")
     if "tenants" in given and not any(details is None or isinstance(details, Mapping) for details in others):
@@ -111,7 +114,7 @@ def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy
 
 
 def _document(place: Callable[..., str], document: Any, where: Where) -> tuple[list[Tenant], TenantPolicy]:
-    """The tenants and the policy of a document; place: of one of its keys, or of all of it; where: of a tenant."""
+    """Return the tenants and the policy of a document; place: returns the place of a key or the document; where: of a tenant."""
     entries = document.get("tenants") if isinstance(document, Mapping) else None
     with together() as attempt:
         head = attempt(lambda: _head(place, document))
@@ -129,14 +132,14 @@ def _head(place: Callable[..., str], document: Any) -> _Document:
 
 
 def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tenant]:
-    """Return the tenants of a mapping from name to details, where `tenants` among the details is such a mapping again.
+    """Return the tenants of a mapping from name to details, in which `tenants` is such a mapping again.
 
-    Raises `InputError` with all that is wrong with the tenants and with the tree that they form.
+    Raises `InputError` with all faults of the tenants and of their tree.
     """
-    found = [(where(keys), taken, details) for keys, taken, details in _entries(entries, {}, ("tenants",))]
-    rows = [(place, details | taken if isinstance(details, dict) else details) for place, taken, details in found]
+    found = [(where(keys), implied, details) for keys, implied, details in _entries(entries, {}, ("tenants",))]
+    rows = [(place, details | implied if isinstance(details, dict) else details) for place, implied, details in found]
     with together() as attempt:
-        attempt(lambda: InputError.raise_any([fault for entry in found for fault in _said_twice(*entry)]))
+        attempt(lambda: InputError.raise_any([fault for entry in found for fault in _redundant(*entry)]))
         checked = attempt(lambda: check_records(_Entry, rows))
         named = [(place, str(row["name"]).strip(), _name(row.get("parent"))) for place, row in rows if isinstance(row, dict)]
         attempt(lambda: InputError.raise_any(tree_faults(named)))
@@ -146,20 +149,20 @@ def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tena
 def _entries(
     entries: Mapping[Any, Any], above: dict[str, str], keys: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Any]]:
-    """Yield the keys that lead to each tenant, the fields that these tell, and its details; those above come first."""
+    """Yield the keys that lead to each tenant, the fields that these imply, and its details; parents come first."""
     for key, given in entries.items():
         details = {} if given is None else dict(given) if isinstance(given, Mapping) else given
         yield (*keys, str(key)), {"name": key, **above}, details
         below = details.get("tenants") if isinstance(details, dict) else None
         if isinstance(below, Mapping):
-            if len(keys) > 2 * MOST_LEVELS:
-                raise InputError(Fault(f"tenant {key!r}", "tenants", f"stands more than {MOST_LEVELS} levels below the top"))
+            if len(keys) > 2 * MAX_LEVELS:
+                raise InputError(Fault(f"tenant {key!r}", "tenants", f"stands more than {MAX_LEVELS} levels below the top"))
             yield from _entries(below, {"parent": str(key).strip()}, (*keys, str(key), "tenants"))
 
 
-def _said_twice(place: str, taken: dict[str, Any], details: Any) -> list[Fault]:
+def _redundant(place: str, implied: dict[str, Any], details: Any) -> list[Fault]:
     text = "is told by where it stands; leave it out"
-    return [Fault(f"{place} (tenant {taken['name']!r})", f, text) for f in taken if isinstance(details, dict) and f in details]
+    return [Fault(f"{place} (tenant {implied['name']!r})", f, text) for f in implied if isinstance(details, dict) and f in details]
 
 
 def _name(value: object) -> str | None:
@@ -176,7 +179,7 @@ Entries = Annotated[Any, BeforeValidator(_is_mapping)]
 
 
 class _Entry(Tenant):
-    """A tenant of a file, with those below it."""
+    """A tenant of a file, with the tenants below it."""
 
     tenants: Entries | None = None
 
@@ -192,13 +195,19 @@ class _Document(Record):
 
 @dataclass(frozen=True, init=False, repr=False)
 class TenantTree:
-    """Tenants below tenants; `policy` is how those without a parent share.
+    """A tree of tenants, whose leaves own jobs.
 
-    Jobs belong to tenants that have no others below them. A tree without tenants stands for one of all names found among the
-    jobs, with weight 1 each. Raises `InputError` for names that stand twice, unknown parents, circles and an unknown policy.
+    A tree without tenants means one tenant of weight 1 for each name that jobs have.
 
     >>> TenantTree.from_dict({"research": {"weight": 2, "tenants": {"vision": {}, "language": {}}}, "product": {"policy": "fifo"}})
     TenantTree(4 tenants in 2 levels)
+
+    Args:
+        tenants: The tenants, in any order.
+        policy: How the tenants at the top share the cluster, "fairness" or "fifo".
+
+    Raises:
+        InputError: A name occurs twice, a parent is unknown, parents form a cycle, or the policy is unknown.
     """
 
     tenants: tuple[Tenant, ...]
@@ -206,31 +215,51 @@ class TenantTree:
 
     def __init__(self, tenants: Iterable[Tenant] = (), policy: TenantPolicy = "fairness") -> None:
         given = tuple(tenants)
-        strange = [Fault("tenant tree", "", f"must hold Tenant objects, found {t!r}") for t in given if not isinstance(t, Tenant)]
-        InputError.raise_any(strange[:1])
+        invalid = [Fault("tenant tree", "", f"must hold Tenant objects, found {t!r}") for t in given if not isinstance(t, Tenant)]
+        InputError.raise_any(invalid[:1])
         faults = tree_faults([(f"entry {i}", tenant.name, tenant.parent) for i, tenant in enumerate(given, 1)])
         if policy not in get_args(TenantPolicy):
             faults.append(Fault("tenant tree", "policy", f"must be 'fairness' or 'fifo', found {policy!r}"))
         InputError.raise_any(faults)
-        # The order of tenants says nothing, so trees that differ in it are equal.
+        # Sorted, so that trees which differ only in the order of tenants are equal.
         object.__setattr__(self, "tenants", tuple(sorted(given, key=lambda tenant: natural_key(tenant.name))))
         object.__setattr__(self, "policy", policy)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a tree from YAML or JSON, told apart by the file's suffix."""
+        """Read a tree from a file.
+
+        Args:
+            path: A YAML or JSON file; the suffix gives the format.
+
+        Raises:
+            InputError: All faults of the file, each with its place.
+        """
         return cls(*read_tenants(path))
 
     @classmethod
     def from_dict(cls, tenants: Mapping[str, Any], policy: TenantPolicy = "fairness") -> Self:
-        """Build a tree from a mapping of name to details: weight, policy, parent, and `tenants`, again such a mapping."""
+        """Build a tree from a mapping.
+
+        Args:
+            tenants: {name: details}; details are weight, policy, parent, and `tenants`, again such a mapping.
+            policy: How the tenants at the top share the cluster.
+
+        Raises:
+            InputError: All faults of the mapping, each with its place.
+        """
         return cls(tenants_of(tenants), policy)
 
     @classmethod
     def of(cls, source: TenantTree | Mapping[Any, Any] | Iterable[Tenant] | str | Path | None) -> TenantTree:
-        """Return the tree that is meant: itself, a file's, a mapping's, one of these tenants, or one without any.
+        """Return the tree from any of its forms.
 
-        A mapping goes from name to details (`from_dict`), or says what a file would: the same under `tenants`, and a `policy`.
+        Args:
+            source: A tree, the path of a file, tenants, None for a tree without tenants, or a mapping. A mapping is from name to
+                details (`from_dict`), or has the form of a file, with such a mapping under `tenants` and a `policy`.
+
+        Raises:
+            InputError: The source has another type, or faults.
         """
         if isinstance(source, TenantTree):
             return source
@@ -239,14 +268,12 @@ class TenantTree:
         if isinstance(source, Mapping):
             return cls(*mapped_tenants(source))
         if source is not None and not isinstance(source, Iterable):
-            text = (
-                f"must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants, found {source!r}"
-            )
-            raise InputError(Fault("tenant tree", "", text))
+            text = "must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants"
+            raise InputError(Fault("tenant tree", "", f"{text}, found {source!r}"))
         return cls(source or ())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tenants as `from_dict` takes them, each below its parent, without what is default."""
+        """Return the tenants in the form of `from_dict`, each below its parent, without default values."""
         details = {t.name: t.model_dump(exclude={"name", "parent"}, exclude_defaults=True) for t in self.tenants}
         for tenant in self.tenants:
             if tenant.parent is not None:
@@ -255,12 +282,12 @@ class TenantTree:
 
     @cached_property
     def parents(self) -> frozenset[str]:
-        """The names of tenants that have others below them, and so no jobs of their own."""
+        """Names of the tenants that have tenants below them, and so no jobs."""
         return frozenset(tenant.parent for tenant in self.tenants if tenant.parent is not None)
 
     @property
     def orders_jobs(self) -> bool:
-        """Whether some tenant serves its jobs in order of arrival, so that no two of them are equal."""
+        """Whether some tenant serves its jobs in order of arrival, so that no two jobs are equal."""
         return any(tenant.policy == "fifo" and tenant.name not in self.parents for tenant in self.tenants)
 
     def __repr__(self) -> str:
@@ -273,5 +300,5 @@ class TenantTree:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
-        """As an option of a policy it is taken as it is."""
+        """Return the schema for options of policies: an instance, not converted."""
         return core_schema.is_instance_schema(cls)

@@ -193,7 +193,7 @@ def test_equal_company_is_company_of_the_same_jobs(data: st.DataObject, jobs: in
             for k in range(jobs):
                 both = np.nansum([needed[i, j], needed[k, j]])
                 assert together[i, k, j] == (not both > there[j] + 1e-6)
-                if memory.company[i, j] == memory.company[k, j]:
+                if memory.num_compatible[i, j] == memory.num_compatible[k, j]:
                     assert (together[i, :, j] == together[k, :, j]).all()
 
 

@@ -267,9 +267,9 @@ def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats 
 
     None where nothing is known of it.
     """
-    if memory is None or np.isnan(memory.there[j]):
+    if memory is None or np.isnan(memory.capacity[j]):
         return None
-    taken = np.nan_to_num(memory.needed[:, j]) / memory.there[j]
+    taken = np.nan_to_num(memory.needed[:, j]) / memory.capacity[j]
     taken = np.floor(np.minimum(taken, 1.0) * MEMORY_PARTS + ROUNDING) / MEMORY_PARTS
     small = num_gpus < 1
     return np.where(small, taken, num_gpus) if taken[small].any() else None

@@ -361,9 +361,9 @@ def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: i
 def _memory(problem: AllocationProblem, hosts: Hosts, j: int) -> tuple[Floats, float]:
     """(N,) GB that each job with a part of a GPU takes of it on a type, and GB of each GPU; 0 and infinite where unknown."""
     memory = hosts.gpu_memory
-    if memory is None or np.isnan(memory.there[j]):
+    if memory is None or np.isnan(memory.capacity[j]):
         return np.zeros(problem.num_jobs), np.inf
-    return np.where(problem.num_gpus < 1, np.nan_to_num(memory.needed[:, j]), 0.0), float(memory.there[j])
+    return np.where(problem.num_gpus < 1, np.nan_to_num(memory.needed[:, j]), 0.0), float(memory.capacity[j])
 
 
 def _place(gpus: int, memory: float, nodes: tuple[tuple[int, float, float], ...]) -> Place:

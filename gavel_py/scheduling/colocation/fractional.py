@@ -57,7 +57,7 @@ class _Packing:
 
     def __init__(self, demand: RoundDemand, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu | None]) -> None:
         self._demand, self._parts, self._gpus = demand, parts, gpus
-        self._needed, self._room = np.nan_to_num(memory.needed), np.where(np.isnan(memory.there), np.inf, memory.there)
+        self._needed, self._room = np.nan_to_num(memory.needed), np.where(np.isnan(memory.capacity), np.inf, memory.capacity)
         self.bundles: list[_SharedGpu] = []
 
     def pack(self, rows: NDArray[np.int64]) -> None:
