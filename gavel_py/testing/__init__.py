@@ -1,4 +1,4 @@
-"""Checks that a policy keeps the contract of all policies, on many problems: for your own tests of your own policies."""
+"""Contract checks of policies on many problems, for the test suites of users."""
 
 from __future__ import annotations
 
@@ -36,20 +36,28 @@ def check_policy(
     skip: Collection[str] = (),
     time_limit_seconds: float = 60.0,
 ) -> ContractReport:
-    """Check that a policy keeps the contract of all policies, on small and degenerate problems; return what was looked at.
+    """Check that a policy keeps the contract of all policies, on small and degenerate problems.
 
-    policy: an object, a class that needs no arguments, or a name; seed, problems: which random problems, and how many beside
-    those that are always the same; skip: names of checks that do not hold for this policy by its nature, such as "units" where
-    the objective is in steps. docs/writing-a-policy.md lists the checks. The policy may refuse a problem with an `InputError`
-    that says what is wrong with it, but not all of them, and not with a `PolicyError`, which says what is wrong with the policy.
-    time_limit_seconds: how long a check may take on one problem; a check that takes longer fails.
-
-    Raises `PolicyContractError` with all that failed, each with the smallest problem found, as code; `UnknownNameError` for a
-    check to be skipped that there is not.
+    docs/writing-a-policy.md lists the checks. The policy may refuse a problem with an `InputError` about the problem, but not all
+    problems, and not with a `PolicyError`, which is about the policy.
 
     >>> from gavel_py.testing import check_policy
     >>> check_policy("fifo", problems=4).failures
     ()
+
+    Args:
+        policy: A policy, a class that needs no arguments, or a name.
+        seed: Seed of the random problems.
+        problems: Number of random problems, in addition to the fixed ones.
+        skip: Names of checks that do not apply to this policy, such as "units" for an objective in steps.
+        time_limit_seconds: Time limit of a check on one problem; a check that takes longer fails.
+
+    Returns:
+        The result of each check, none of which failed.
+
+    Raises:
+        PolicyContractError: Checks failed; the message has code for the smallest problem found for each.
+        UnknownNameError: There is no check with a name in `skip`.
     """
     tried = policy() if inspect.isclass(policy) else gp.resolve_policy(policy)
     skip = (skip,) if isinstance(skip, str) else skip
@@ -69,25 +77,25 @@ def check_policy(
 
 
 class _Battery:
-    """The trials of one policy, which all checks share, so that each problem is solved once."""
+    """The trials of one policy. All checks share them, so that each problem is solved once."""
 
-    def __init__(self, policy: gp.Policy, tried: Iterable[Case], limit: float) -> None:
+    def __init__(self, policy: gp.Policy, each: Iterable[Case], limit: float) -> None:
         self.policy, self.limit = policy, limit
         self.before = state_of(policy)
         self.cause: BaseException | None = None
-        self.trials = {"each": [self._trial(case) for case in tried], "empty": [self._trial(case) for case in EMPTY_CASES]}
+        self.trials = {"each": [self._trial(case) for case in each], "empty": [self._trial(case) for case in EMPTY_CASES]}
         self.trials["once"] = self.trials["each"][:1]
 
     def _trial(self, case: Case) -> Trial:
         return Trial(self.policy, case, self.before)
 
     def refusals(self) -> tuple[str, ...]:
-        """Return the first line of the message for each problem that was refused."""
+        """Return the first line of the message for each problem that the policy refused."""
         failures = (trial.failure for trial in self.trials["each"] if trial.is_solved)
         return tuple(str(error).splitlines()[0] for error in failures if isinstance(error, gp.InputError))
 
     def result(self, check: Check) -> CheckResult:
-        """Make one check on its problems, until one of them shows that the rule is broken."""
+        """Run one check on its problems, up to the first that breaks the rule."""
         count, trials = 0, self.trials[check.on]
         for number, trial in enumerate(list(trials)):
             try:
@@ -96,7 +104,7 @@ class _Battery:
                 continue
             except TimeoutError:
                 if not trial.is_solved:
-                    del trials[number:]  # nor would the next check see an answer
+                    del trials[number:]  # later checks would wait for the same solve
                 text = f"none after {self.limit:g} s, the time limit of a check on one problem"
                 code = as_code(self.policy, trial.case, (SOLVED,))
                 return CheckResult(check.name, check.says, count + 1, "an answer", text, code)
@@ -117,7 +125,7 @@ class _Battery:
         return CheckResult(check.name, check.says, count, broken.expected, broken.found, code)
 
     def _fault(self, check: Check, case: Case, until: float) -> BrokenError | None:
-        """What the check finds in this case, if anything, before a time of the monotonic clock."""
+        """Return the fault that a check finds in this case before a time of the monotonic clock, None if there is none."""
         try:
             _within(until - time.monotonic(), partial(check.make, self._trial(case)))
         except BrokenError as broken:
@@ -128,9 +136,9 @@ class _Battery:
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:
-    """Run something for so long at most; raise what it raises, or `TimeoutError`.
+    """Call a function with a time limit; raise its exception, or `TimeoutError`.
 
-    What takes longer is left running in the background: a thread cannot be ended from outside.
+    After a timeout it goes on in the background, since a thread cannot be stopped from outside.
     """
     if seconds <= 0:
         raise TimeoutError

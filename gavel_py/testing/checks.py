@@ -1,7 +1,6 @@
-"""The rules of the contract: what each is called, what it says, on which problems it is tried, and its test.
+"""The rules of the contract, each with its name, its text, its test and the problems on which it runs.
 
-Some rules look at the answer to one problem and at the policy that gave it. The others compare the answer with the answers to
-related problems: what may change, and what may not.
+Some rules test the answer to one problem, or the policy itself. Others compare the answers to related problems.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gavel_py.testing.problems import BY_JOB, Case, job_count
 from gavel_py.testing.trial import SOLVED, BrokenError, InapplicableError, Trial, problem_code, state_of
 
 PLAIN = (str, int, float, tuple, list, dict, set, frozenset, type(None))
-"""Values of options that a label must say so that it can be read back; a type of its own cannot be typed on a command line."""
+"""Types of option values that a label must contain so that it can be parsed; other types have no text form."""
 
 
 def solved(trial: Trial) -> None:
@@ -68,7 +67,7 @@ def proven(trial: Trial) -> None:
 
 
 def repeatable(trial: Trial) -> None:
-    """Other problems may have come in between; and twice more, lest a policy that takes turns comes round just then."""
+    """Solve twice more, after other problems: a policy that alternates between two answers would pass with one repetition."""
     first = trial.allocation
     for _ in range(2):
         again = trial.relative(trial.problem, "other = problem")
@@ -120,7 +119,7 @@ def options(trial: Trial) -> None:
     policy = trial.policy
     _check_fields(policy)
     if type(policy).label is not gp.Policy.label:
-        raise InapplicableError  # made of other policies, which no line of options can say
+        raise InapplicableError  # a composition, whose label has another syntax
     policy = _without_objects(policy)
     label, plain = policy.label, _with_defaults(policy)
     try:
@@ -133,7 +132,7 @@ def options(trial: Trial) -> None:
 
 
 def _check_fields(policy: gp.Policy) -> None:
-    """Look for what Python takes silently: options of a class that is no dataclass, and class attributes that became options."""
+    """Find mistakes that Python accepts: options in a class that is no dataclass, and class attributes annotated as fields."""
     for cls in type(policy).__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, dataclasses.Field):
@@ -146,7 +145,7 @@ def _check_fields(policy: gp.Policy) -> None:
 
 
 def _without_objects(policy: gp.Policy) -> gp.Policy:
-    """Return the policy with defaults where values are objects, such as a tree of tenants: no line of text says those."""
+    """Return the policy with defaults for options whose values are objects without a text form, such as a tree of tenants."""
     known = gp.policy_options(type(policy))
     objects = [option for name, option in known.items() if not isinstance(getattr(policy, name), PLAIN)]
     if any(option.required for option in objects):
@@ -163,7 +162,7 @@ OTHER = "other_allocation = gp.solve(other, policy)"
 
 
 def order(trial: Trial) -> None:
-    """The same jobs, in another order and in other rows of what a policy sees, which the order of the jobs does not change."""
+    """Compare with the same jobs in another order, and in other rows of the job classes."""
     if isinstance(trial.failure, gp.PolicyError) and trial.failure.check == "order":
         trial.breaks("the same objective however jobs are put into rows", f"PolicyError: {trial.failure}", SOLVED)
     count = trial.problem.num_jobs
@@ -178,7 +177,7 @@ def order(trial: Trial) -> None:
 
 
 def _same_in_other_rows(trial: Trial) -> None:
-    """With a row for each job, in the order of the problem, instead of a row for each class."""
+    """Compare with one row per job, in the order of the problem, instead of one per class."""
 
     class OneByOne(type(trial.policy)):  # type: ignore[misc]
         reduces = False
@@ -190,7 +189,7 @@ def _same_in_other_rows(trial: Trial) -> None:
         try:
             found = gp.solve(trial.problem.select(np.array(rows)), apart)
         except gp.SolverError:
-            continue  # one row per job is the last way of solving a problem, and has no other to fall back on
+            continue  # without reduction there is no safer route to fall back on
         _same_objective(trial, found, rows, f"other = problem.select(np.array({rows}))\n{by_job}")
 
 
@@ -204,16 +203,16 @@ def names(trial: Trial) -> None:
 
 
 def reads(trial: Trial) -> None:
-    """Attributes that are not declared go to the next job, as far as that leaves finished jobs as they are."""
+    """Compare with undeclared attributes moved to the next unfinished job."""
     of_family = ("arrival_seconds", "running_on") if isinstance(trial.policy, gp.OrderedPolicy) else ()
     known = ("throughputs", "num_gpus", "job_ids", *of_family, *trial.policy.reads)
     left = trial.case.get("steps_remaining", [1.0] * job_count(trial.case))
-    going = [i for i, steps in enumerate(left) if steps > 0]
+    unfinished = [i for i, steps in enumerate(left) if steps > 0]
     changes: Case = {}
     for name in trial.case:
         if name in BY_JOB and name not in known:
             values = list(trial.case[name])
-            for i, before in zip(going, [*going[1:], *going[:1]], strict=True):
+            for i, before in zip(unfinished, [*unfinished[1:], *unfinished[:1]], strict=True):
                 values[i] = trial.case[name][before]
             if values != trial.case[name]:
                 changes[name] = values
@@ -222,7 +221,7 @@ def reads(trial: Trial) -> None:
     code = problem_code("other", trial.case | changes)
     found = trial.relative(gp.AllocationProblem.from_arrays(**(trial.case | changes)), code)
     undeclared = f"whatever its {' and '.join(changes)}, not declared in `reads`"
-    _same_rows(trial, trial.allocation.time_fractions, found, list(range(len(left))), code, said=undeclared)
+    _same_rows(trial, trial.allocation.time_fractions, found, list(range(len(left))), code, reason=undeclared)
 
 
 def units(trial: Trial) -> None:
@@ -272,17 +271,17 @@ def _same_rows(
     rows: list[int],
     line: str,
     tolerance: float = 0.0,
-    said: str = "as before",
+    reason: str = "as before",
 ) -> None:
-    """Compare rows of an answer with another one's, bit for bit unless there is a tolerance; rows: which jobs they are."""
+    """Compare the rows of two answers, bit for bit unless there is a tolerance; rows: the rows of these jobs in the problem."""
     differ = np.flatnonzero(~(np.abs(expected - other.time_fractions) <= tolerance).all(axis=1))
     for k in differ[:1].tolist():
-        text = f"{trial.name(rows[k])} to get {expected[k].tolist()} {said}"
+        text = f"{trial.name(rows[k])} to get {expected[k].tolist()} {reason}"
         trial.breaks(text, str(other.time_fractions[k].tolist()), SOLVED, line, OTHER)
 
 
 def _same_objective(trial: Trial, other: gp.Allocation, rows: list[int], line: str) -> None:
-    """Compare objectives, since equally good answers may differ; where there is none, the answers; rows: which jobs are there."""
+    """Compare the objectives, since optima may differ, or without an objective the answers; rows: of the jobs in the problem."""
     found = trial.allocation
     if found.objective_value is None or other.objective_value is None:
         _same_rows(trial, found.time_fractions[rows], other, rows, line, 1e-9)
@@ -293,9 +292,9 @@ def _same_objective(trial: Trial, other: gp.Allocation, rows: list[int], line: s
 
 @dataclass(frozen=True)
 class Check:
-    """A rule: its name, what it says, the test, and on what: each problem, the problems without a job that can run, or once.
+    """A rule. says: its text; on: "each" problem, the "empty" problems in which no job can run, or "once".
 
-    needs_answer: whether it looks at the policy's answer to the problem.
+    needs_answer: whether the test requires an answer to the problem.
     """
 
     name: str
@@ -305,7 +304,7 @@ class Check:
     needs_answer: bool = True
 
     def make(self, trial: Trial) -> None:
-        """Raise `BrokenError` if the rule is broken, `InapplicableError` if it says nothing about this problem."""
+        """Raise `BrokenError` if the rule is broken, `InapplicableError` if it does not apply to this problem."""
         if self.needs_answer and trial.failure is not None:
             raise InapplicableError
         self.test(trial)
@@ -327,4 +326,4 @@ CHECKS: tuple[Check, ...] = (
     Check("empty", "without a job that can run, the answer is empty", empty, "empty"),
     Check("options", "the options can be read back from the policy's label", options, "once", needs_answer=False),
 )
-"""In the order in which they are made."""
+"""The checks, in the order in which they run."""

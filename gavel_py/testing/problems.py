@@ -1,4 +1,4 @@
-"""The problems on which a policy is tried: small and degenerate ones by hand, and random ones that are the same for a seed."""
+"""Test problems for policies: small and degenerate fixed ones, and random ones from a seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Case = dict[str, Any]
-"""What `AllocationProblem.from_arrays` takes, as lists: throughputs, capacities and whatever else matters."""
+"""Arguments of `AllocationProblem.from_arrays`, as lists: throughputs, capacities and optional arrays."""
 
 BY_JOB = (
     *("throughputs", "job_ids", "tenants", "num_gpus", "weights", "priorities", "steps_remaining", "total_steps"),
@@ -20,7 +20,6 @@ BY_JOB = (
 
 NAN = math.nan
 
-# No job can be given any time in these.
 EMPTY_CASES: tuple[Case, ...] = (
     {"throughputs": [], "capacities": [4, 4]},
     {"throughputs": [[1.0, 2.0]], "capacities": [0, 0]},
@@ -28,8 +27,8 @@ EMPTY_CASES: tuple[Case, ...] = (
     {"throughputs": [[1.0]], "capacities": [4], "num_gpus": [8]},
     {"throughputs": [[1.0]], "capacities": [4], "steps_remaining": [0.0], "total_steps": [100.0]},
 )
+"""Problems in which no job can run."""
 
-# What there is to a job beside throughputs and gangs, for cases by hand: short and long, light and heavy, early and late ones.
 HISTORIES: dict[str, list[Any]] = {
     "tenants": ["red", "blue", "red", "red"],
     "weights": [1.0, 2.0, 0.5, 1.0],
@@ -43,13 +42,14 @@ HISTORIES: dict[str, list[Any]] = {
     "attained_gpu_seconds": [400.0, 0.0, 100.0, 0.0],
     "deadlines_seconds": [600.0, 30.0, 3600.0, 3600.0],
 }
+"""Further arrays of the jobs in fixed cases, repeated: short and long, light and heavy, early and late jobs."""
 
-BY_HAND: tuple[Case, ...] = (
+FIXED: tuple[Case, ...] = (
     {"throughputs": [[1.0]], "capacities": [1]},
-    {"throughputs": [[2.0], [2.0]], "capacities": [1]},  # equal in all
+    {"throughputs": [[2.0], [2.0]], "capacities": [1]},  # equal in every array
     {"throughputs": [[2.0], [3.0]], "capacities": [4]},  # more GPUs than jobs
     {"throughputs": [[4.0, 1.0], [2.0, 1.0], [1.0, 1.0]], "capacities": [1, 1]},
-    {"throughputs": [[4.0, 1.0], [0.0, 0.0], [0.0, 2.0]], "capacities": [1, 1]},  # zeros, and a job that runs nowhere
+    {"throughputs": [[4.0, 1.0], [0.0, 0.0], [0.0, 2.0]], "capacities": [1, 1]},  # zeros, and a job that cannot run
     {"throughputs": [[4.0, 1.0], [2.0, 1.0], [1.0, 3.0]], "capacities": [2, 0]},  # a type without GPUs
     {"throughputs": [[1.0], [1.0], [1.0]], "capacities": [1], "steps_remaining": [240.0, 0.0, 60.0]},  # one has finished
     {"throughputs": [[8.0, 4.0], [6.0, 4.0], [4.0, 4.0], [3.0, 1.0]], "capacities": [4, 4], "num_gpus": [8, 4, 2, 1]},
@@ -69,9 +69,9 @@ BY_HAND: tuple[Case, ...] = (
 
 
 def cases(seed: int, count: int, first_type: str | None) -> list[Case]:
-    """Return the cases by hand and `count` random ones, the smallest first; `first_type` is what the first type is called."""
-    chance = np.random.default_rng(seed)
-    found = [_complete(case) for case in BY_HAND] + [_random(chance) for _ in range(count)]
+    """Return the fixed and `count` random cases, the smallest first; `first_type`: name of the first accelerator type."""
+    random = np.random.default_rng(seed)
+    found = [_complete(case) for case in FIXED] + [_random(random) for _ in range(count)]
     if first_type is not None:
         found = [case | {"accelerator_types": _types(first_type, len(case["capacities"]))} for case in found]
     return sorted(found, key=lambda case: job_count(case) * len(case["capacities"]))
@@ -83,12 +83,12 @@ def job_count(case: Case) -> int:
 
 
 def with_jobs(case: Case, rows: list[int]) -> Case:
-    """Return the case with these jobs only, in this order."""
+    """Return the case with some of its jobs, in this order."""
     return {name: [values[i] for i in rows] if name in BY_JOB else values for name, values in case.items()}
 
 
 def with_types(case: Case, columns: list[int]) -> Case:
-    """Return the case with these accelerator types only; nobody runs on one that is gone."""
+    """Return the case with some of its accelerator types; jobs on removed types no longer run."""
     kept: Case = {name: values if name in BY_JOB else [values[j] for j in columns] for name, values in case.items()}
     for name in ("throughputs", "previous_fractions"):
         if name in case:
@@ -99,11 +99,11 @@ def with_types(case: Case, columns: list[int]) -> Case:
 
 
 def _complete(case: Case) -> Case:
-    """The case with prices, and with a history for each job, so that every policy finds what it reads."""
+    """Return the case with prices and all arrays of jobs, so that every policy can read them."""
     jobs, types = job_count(case), len(case["capacities"])
     history = {name: (values * jobs)[:jobs] for name, values in HISTORIES.items()}
     if len({tuple(row) for row in case["throughputs"]}) == 1 and "steps_remaining" not in case:
-        history = {name: values[:1] * jobs for name, values in history.items()}  # jobs that are equal are so in all
+        history = {name: values[:1] * jobs for name, values in history.items()}  # jobs with equal throughputs are equal in all
     left, total = case.get("steps_remaining", history["steps_remaining"]), history["total_steps"]
     totals = [max(steps) for steps in zip(left, total, strict=True)]
     others = {"job_ids": [f"job-{i}" for i in range(jobs)], "prices_per_hour": [3.0, 1.0, 2.0, 0.5][:types]}
@@ -115,46 +115,46 @@ def _types(first: str, count: int) -> list[str]:
     return [first, *(name for name, _ in zip(others, range(1, count), strict=False))]
 
 
-def _random(chance: np.random.Generator) -> Case:
-    """A case of a few kinds of jobs, in which much is tied, some is zero or too large to fit, and some is far apart."""
-    jobs, types, kinds = (int(chance.integers(low, high)) for low, high in ((2, 13), (1, 5), (1, 9)))
-    running = np.where(chance.random(kinds) < 0.3, chance.integers(0, types, kinds), -1)
-    by_kind = _histories(chance, kinds) | {
-        "throughputs": chance.choice([0.0, 1.0, 2.0, 4.0, *_spread(chance, 4, 100.0)], (kinds, types)),
-        "tenants": chance.choice(["red", "blue"], kinds),
-        "weights": chance.choice([1.0, 1.0, *_spread(chance, 2, 1e3)], kinds),
-        "priorities": chance.choice([0.0, 1.0, 5.0], kinds),
+def _random(random: np.random.Generator) -> Case:
+    """Return a case of a few groups of equal jobs, with many ties, some zeros and gangs that do not fit, and a wide range."""
+    jobs, types, groups = (int(random.integers(low, high)) for low, high in ((2, 13), (1, 5), (1, 9)))
+    running = np.where(random.random(groups) < 0.3, random.integers(0, types, groups), -1)
+    by_group = _histories(random, groups) | {
+        "throughputs": random.choice([0.0, 1.0, 2.0, 4.0, *_spread(random, 4, 100.0)], (groups, types)),
+        "tenants": random.choice(["red", "blue"], groups),
+        "weights": random.choice([1.0, 1.0, *_spread(random, 2, 1e3)], groups),
+        "priorities": random.choice([0.0, 1.0, 5.0], groups),
         "running_on": running,
         "previous_fractions": (np.arange(types) == running[:, None]) * 0.5,
     }
-    kind = chance.integers(0, kinds, jobs)
-    case: Case = {name: values[kind].tolist() for name, values in by_kind.items()}
-    case["capacities"] = (chance.choice([0, 1, 1, 2, 4, 8], types) + (np.arange(types) == 0)).tolist()
-    case["prices_per_hour"] = chance.choice([0.5, 1.0, 2.0, 3.0], types).tolist()
-    case["job_ids"] = [f"job-{i}" for i in chance.permutation(jobs)]
+    group = random.integers(0, groups, jobs)
+    case: Case = {name: values[group].tolist() for name, values in by_group.items()}
+    case["capacities"] = (random.choice([0, 1, 1, 2, 4, 8], types) + (np.arange(types) == 0)).tolist()
+    case["prices_per_hour"] = random.choice([0.5, 1.0, 2.0, 3.0], types).tolist()
+    case["job_ids"] = [f"job-{i}" for i in random.permutation(jobs)]
     return case
 
 
-def _histories(chance: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
-    """Gangs, steps and times of so many kinds of jobs."""
-    gangs = chance.choice(np.array([[1], [1, 2], [1, 2, 4, 8]][chance.integers(0, 3)]), count)
-    total = chance.choice(_spread(chance, 3, 1e4) * 100, count)
-    left = np.maximum(1.0, np.round(total * chance.choice([0.1, 0.5, 1.0], count)))
-    elapsed = chance.choice(_spread(chance, 3, 10.0) * 1000 * (chance.random(3) < 0.7), count)
+def _histories(random: np.random.Generator, count: int) -> dict[str, NDArray[Any]]:
+    """Return gang sizes, steps and times of `count` groups of jobs."""
+    gangs = random.choice(np.array([[1], [1, 2], [1, 2, 4, 8]][random.integers(0, 3)]), count)
+    total = random.choice(_spread(random, 3, 1e4) * 100, count)
+    left = np.maximum(1.0, np.round(total * random.choice([0.1, 0.5, 1.0], count)))
+    elapsed = random.choice(_spread(random, 3, 10.0) * 1000 * (random.random(3) < 0.7), count)
     return {
         "num_gpus": gangs,
-        "steps_remaining": np.where(chance.random(count) < 0.05, 0.0, left),
+        "steps_remaining": np.where(random.random(count) < 0.05, 0.0, left),
         "total_steps": np.maximum(total, left),
         "arrival_seconds": 20000.0 - elapsed,
         "elapsed_seconds": elapsed,
-        "waiting_seconds": np.round(elapsed * chance.choice([0.0, 0.5, 1.0], count)),
-        "isolated_seconds": np.round(elapsed * chance.choice([0.0, 0.2], count)),
-        "attained_gpu_seconds": np.round(elapsed * gangs * chance.choice([0.0, 0.5], count)),
-        "deadlines_seconds": chance.choice([60.0, 3600.0, 1e6], count),
+        "waiting_seconds": np.round(elapsed * random.choice([0.0, 0.5, 1.0], count)),
+        "isolated_seconds": np.round(elapsed * random.choice([0.0, 0.2], count)),
+        "attained_gpu_seconds": np.round(elapsed * gangs * random.choice([0.0, 0.5], count)),
+        "deadlines_seconds": random.choice([60.0, 3600.0, 1e6], count),
     }
 
 
-def _spread(chance: np.random.Generator, count: int, factor: float) -> NDArray[np.float64]:
-    """Numbers of two digits between 1/factor and factor, evenly spread over the orders of magnitude."""
-    logs = chance.uniform(-math.log10(factor), math.log10(factor), count)
+def _spread(random: np.random.Generator, count: int, factor: float) -> NDArray[np.float64]:
+    """Return numbers with two digits between 1/factor and factor, uniform in their logarithm."""
+    logs = random.uniform(-math.log10(factor), math.log10(factor), count)
     return np.array([float(f"{10**value:.1e}") for value in logs])

@@ -1,7 +1,6 @@
-"""One policy on one problem: its answer, its answers to related problems, what a check found, and code that shows it.
+"""Trials of a policy on a problem: its answer, its answers to related problems, results of checks, and code to reproduce them.
 
-`smallest` turns a problem that shows a fault into a small one that shows it too, by leaving out what does not matter.
-`ContractReport` says in words what all checks found.
+`smallest` reduces a problem that shows a fault. `ContractReport` has the results of all checks.
 """
 
 from __future__ import annotations
@@ -18,10 +17,15 @@ from gavel_py.testing.problems import Case, job_count, with_jobs, with_types
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
-    name, says: the check and its rule; problems: on how many it was made; expected, found: what was to be and what was there
-    instead, empty if all is well; code: Python that shows it, on the smallest problem found that does.
+    Attributes:
+        name: Name of the check.
+        says: The rule.
+        problems: Number of problems on which it ran.
+        expected: Expected outcome, empty if the check passed.
+        found: Outcome instead, empty if the check passed.
+        code: Python code that reproduces the failure on the smallest problem found, empty if the check passed.
     """
 
     name: str
@@ -33,7 +37,7 @@ class CheckResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the rule is broken."""
+        """Whether the check failed."""
         return bool(self.code)
 
     def __str__(self) -> str:
@@ -45,7 +49,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class ContractReport:
-    """What `check_policy` found: policy, its label; checks, one result each; refusals, the message for each refused problem."""
+    """The result of `check_policy`.
+
+    Attributes:
+        policy: Label of the policy.
+        checks: The result of each check.
+        refusals: The message for each problem that the policy refused.
+    """
 
     policy: str
     checks: tuple[CheckResult, ...]
@@ -57,7 +67,7 @@ class ContractReport:
         return tuple(check for check in self.checks if check.failed)
 
     def __str__(self) -> str:
-        """One line a check; or, if some failed, those in full."""
+        """Return one line per check, or the failures in full."""
         failures = self.failures
         if failures:
             heading = f"policy {self.policy} breaks {len(failures)} of {len(self.checks)} rules of the contract"
@@ -72,12 +82,12 @@ SOLVED = "allocation = gp.solve(problem, policy)"
 
 
 class InapplicableError(Exception):
-    """The check says nothing about this problem."""
+    """The check does not apply to this problem."""
 
 
 @dataclass(eq=False)
 class BrokenError(Exception):
-    """A rule is broken. lines: how to see it, after `problem` and `policy`; `problem` may not be needed for that."""
+    """A rule is broken. lines: code that shows it, after the definition of `policy` and, with `needs_problem`, of `problem`."""
 
     expected: str
     found: str
@@ -87,7 +97,7 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """A policy on a case. before: what the policy held before it was used for the first time (`state_of`)."""
+    """A policy on a case. before: the attributes of the policy before its first use (`state_of`)."""
 
     policy: gp.Policy
     case: Case
@@ -101,7 +111,7 @@ class Trial:
 
     @property
     def _outcome(self) -> gp.Allocation | Exception:
-        # No cached property: up to Python 3.11, one that does not end blocks those of all other trials.
+        # Not a cached property: up to Python 3.11, all trials would share its lock, and an endless solve would block the others.
         if not self._outcomes:
             try:
                 self._outcomes.append(gp.solve(self.problem, self.policy))
@@ -111,23 +121,23 @@ class Trial:
 
     @property
     def is_solved(self) -> bool:
-        """Whether it has been solved already, or refused."""
+        """Whether the problem was solved or refused already."""
         return bool(self._outcomes)
 
     @property
     def failure(self) -> Exception | None:
-        """Why there is no answer: an `InputError` where the policy refuses the problem."""
+        """The error instead of an answer, an `InputError` if the policy refused the problem; None if there is an answer."""
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     @property
     def allocation(self) -> gp.Allocation:
-        """The policy's answer, where there is one."""
+        """The policy's answer; raises the error if there is none."""
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
 
     def relative(self, problem: gp.AllocationProblem, *lines: str) -> gp.Allocation:
-        """Return the policy's answer to a relative of a problem that it has answered; `lines` make it, as `other`."""
+        """Return the policy's answer to a related problem; `lines` are code that defines it as `other`."""
         try:
             return gp.solve(problem, self.policy)
         except Exception as error:
@@ -136,11 +146,11 @@ class Trial:
 
     @cached_property
     def proof(self) -> gp.Proof:
-        """The proof of the answer, made anew."""
+        """The proof of the answer, from `verify`."""
         return self.allocation.verify()
 
     def tolerance(self, *others: gp.Allocation) -> float:
-        """Return by how much proven objectives may differ: the accepted gap, of the largest or of terms that cancel out in it."""
+        """Return the tolerance on proven objectives: the accepted gap, relative to the largest objective or its largest terms."""
         found = (self.allocation, *others)
         sizes = [abs(each.objective_value or 0.0) for each in found]
         for each in found:
@@ -150,32 +160,32 @@ class Trial:
         return self.proof.accepted_gap * max(sizes)
 
     def name(self, row: int) -> str:
-        """Return how a job is called in messages."""
+        """Return the name of a job for messages."""
         return f"job {self.problem.job_ids[row]!r}"
 
     def breaks(self, expected: str, found: str, *lines: str) -> NoReturn:
-        """Raise `BrokenError`; `lines` make `other` and say what to look at."""
+        """Raise `BrokenError`; `lines` are code that shows the fault."""
         raise BrokenError(expected, found, lines)
 
 
 def state_of(policy: gp.Policy) -> dict[str, str]:
-    """Return what a policy object holds, as text; cached properties follow from the rest and do not count."""
+    """Return the attributes of a policy object as text, without cached properties."""
     cached = {name for cls in type(policy).__mro__ for name, value in vars(cls).items() if isinstance(value, cached_property)}
     return {name: repr(value) for name, value in vars(policy).items() if name not in cached}
 
 
 def as_code(policy: gp.Policy, case: Case | None, lines: tuple[str, ...]) -> str:
-    """Return Python code that makes the problem of a case and the policy, and goes on with `lines`."""
+    """Return Python code that defines the problem of a case and the policy, followed by `lines`."""
     used: dict[str, str] = {}
-    made = f"policy = {_expression(policy, used)}"
-    body = [made, *lines] if case is None else [problem_code("problem", case), made, *lines]
+    body = [f"policy = {_expression(policy, used)}", *lines]
+    body = body if case is None else [problem_code("problem", case), *body]
     numpy = ["import numpy as np"] if any("np." in text for text in body) else []
     imports = [f"from {module} import {name}" for name, module in used.items()]
     return "\n".join([*numpy, "import gavel_py as gp", *imports, "", *body])
 
 
 def _expression(value: Any, used: dict[str, str]) -> str:
-    """A policy, or a part of one, as Python; used: the module of each class that it names."""
+    """Return a policy, or a part of one, as Python; adds {class: module} of the classes that it names to `used`."""
     if isinstance(value, tuple):
         return f"({''.join(f'{_expression(part, used)}, ' for part in value).strip()})"
     cls = type(value)
@@ -190,7 +200,7 @@ def _expression(value: Any, used: dict[str, str]) -> str:
 
 
 def problem_code(name: str, case: Case) -> str:
-    """Return a statement that makes the problem of a case."""
+    """Return a statement that defines the problem of a case."""
     arrays = [f"    {key}={_literal(values)}," for key, values in case.items() if key not in ("throughputs", "capacities")]
     first = [f"    {_literal(case['throughputs'])},", f"    {_literal(case['capacities'])},"]
     return "\n".join([f"{name} = gp.AllocationProblem.from_arrays(", *first, *arrays, ")"])
@@ -203,13 +213,13 @@ def _literal(value: Any) -> str:
 
 
 ROUNDS = 2
-"""What does not matter once some jobs are gone may have mattered before."""
+"""A second pass removes parts that became irrelevant in the first."""
 
 
 def smallest(fault: Callable[[Case], BrokenError | None], case: Case, found: BrokenError) -> tuple[Case, BrokenError]:
-    """Return a smaller case that shows a fault too, and that fault; `fault` looks for it in a case.
+    """Return a smaller case with a fault, and the fault: jobs, types and arrays are removed one at a time while a fault remains.
 
-    Jobs, accelerator types and arrays are left out one at a time as long as a fault is still there.
+    fault: returns the fault of a case, None if it has none.
     """
     for _ in range(ROUNDS):
         for step in _steps(case):
@@ -220,24 +230,16 @@ def smallest(fault: Callable[[Case], BrokenError | None], case: Case, found: Bro
 
 
 def _steps(case: Case) -> Iterator[Callable[[Case], Case | None]]:
-    """Ways to make a case smaller, from the last job, type and array to the first, so that those before keep their places."""
+    """Yield functions that remove a job, a type or an array, from the last to the first, so that earlier ones keep their places."""
     for i in reversed(range(job_count(case))):
-        yield partial(_without_job, row=i)
+        yield partial(_without, i, job_count, with_jobs)
     for j in reversed(range(len(case["capacities"]))):
-        yield partial(_without_type, column=j)
+        yield partial(_without, j, lambda smaller: len(smaller["capacities"]), with_types)
     for name in reversed([name for name in case if name not in ("throughputs", "capacities")]):
-        yield partial(_without_array, gone=name)
+        yield lambda smaller, name=name: {key: values for key, values in smaller.items() if key != name}  # type: ignore[misc]
 
 
-def _without_job(case: Case, row: int) -> Case | None:
-    jobs = job_count(case)
-    return with_jobs(case, [i for i in range(jobs) if i != row]) if jobs > 1 else None
-
-
-def _without_type(case: Case, column: int) -> Case | None:
-    types = len(case["capacities"])
-    return with_types(case, [j for j in range(types) if j != column]) if types > 1 else None
-
-
-def _without_array(case: Case, gone: str) -> Case:
-    return {name: values for name, values in case.items() if name != gone}
+def _without(place: int, size: Callable[[Case], int], select: Callable[[Case, list[int]], Case], case: Case) -> Case | None:
+    """Return the case without the job or type at a place, None if it is the only one."""
+    count = size(case)
+    return select(case, [i for i in range(count) if i != place]) if count > 1 else None
