@@ -12,13 +12,13 @@ types (`even_shares`):
 
 need_i is the time that the objective asks for, and M_i are the types on which job i may run.
 
-The second program is a relative entropy Σ_q S_q Σ_j π_qj ln(π_qj / ρ_qj) over kinds q of jobs, those with the same types and the
-same coefficients in every rule: S_q is the GPU-time of a kind, π_qj the share of it on type j, and ρ_qj = c_j / Σ_k c_k over the
-types on which these jobs may run. All jobs of a kind have equal shares at the minimum. With a price μ_d >= 0 for each capacity and
-each rule, π_qj is proportional to ρ_qj exp(-Σ_d μ_d E_dqj), where E_dqj is what a GPU of kind q on type j uses of row d. The prices
-minimise the dual function, which is smooth, convex and has few variables however many jobs there are. Newton's method with an
-active set for the prices at 0 takes a handful of steps. Where some jobs need all of a type, the shares of the others there tend to
-0 and prices to infinity; each step then still reduces the excess by a factor of about e, where fixed-point iterations would slow
+The second program is a relative entropy Σ_q S_q Σ_j π_qj ln(π_qj / ρ_qj) over groups q of jobs, those with the same types and the
+same coefficients in every rule: S_q is the GPU-time of a group, π_qj the share of it on type j, and ρ_qj = c_j / Σ_k c_k over the
+types on which these jobs may run. All jobs of a group have equal shares at the minimum. With a price μ_d >= 0 for each capacity and
+each rule, π_qj is proportional to ρ_qj exp(-Σ_d μ_d E_dqj), where E_dqj is what a GPU of group q on type j uses of row d. The
+prices minimise the dual function, which is smooth, convex and has few variables however many jobs there are. Newton's method with
+an active set for the prices at 0 takes a handful of steps. Where some jobs need all of a type, the shares of the others there tend
+to 0 and prices to infinity; each step then still reduces the excess by a factor of about e, where fixed-point iterations would slow
 down without end.
 
 Source: the baselines of Gavel (OSDI 2020). Its code solves these programs with an interior-point method, which also returns a point
@@ -52,7 +52,7 @@ CLOSE, ENOUGH = 1e-12, 5e-10
 DUST, MANY = 1e-6, 100
 """Shares below DUST are set to 0 if their sum is below ENOUGH / MANY."""
 
-MOST_STEPS = 300
+MAX_STEPS = 300
 
 LONGEST = 4.0
 """The largest logarithm of the factor by which a share may grow in one step; beyond that, the quadratic model is worth little."""
@@ -63,40 +63,40 @@ SINGULAR, FLAT, NOISE = 1e-13, 1e-9, 1e-6
 SHARE_ROUNDING = 1e-13
 
 
-def even_shares(kinds: JobGroups, times: Floats, taken: Floats | None = None) -> Floats:
-    """Return (Q, K) the shares of the types in the time of each kind.
+def even_shares(groups: JobGroups, times: Floats, fixed: Floats | None = None) -> Floats:
+    """Return (Q, K) the shares of the types in the time of each group.
 
     Args:
-        kinds: The kinds of jobs, with the rows that their times must keep.
-        times: (Q,) the total time of all jobs of each kind, which is to be split.
-        taken: (Q, K) further time of these jobs, with a fixed type.
+        groups: The groups of jobs, with the rows that their times must keep.
+        times: (Q,) the total time of all jobs of each group, which is to be split.
+        fixed: (Q, K) further time of these jobs, with a fixed type.
 
     Raises:
         SolverError: If there is no room for these times.
     """
     some = np.flatnonzero(times > 0)
     if not len(some):
-        return kinds.even
-    jobs = kinds.jobs
-    rows, limits = _rows(kinds, taken)
+        return groups.even
+    jobs = groups.jobs
+    rows, limits = _rows(groups, fixed)
     gpus = jobs.num_gpus[some] * times[some]
-    shares = kinds.even.copy()
-    shares[some] = _Dual(gpus, kinds.even[some], rows[:, some] / jobs.num_gpus[some][:, None], limits).minimum()
+    shares = groups.even.copy()
+    shares[some] = _Dual(gpus, groups.even[some], rows[:, some] / jobs.num_gpus[some][:, None], limits).minimum()
     dust = (shares < DUST) & (shares * (jobs.num_gpus * times)[:, None] < ENOUGH / MANY / len(jobs) * jobs.capacities)
     shares[dust] = 0.0
     shares /= shares.sum(axis=1, keepdims=True)
     return shares
 
 
-def _rows(kinds: JobGroups, taken: Floats | None) -> tuple[Floats, Floats]:
+def _rows(groups: JobGroups, fixed: Floats | None) -> tuple[Floats, Floats]:
     """Return (D, Q, K) the use of each capacity and row by a job that spends all of its time on a type, and (D,) their limits."""
-    jobs = kinds.jobs
-    costs, most = jobs.limit_tables
-    there = np.flatnonzero(jobs.capacities > 0)
-    gpus = np.zeros((len(there), len(jobs), len(jobs.capacities)))
-    gpus[np.arange(len(there)), :, there] = jobs.num_gpus / jobs.capacities[there][:, None]
-    rows, limits = np.concatenate([gpus, costs]), np.concatenate([np.ones(len(there)), most])
-    return rows, limits if taken is None else limits - np.tensordot(rows, taken, 2)
+    jobs = groups.jobs
+    costs, limits = jobs.limit_tables
+    present = np.flatnonzero(jobs.capacities > 0)
+    gpus = np.zeros((len(present), len(jobs), len(jobs.capacities)))
+    gpus[np.arange(len(present)), :, present] = jobs.num_gpus / jobs.capacities[present][:, None]
+    rows, limits = np.concatenate([gpus, costs]), np.concatenate([np.ones(len(present)), limits])
+    return rows, limits if fixed is None else limits - np.tensordot(rows, fixed, 2)
 
 
 class _Dual:
@@ -116,7 +116,7 @@ class _Dual:
         prices = np.zeros(len(self._limits))
         value, shares = self._at(prices)
         best, least = shares, np.inf
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             room = self._limits - np.tensordot(self._rows, shares * self._gpus[:, None], 2)
             missing = float(np.where(prices > 0, np.abs(room), -room).max())
             if missing <= CLOSE:
@@ -145,9 +145,9 @@ class _Dual:
         length = min(1.0, float((prices[falling] / -direction[falling]).min(initial=1.0)))
         while True:
             following = np.maximum(0.0, prices + length * direction)
-            less, there = self._at(following)
+            less, shares = self._at(following)
             if less <= value + SHARE_ROUNDING * max(1.0, abs(value)) or length < SHARE_ROUNDING:
-                return following, less, there
+                return following, less, shares
             length /= 2
 
     def _direction(self, prices: Floats, shares: Floats, room: Floats) -> Floats:
@@ -252,27 +252,27 @@ def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices |
     """Return (G, K) the evenly split time of each job; before: (G, K) the time fractions of the decision."""
     rules = jobs.rules
     rows = (*rules.hard_rows, *(_HeldRow(row, max(row.most, _used(row, jobs, before))) for row in rules.soft_rows))
-    kinds = JobGroups(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
-    times = fairest_times(jobs, kinds, free, _weights(jobs), limit)
+    groups = JobGroups(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
+    times = fairest_times(jobs, groups, free, _weights(jobs), limit)
     if free.rows or free.where is not None:  # rows on total times hold already
-        kinds = JobGroups(jobs, (*rows, *(row for row in free.rows if _depends_on_types(row, jobs))), source)
+        groups = JobGroups(jobs, (*rows, *(row for row in free.rows if _depends_on_types(row, jobs))), source)
     if not rules.switch_cost:
-        fractions = even_shares(kinds, kinds.sums(jobs.counts * times)).take(kinds.of, axis=0)
+        fractions = even_shares(groups, groups.sums(jobs.counts * times)).take(groups.of, axis=0)
         fractions *= times[:, None]
         return fractions
     # Time that stays on its type has no switch cost, so only the rest is split.
     stays = np.minimum(before, jobs.before)
     rest = np.maximum(0.0, times - stays @ np.ones(stays.shape[1]))
-    taken = np.column_stack([kinds.sums(jobs.counts * column) for column in stays.T])
-    return stays + rest[:, None] * even_shares(kinds, kinds.sums(jobs.counts * rest), taken).take(kinds.of, axis=0)
+    fixed = np.column_stack([groups.sums(jobs.counts * column) for column in stays.T])
+    return stays + rest[:, None] * even_shares(groups, groups.sums(jobs.counts * rest), fixed).take(groups.of, axis=0)
 
 
 def _depends_on_types(row: Row, jobs: JobClasses) -> bool:
     """Return whether a row depends on the types on which a job runs, and not only on its total time."""
     costs = row.costs(jobs.rows, jobs.num_gpus)
-    most, least = (np.where(jobs.runnable, costs, way * np.inf) for way in (-1, 1))
-    most, least = most.max(axis=1), least.min(axis=1)
-    return bool((most - least > ROUNDING * np.maximum(np.abs(most), np.abs(least))).any())
+    largest, smallest = (np.where(jobs.runnable, costs, way * np.inf) for way in (-1, 1))
+    largest, smallest = largest.max(axis=1), smallest.min(axis=1)
+    return bool((largest - smallest > ROUNDING * np.maximum(np.abs(largest), np.abs(smallest))).any())
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,17 +89,17 @@ def _proven(problem: AllocationProblem, jobs: JobClasses, evidence: Evidence, de
 
 def _within_rows(jobs: JobClasses, fractions: Floats) -> Floats:
     """Return (G, K) time fractions that satisfy each row of the rules, by scaling down the time of all jobs in the row."""
-    costs, most = jobs.limits
-    if not len(most):
+    costs, limits = jobs.limits
+    if not len(limits):
         return fractions
     flat, counts = fractions.ravel().copy(), np.repeat(jobs.counts, fractions.shape[1])
-    for row in range(len(most)):
+    for row in range(len(limits)):
         part = slice(costs.indptr[row], costs.indptr[row + 1])
         places, each = costs.indices[part], costs.data[part]
         used = each * counts[places] * flat[places]
-        over, taken = float(used.sum() - most[row]), float(used[used > 0].sum())
-        if over > 0 and taken > 0:
-            flat[places[used > 0]] *= max(0.0, 1 - over / taken)
+        excess, reducible = float(used.sum() - limits[row]), float(used[used > 0].sum())
+        if excess > 0 and reducible > 0:
+            flat[places[used > 0]] *= max(0.0, 1 - excess / reducible)
     return flat.reshape(fractions.shape)
 
 

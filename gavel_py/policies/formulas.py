@@ -79,10 +79,10 @@ class PackingPolicy(FormulaPolicy):
         """Return the decision in pair columns."""
         jobs = separate_jobs(columns.base, self.name, self.reads)
         packing = _within_nodes(jobs, self.packed(jobs, columns.pairs))
-        found, kinds, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
+        found, classes, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
         times = np.zeros((columns.base.num_jobs, len(columns.source)))
         times[jobs.rows, :types] = np.where(jobs.runnable, packing.alone, 0.0)
-        keys = np.column_stack([kinds[found.first], kinds[found.second], found.types])
+        keys = np.column_stack([classes[found.first], classes[found.second], found.types])
         for key in np.unique(keys, axis=0):
             here = (keys == key).all(axis=1)
             one, other = columns.columns_for(*key.tolist())

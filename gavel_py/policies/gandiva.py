@@ -35,9 +35,9 @@ class Gandiva(PackingPolicy):
     def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
         if jobs.num_gpus.sum() <= jobs.capacities.sum():
             return Packing(self.fractions(jobs), Pairs.nobody())
-        kinds, useful = pairs.kinds[jobs.rows], pairs.useful
+        classes, useful = pairs.kinds[jobs.rows], pairs.useful
         # Jobs of one pair class may differ in the types on which they can run, so both form the kind.
-        places, kind_of = np.unique(np.column_stack([kinds, jobs.runnable]), axis=0, return_inverse=True)
+        places, kind_of = np.unique(np.column_stack([classes, jobs.runnable]), axis=0, return_inverse=True)
         kind, able = places[:, 0], places[:, 1:] > 0
         gains = useful[kind[:, None], kind] & able[:, None] & able & (kind >= 0)[:, None, None] & (kind >= 0)[:, None]
         partners = _partners(self._order(jobs), kind_of.ravel(), gains.any(axis=2))

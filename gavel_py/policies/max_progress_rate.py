@@ -26,5 +26,5 @@ class MaxProgressRate(SumPolicy):
 
     def objective(self, program: Program) -> cp.Expression:
         jobs = program.jobs
-        worth = (jobs.weights / jobs.steps_remaining)[program.rows]
-        return program.total(program.by_job(worth * jobs.throughputs[program.rows, program.columns]))
+        rates = (jobs.weights / jobs.steps_remaining)[program.rows]
+        return program.total(program.by_job(rates * jobs.throughputs[program.rows, program.columns]))

@@ -146,9 +146,9 @@ class MinCost(SumPolicy):
         linear = throughputs <= needs * (1 + SHORT)
         times = throughputs / jobs.fastest
         upper = np.where(linear, np.maximum(times, needs / jobs.fastest), times)
-        worth = np.divide(jobs.weights * jobs.fastest, needs, out=np.zeros(len(jobs)), where=linear & (needs > 0))
-        table = np.where(jobs.runnable, worth[:, None], 0.0)
-        met = jobs.gains("what jobs have of their needs", table, float((jobs.counts * worth) @ times))
+        gains = np.divide(jobs.weights * jobs.fastest, needs, out=np.zeros(len(jobs)), where=linear & (needs > 0))
+        table = np.where(jobs.runnable, gains[:, None], 0.0)
+        met = jobs.gains("what jobs have of their needs", table, float((jobs.counts * gains) @ times))
         return FreeTimes(np.where(linear, free.least, times), upper, (*free.rows, met))
 
     def _keep_shortfall(self, jobs: JobClasses, found: Decision) -> Rules:

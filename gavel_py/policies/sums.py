@@ -139,22 +139,22 @@ class SumPolicy(Policy):
             return None
         constant, gains = program.linear_parts(objective)
         row = jobs.gains(self.name, gains, program.value(objective, decision.time_fractions) - constant)
-        least, most = np.minimum(jobs.floors / jobs.fastest, 1.0), np.ones(len(jobs))
+        lower, upper = np.minimum(jobs.floors / jobs.fastest, 1.0), np.ones(len(jobs))
         certificate = decision.certificate
         if not isinstance(certificate, SumCertificate):  # the decision is not optimal
-            return FreeTimes(least, most, (row,))
+            return FreeTimes(lower, upper, (row,))
         # By complementary slackness, jobs with a positive price of time run all of it, jobs with only negative reduced costs none.
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
         small = SMALL * np.abs(gains).max(axis=1)
         idle = (times <= SMALL) & (certificate.program.net_gains() < -small[:, None]).all(axis=1, where=jobs.runnable)
-        least = np.where((times >= 1 - SMALL) & (certificate.program.time_prices > small), 1.0, least)
-        most = np.where(idle, least, 1.0)
+        lower = np.where((times >= 1 - SMALL) & (certificate.program.time_prices > small), 1.0, lower)
+        upper = np.where(idle, lower, 1.0)
         means = gains.sum(axis=1, where=jobs.runnable) / jobs.runnable.sum(axis=1)
         if jobs.rules or (np.abs(gains - means[:, None]) > small[:, None] * SMALL).any(where=jobs.runnable):
-            return FreeTimes(least, most, (row,))
+            return FreeTimes(lower, upper, (row,))
         # If only the total time of a job counts, it must be spent in columns with a reduced cost of 0.
-        worth = jobs.runnable & (idle[:, None] | (certificate.program.net_gains() >= -small[:, None]))
-        return FreeTimes(least, most, where=worth)
+        usable = jobs.runnable & (idle[:, None] | (certificate.program.net_gains() >= -small[:, None]))
+        return FreeTimes(lower, upper, where=usable)
 
     def __mul__(self, weight: float) -> WeightedSum:
         return WeightedSum(terms=((weight, self),))
@@ -298,8 +298,8 @@ def _by_gain(jobs: JobClasses, gains: Floats) -> Floats:
     """Return (G, K) time fractions by a greedy pass over jobs in descending gain per GPU, each on its best type with free GPUs."""
     left, waiting, fractions = jobs.capacities.astype(float), jobs.counts.astype(float), np.zeros(gains.shape)
     for _ in range(len(left)):
-        worth = np.where(jobs.runnable & (left > 0) & (gains > 0), gains / jobs.num_gpus[:, None], 0.0)
-        best, largest = worth.argmax(axis=1), worth.max(axis=1)
+        gain = np.where(jobs.runnable & (left > 0) & (gains > 0), gains / jobs.num_gpus[:, None], 0.0)
+        best, largest = gain.argmax(axis=1), gain.max(axis=1)
         for j in range(len(left)):
             some = np.flatnonzero((best == j) & (largest > 0) & (waiting > 0))
             some = some[np.argsort(-largest[some], kind="stable")]

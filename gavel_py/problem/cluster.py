@@ -65,19 +65,19 @@ class Cluster:
         self.nodes: tuple[Node, ...] = tuple(nodes)
         declared = tuple(accelerator_types)
         _check_unique("node", (node.name for node in self.nodes))
-        _check_unique("accelerator type", (kind.name for kind in declared))
-        kinds = {kind.name: kind for kind in declared}
+        _check_unique("accelerator type", (each.name for each in declared))
+        types = {each.name: each for each in declared}
         for node in self.nodes:
-            if node.accelerator not in kinds:
-                kinds[node.accelerator] = AcceleratorType(name=node.accelerator)
-        self.accelerator_types: tuple[AcceleratorType, ...] = tuple(kinds.values())
+            if node.accelerator not in types:
+                types[node.accelerator] = AcceleratorType(name=node.accelerator)
+        self.accelerator_types: tuple[AcceleratorType, ...] = tuple(types.values())
         self.left_out: dict[str, int] = {}
         self._largest: dict[tuple[str, str, float, float], float] = {}  # cache of `largest_gang`
 
     @cached_property
     def accelerator_names(self) -> tuple[str, ...]:
         """Names of the accelerator types, in column order."""
-        return tuple(kind.name for kind in self.accelerator_types)
+        return tuple(each.name for each in self.accelerator_types)
 
     @cached_property
     def capacities(self) -> np.ndarray:
@@ -215,14 +215,14 @@ class Cluster:
         InputError.raise_any(
             [Fault("cluster", "accelerator", f"{n!r} is not in it{nearest(n, self.accelerator_names)}") for n in unknown]
         )
-        kinds: dict[str, AcceleratorType] = {}
-        for kind in self.accelerator_types:
-            new = names.get(kind.name, kind.name)
-            first = kinds.setdefault(new, AcceleratorType(**kind.model_dump() | {"name": new}))
-            known = [each for each in (first.memory_gb, kind.memory_gb) if each is not None]
-            kinds[new] = first.model_copy(update={"memory_gb": min(known, default=None)})
+        types: dict[str, AcceleratorType] = {}
+        for old in self.accelerator_types:
+            new = names.get(old.name, old.name)
+            first = types.setdefault(new, AcceleratorType(**old.model_dump() | {"name": new}))
+            known = [each for each in (first.memory_gb, old.memory_gb) if each is not None]
+            types[new] = first.model_copy(update={"memory_gb": min(known, default=None)})
         nodes = (n.model_copy(update={"accelerator": names.get(n.accelerator, n.accelerator)}) for n in self.nodes)
-        made = Cluster(nodes, kinds.values())
+        made = Cluster(nodes, types.values())
         made.left_out = self.left_out
         return made
 
@@ -235,7 +235,7 @@ class Cluster:
         keep = {accelerators} if isinstance(accelerators, str) else set(accelerators)
         rest = Cluster(
             (node for node in self.nodes if node.accelerator in keep),
-            (kind for kind in self.accelerator_types if kind.name in keep),
+            (each for each in self.accelerator_types if each.name in keep),
         )
         gpus = zip(self.accelerator_names, self.capacities.tolist(), strict=True)
         rest.left_out = self.left_out | {name: int(count) for name, count in gpus if name not in keep}
@@ -279,7 +279,7 @@ class Cluster:
         found = {name: same_name(name, profile.accelerators) for name in self.accelerator_names}
         renamed = {name: other for name, other in found.items() if other is not None and other != name}
         for name, other in renamed.items():
-            prices = {kind.price_per_hour for kind in self.accelerator_types if found[kind.name] == other}
+            prices = {each.price_per_hour for each in self.accelerator_types if found[each.name] == other}
             if len(prices - {None}) > 1:
                 problem = f"differs from {other!r} in case only, and has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))

@@ -74,12 +74,12 @@ def read_cluster(path: str | Path) -> Parts:
 def _read_node_list(path: str | Path) -> Parts:
     """Read a node list of openb (gpu-v2023) or of the spot trace (v2026), detected by its columns; skip nodes without GPUs."""
     is_spot = not {"gpu_model", "gpu_capacity_num"}.isdisjoint(reading.csv_header(path)[1])
-    kind: type[_OpenbNode | _SpotNode] = _SpotNode if is_spot else _OpenbNode
-    rows = reading.csv_rows(path, required=tuple(kind.model_fields))
-    placed = [(where, row) for where, row in rows if row.get(kind.gpus) != "0"]
-    nodes = [node.as_node() for node in check_records(kind, placed)]
+    row_class: type[_OpenbNode | _SpotNode] = _SpotNode if is_spot else _OpenbNode
+    rows = reading.csv_rows(path, required=tuple(row_class.model_fields))
+    placed = [(where, row) for where, row in rows if row.get(row_class.gpus) != "0"]
+    nodes = [node.as_node() for node in check_records(row_class, placed)]
     names = zip((where for where, _ in placed), (node.name for node in nodes), strict=True)
-    InputError.raise_any(repeated("node", kind.identifier, names))
+    InputError.raise_any(repeated("node", row_class.identifier, names))
     return nodes, []
 
 
@@ -92,8 +92,8 @@ def _read_document(path: str | Path) -> Parts:
     with together() as attempt:
         attempt(lambda: InputError.raise_any(unknown))
         nodes = attempt(lambda: _nodes(document.get("nodes"), where))
-        kinds = attempt(lambda: _accelerator_types(document.get("accelerator_types"), where))
-    return nodes, kinds
+        types = attempt(lambda: _accelerator_types(document.get("accelerator_types"), where))
+    return nodes, types
 
 
 def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:

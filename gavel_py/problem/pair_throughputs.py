@@ -163,21 +163,21 @@ class PlacementSpeeds:
         return differ
 
     @cached_property
-    def apart(self) -> Mask:
+    def spread_is_faster(self) -> Mask:
         """(N, K) whether a gang is faster when spread."""
-        apart: Mask = self.differ & (np.nan_to_num(self.spread) > self.consolidated)
-        return apart
+        faster: Mask = self.differ & (np.nan_to_num(self.spread) > self.consolidated)
+        return faster
 
     @property
     def faster(self) -> Floats:
         """(N, K) steps/s of the faster placement."""
-        faster: Floats = np.where(self.apart, self.spread, self.consolidated)
+        faster: Floats = np.where(self.spread_is_faster, self.spread, self.consolidated)
         return faster
 
     @property
     def slower(self) -> Floats:
         """(N, K) steps/s of the slower placement, 0 if there is none."""
-        slower: Floats = np.where(self.apart, self.consolidated, np.where(self.differ, self.spread, 0.0))
+        slower: Floats = np.where(self.spread_is_faster, self.consolidated, np.where(self.differ, self.spread, 0.0))
         return slower
 
     def select(self, rows: Indices) -> PlacementSpeeds:
@@ -198,7 +198,7 @@ def placement_speeds(
     if found is None:
         return None
     spread = np.full(consolidated.shape, np.nan)
-    spread[rows] = np.where(_could_be_apart(gangs, cluster), found, np.nan)
+    spread[rows] = np.where(_can_be_spread(gangs, cluster), found, np.nan)
     return None if np.isnan(spread).all() else PlacementSpeeds(consolidated, spread)
 
 
@@ -208,7 +208,7 @@ def fewest_nodes(cluster: Cluster, accelerator: str, size: int) -> int:
     return int(np.searchsorted(np.cumsum(sizes), size)) + 1 if sum(sizes) >= size else len(sizes)
 
 
-def _could_be_apart(gangs: Sequence[Job], cluster: Cluster) -> Mask:
+def _can_be_spread(gangs: Sequence[Job], cluster: Cluster) -> Mask:
     """Return (gangs, K) whether a region within a gang's locality has room for it on more nodes than it needs."""
     names = cluster.accelerator_names
     rows: dict[tuple[int, str], list[bool]] = {}

@@ -133,9 +133,9 @@ class AllocationProblem:
             InputError: An array is not valid.
         """
         check = ArrayChecker()
-        kinds = ("accelerator type", self.accelerator_types)
-        counts = check.numbers("capacities", capacities, 0, "at least 0", [kinds])
-        spans = check.numbers("largest_gangs", largest_gangs, np.inf, "at least 0", [("job", self.job_ids), kinds])
+        axis = ("accelerator type", self.accelerator_types)
+        counts = check.numbers("capacities", capacities, 0, "at least 0", [axis])
+        spans = check.numbers("largest_gangs", largest_gangs, np.inf, "at least 0", [("job", self.job_ids), axis])
         check.finish()
         done = np.zeros(self.num_jobs, dtype=bool)
         runnable, excluded = screen(
@@ -242,11 +242,11 @@ class AllocationProblem:
         known = OptionalArrays.__annotations__
         for name in set(arrays) - set(known):
             raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, known)}")
-        names, kinds = arrays.get("job_ids"), arrays.get("accelerator_types")
+        names, type_names = arrays.get("job_ids"), arrays.get("accelerator_types")
         names = labels_of(table) if names is None and type_index is None else names
-        kinds = labels_of(table, 1) if kinds is None else kinds  # type: ignore[assignment]
+        type_names = labels_of(table, 1) if type_names is None else type_names  # type: ignore[assignment]
         ids = check.unique_names("job_ids", names, num_jobs, "", "job")
-        types = tuple(check.unique_names("accelerator_types", kinds, num_types, "type-", "accelerator type"))
+        types = tuple(check.unique_names("accelerator_types", type_names, num_types, "type-", "accelerator type"))
         index = None if type_index is None else check.in_order("type_index", type_index[0], [("job", ids)], type_index[1])
         pair_kinds = check.in_order("pair_kinds", arrays.get("pair_kinds"), [("job", ids)])
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
@@ -346,16 +346,16 @@ class AllocationProblem:
         pairs: PairSpeeds | None = None,
     ) -> AllocationProblem:
         """Validate the remaining arrays and determine where each job can run; found: from jobs and a cluster, None from arrays."""
-        jobs, kinds = ("job", ids), ("accelerator type", types)
+        jobs, accelerators = ("job", ids), ("accelerator type", types)
         tenants = check.texts("tenants", arrays.get("tenants"), jobs)
         rows = jobs if type_index is None else ("job type", NumberedNames("", len(np.asarray(throughputs))))
-        table = check.numbers("throughputs", throughputs, 0, "at least 0", [rows, kinds])
+        table = check.numbers("throughputs", throughputs, 0, "at least 0", [rows, accelerators])
         rules = JOB_COLUMNS if found is None else JOB_COLUMNS | UNKNOWN_WORK
         columns = {name: check.numbers(name, arrays.get(name), *rule, [jobs]) for name, rule in rules.items()}  # type: ignore[arg-type]
         if arrays.get("steps_remaining") is None:
             columns["steps_remaining"] = columns["total_steps"]
-        prices = check.numbers("prices_per_hour", arrays.get("prices_per_hour"), np.nan, "at least 0 or NaN", [kinds])
-        previous = check.numbers("previous_fractions", arrays.get("previous_fractions"), 0, "from 0 to 1", [jobs, kinds])
+        prices = check.numbers("prices_per_hour", arrays.get("prices_per_hour"), np.nan, "at least 0 or NaN", [accelerators])
+        previous = check.numbers("previous_fractions", arrays.get("previous_fractions"), 0, "from 0 to 1", [jobs, accelerators])
         running = check.columns_of("running_on", arrays.get("running_on"), ids, types)
         check.finish()
         gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))

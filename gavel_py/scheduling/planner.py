@@ -369,4 +369,4 @@ def _kinds(state: SchedulerState, in_force: InForce, deficits: Floats, restart_r
     stands[runs, columns[runs]] = [1.0 if is_spread(lasting[problem.job_ids[i]]) else -1.0 for i in runs.tolist()]
     owed = state.ledger.apart(problem.job_ids)
     fractions = in_force.fractions
-    return preferences_of(fractions, apart, problem.speeds.apart, deficits, owed, stands, restart_rounds)
+    return preferences_of(fractions, apart, problem.speeds.spread_is_faster, deficits, owed, stands, restart_rounds)

@@ -182,12 +182,12 @@ def _same_in_other_rows(trial: Trial) -> None:
     class OneByOne(type(trial.policy)):  # type: ignore[misc]
         reduces = False
 
-    apart = copy(trial.policy)
-    object.__setattr__(apart, "__class__", OneByOne)
+    separate = copy(trial.policy)
+    object.__setattr__(separate, "__class__", OneByOne)
     by_job = 'class OneByOne(type(policy)):\n    reduces = False\n\nobject.__setattr__(policy, "__class__", OneByOne)'
     for rows in (list(range(trial.problem.num_jobs)), [*range(1, trial.problem.num_jobs), 0]):
         try:
-            found = gp.solve(trial.problem.select(np.array(rows)), apart)
+            found = gp.solve(trial.problem.select(np.array(rows)), separate)
         except gp.SolverError:
             continue  # without reduction there is no safer route to fall back on
         _same_objective(trial, found, rows, f"other = problem.select(np.array({rows}))\n{by_job}")

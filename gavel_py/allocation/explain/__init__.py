@@ -24,7 +24,7 @@ from gavel_py.problem.problem import AllocationProblem
 
 __all__ = ["Binding", "Explanation", "Holder", "OneMoreGpu", "Others", "Partner", "Together", "explain"]
 
-MOST_COMPARED = 10_000
+MAX_COMPARED = 10_000
 """Number of job ids that are searched for one similar to an unknown id."""
 
 
@@ -97,7 +97,7 @@ def _row_of(problem: AllocationProblem, job_id: str) -> int:
     try:
         return problem.job_ids.index(job_id)
     except ValueError:
-        near = nearest(str(job_id), list(problem.job_ids[:MOST_COMPARED]))
+        near = nearest(str(job_id), list(problem.job_ids[:MAX_COMPARED]))
         raise UnknownNameError(Fault("", "", f"there is no job {job_id!r}{near}")) from None
 
 

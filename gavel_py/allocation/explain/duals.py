@@ -124,8 +124,8 @@ def _of_level(stage: _Stage, certificate: LevelCertificate, fractions: Floats, a
 
 def _significant(jobs: JobClasses, prices: Prices) -> Prices:
     """Return the prices, with 0 for those that are rounding errors."""
-    worths = np.concatenate([prices.gpus * jobs.capacities, np.abs(prices.limits)])
-    scarce = worths > SMALL * worths.max(initial=0.0)
+    values = np.concatenate([prices.gpus * jobs.capacities, np.abs(prices.limits)])
+    scarce = values > SMALL * values.max(initial=0.0)
     count = len(prices.gpus)
     return Prices(np.where(scarce[:count], prices.gpus, 0.0), np.where(scarce[count:], prices.limits, 0.0))
 
@@ -153,8 +153,8 @@ def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Flo
     mix = CheapestMix(jobs.throughputs, jobs.runnable, costs)
     needs = levels.needs(certificate.value(fractions))
     at = (mix.slopes * needs + mix.offsets).argmax(axis=0)
-    worth, time = (np.take_along_axis(table, at[None], axis=0)[0] for table in (mix.slopes, -mix.offsets))
-    net = np.where(jobs.runnable, worth[:, None] * jobs.throughputs - costs - time[:, None], 0.0)
+    price, time = (np.take_along_axis(table, at[None], axis=0)[0] for table in (mix.slopes, -mix.offsets))
+    net = np.where(jobs.runnable, price[:, None] * jobs.throughputs - costs - time[:, None], 0.0)
     gains: Floats = net * level_per_part(certificate)
     return gains
 

@@ -22,7 +22,7 @@ from gavel_py.problem.arrays import Floats, Mask, plain_size
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Number of holders that are listed by name."""
 
 SOME = 1e-5
@@ -40,9 +40,9 @@ def holders_of(problem: AllocationProblem, fractions: Floats, i: int, relevant: 
     holders = np.flatnonzero(totals > SOME)
     order = holders[np.argsort(-totals[holders], kind="stable")]
     types = np.flatnonzero(relevant.any(axis=0)).tolist()
-    named = tuple(Holder(problem.job_ids[k], _by_type(problem, types, held[k])) for k in order[:MOST_NAMED].tolist())
-    rest = held.sum(axis=0) - held[order[:MOST_NAMED]].sum(axis=0)
-    return named, Others(max(0, len(order) - MOST_NAMED), _by_type(problem, types, np.maximum(0.0, rest)))
+    named = tuple(Holder(problem.job_ids[k], _by_type(problem, types, held[k])) for k in order[:MAX_NAMED].tolist())
+    rest = held.sum(axis=0) - held[order[:MAX_NAMED]].sum(axis=0)
+    return named, Others(max(0, len(order) - MAX_NAMED), _by_type(problem, types, np.maximum(0.0, rest)))
 
 
 def _by_type(problem: AllocationProblem, types: list[int], gpus: Floats) -> dict[str, float]:
@@ -167,8 +167,8 @@ class _Pair:
         if with_other is not None:
             return "shares", gain, None, f"they share for {with_other:.1%} of the time, and do {times}"
         if with_class is not None:
-            whom = f"other jobs of the kind of {self.problem.job_ids[self.k]}"
-            return "others", gain, None, f"it shares for {with_class:.1%} of the time with {whom}, which is just as good"
+            others = f"other jobs of the kind of {self.problem.job_ids[self.k]}"
+            return "others", gain, None, f"it shares for {with_class:.1%} of the time with {others}, which is just as good"
         loss = self._loss(a, b, j)
         if loss is None:
             return "price", gain, None, f"they would gain ({times}), and the objective asks for something else"

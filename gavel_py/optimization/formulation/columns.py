@@ -147,7 +147,7 @@ class PlacementColumns(FurtherColumns):
     @property
     def _apart(self) -> NDArray[np.bool_]:
         assert self.base.speeds is not None  # noqa: S101
-        return self.base.speeds.apart
+        return self.base.speeds.spread_is_faster
 
 
 def spread_part(problem: AllocationProblem, time_fractions: Floats) -> Floats | None:
@@ -155,7 +155,7 @@ def spread_part(problem: AllocationProblem, time_fractions: Floats) -> Floats | 
 
     None where nothing is known of a difference.
     """
-    return None if problem.speeds is None else np.where(problem.speeds.apart, time_fractions, 0.0)
+    return None if problem.speeds is None else np.where(problem.speeds.spread_is_faster, time_fractions, 0.0)
 
 
 def placement_columns(problem: AllocationProblem, rules: Rules) -> PlacementColumns:

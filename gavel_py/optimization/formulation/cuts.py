@@ -123,7 +123,7 @@ def _by_kind(
 ) -> _Entries:
     """The time in both placements, gangs that are consolidated with the narrowest locality that can hold them."""
     narrow = _narrowed(problem.num_gpus, hosts, j)
-    differ, apart = speeds.differ[:, j], speeds.apart[:, j]
+    differ, apart = speeds.differ[:, j], speeds.spread_is_faster[:, j]
     faster = np.where(differ & ~apart, narrow, hosts.localities)
     jobs = np.arange(len(faster))
     if second is None:

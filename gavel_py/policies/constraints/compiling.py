@@ -1,7 +1,7 @@
 """Compilation of constraints to rules of a problem, their outcomes in an allocation, and constraint files.
 
 `constrained` restricts the types of jobs and returns the rules that the allocation must keep. It also finds conflicts among the
-constraints of a single job (`check_alone`). `outcomes_of` reports by how much an allocation misses soft constraints.
+constraints of a single job (`check_single_jobs`). `outcomes_of` reports by how much an allocation misses soft constraints.
 `read_constraints` reads YAML and JSON (docs/file-formats.md).
 """
 
@@ -41,7 +41,7 @@ class _Ban:
     shared: bool
 
 
-def check_alone(problem: AllocationProblem, rules: Rules) -> None:
+def check_single_jobs(problem: AllocationProblem, rules: Rules) -> None:
     """Raise `ConflictError` if no type gives a job its required throughput, or a job that must run has no type left.
 
     problem: restricted by all places. If several rules of a job conflict, the error names those of the first such job.
@@ -56,9 +56,9 @@ def check_alone(problem: AllocationProblem, rules: Rules) -> None:
     insisted = [i for i in lost if any(ban.insists for ban in own[i]) and not _fastest(before, i, own[i])]
     conflicts = [_nowhere(before, i, own[i]) for i in insisted]
     conflicts += [_too_slow(before, rules, i, bans.get(i, [])) for i in slow if i not in insisted]
-    alone = [conflict[0] for conflict in conflicts if len(conflict) == 1]
-    if alone:
-        raise ConflictError(alone, alone=True)
+    single = [conflict[0] for conflict in conflicts if len(conflict) == 1]
+    if single:
+        raise ConflictError(single, alone=True)
     if conflicts:
         raise ConflictError(conflicts[0], alone=False)
 
@@ -150,7 +150,7 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
         asked=compiled,
         unplaced=problem,
     )
-    check_alone(scope.problem, rules)
+    check_single_jobs(scope.problem, rules)
     return scope.problem, rules
 
 

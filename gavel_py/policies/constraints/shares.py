@@ -81,9 +81,9 @@ class MaxGpus(_Shared):
 
     @property
     def text(self) -> str:
-        whom = f" for tenant {self.tenant!r}" if self.tenant else f" for job {self.job!r}" if self.job else ""
+        group = f" for tenant {self.tenant!r}" if self.tenant else f" for job {self.job!r}" if self.job else ""
         where = f" on {self.accelerator}" if self.accelerator else ""
-        return f"the limit of {self.gpus:g} GPUs{whom}{where}"
+        return f"the limit of {self.gpus:g} GPUs{group}{where}"
 
     def faults(self, scope: Scope) -> list[Fault]:
         return self._unknown_types(scope, "accelerator", () if self.accelerator is None else (self.accelerator,))
@@ -172,16 +172,16 @@ class Reserve(_Shared):
 
     @property
     def text(self) -> str:
-        whom = [", ".join(self.reserved_for)] if self.reserved_for else []
-        whom += [] if self.min_gang is None else [f"gangs of {self.min_gang} GPUs and more"]
-        return f"the reserve of {self.gpus:g} {self.accelerator} GPUs for {' and '.join(whom)}"
+        owners = [", ".join(self.reserved_for)] if self.reserved_for else []
+        owners += [] if self.min_gang is None else [f"gangs of {self.min_gang} GPUs and more"]
+        return f"the reserve of {self.gpus:g} {self.accelerator} GPUs for {' and '.join(owners)}"
 
     def faults(self, scope: Scope) -> list[Fault]:
         column = scope.column(self.accelerator)
         if column is None:
             return self._unknown_types(scope, "accelerator", (self.accelerator,))
-        there = scope.problem.capacities[column]
-        return [self._fault("gpus", f"there are only {there:g}")] if self.gpus > there else []
+        available = scope.problem.capacities[column]
+        return [self._fault("gpus", f"there are only {available:g}")] if self.gpus > available else []
 
     def _limits(self, scope: Scope) -> list[Limit]:
         problem, column = scope.problem, scope.column(self.accelerator)
@@ -215,8 +215,8 @@ def usable_gpus(scope: Scope, group: Mask, enough: float) -> float:
     free, used = problem.capacities.copy(), 0.0
     for p in np.argsort(patterns.sum(axis=1), kind="stable").tolist():
         before = np.concatenate([[0.0], np.cumsum(np.where(patterns[p], free, 0.0))])
-        taken = np.diff(np.minimum(before, gangs[p]))
-        free, used = free - taken, used + float(taken.sum())
+        given = np.diff(np.minimum(before, gangs[p]))
+        free, used = free - given, used + float(given.sum())
     return used if used >= enough or len(patterns) == 1 else _max_flow(patterns, gangs, problem.capacities)
 
 

@@ -51,8 +51,8 @@ class Deadline(Constraint):
 
     @property
     def text(self) -> str:
-        whose = "the deadlines of all jobs" if self.job is None else f"the deadline of job {self.job!r}"
-        return whose if self.seconds is None else f"{whose} in {self.seconds:g} s"
+        subject = "the deadlines of all jobs" if self.job is None else f"the deadline of job {self.job!r}"
+        return subject if self.seconds is None else f"{subject} in {self.seconds:g} s"
 
     def faults(self, scope: Scope) -> list[Fault]:
         problem, rows = scope.problem, self._concerned(scope)

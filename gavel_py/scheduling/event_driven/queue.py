@@ -85,7 +85,7 @@ class JobProfiler:
                 fewest[j] = self._spans.fewest(self._types[j], int(job.num_gpus))
                 # The same as in `GangBatch.with_preferences_on`.
                 if job.num_gpus > fewest[j] and fewest[j] < self._nodes_of(j) and scope != NODE:
-                    kinds[j] = PlacementPreference.APART if problem.speeds.apart[0, j] else PlacementPreference.TOGETHER
+                    kinds[j] = PlacementPreference.APART if problem.speeds.spread_is_faster[0, j] else PlacementPreference.TOGETHER
         traits = JobProfile(
             size=int(job.num_gpus),
             is_plain=job.num_gpus == int(job.num_gpus) and not (job.even_split and job.num_gpus > 1),
