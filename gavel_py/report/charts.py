@@ -60,7 +60,7 @@ DARK: Mapping[str, str] = {
 }
 """The same names for the dark page."""
 
-MOST_STYLES = 8
+NUM_STYLES = 8
 
 DASHES = (
     "solid",
@@ -82,7 +82,7 @@ def tone_names() -> dict[str, str]:
     return {colour: name for name, colour in LIGHT.items()}
 
 
-JUDGED_BY = ("mean_jct_seconds", "makespan_seconds", "cost")
+RANKING_METRICS = ("mean_jct_seconds", "makespan_seconds", "cost")
 """Metrics by which policies are chosen where there are too many to draw: the first that any of them has."""
 
 
@@ -96,7 +96,7 @@ class Palette:
     note: str
 
     @property
-    def shown_load(self) -> float | None:
+    def title_load(self) -> float | None:
         """The load that titles tell: none where all charts are of the same."""
         return self.load if len(self.setting.loads) > 1 else None
 
@@ -117,15 +117,15 @@ class Palette:
 
 
 def palette_of(setting: Setting) -> Palette:
-    """Return who is drawn: all policies, or the best of them where there are more than can be told apart."""
+    """Return who is drawn: all policies, or the best of them where there are more than can be description apart."""
     policies = setting.policies
-    if len(policies) <= MOST_STYLES:
+    if len(policies) <= NUM_STYLES:
         return Palette(setting, {policy: style for style, policy in enumerate(policies)}, setting.middle_load, "")
-    metric = next((name for name in JUDGED_BY if name in setting.metrics), JUDGED_BY[0])
+    metric = next((name for name in RANKING_METRICS if name in setting.metrics), RANKING_METRICS[0])
     scores = {policy: _score(setting, policy, metric) for policy in policies}
-    best = set(sorted(policies, key=lambda policy: scores[policy])[:MOST_STYLES])
+    best = set(sorted(policies, key=lambda policy: scores[policy])[:NUM_STYLES])
     styles = {policy: style for style, policy in enumerate(policy for policy in policies if policy in best)}
-    note = f"Drawn are the {MOST_STYLES} of {len(policies)} policies that are best by {metric}; the summary has all."
+    note = f"Drawn are the {NUM_STYLES} of {len(policies)} policies that are best by {metric}; the summary has all."
     return Palette(setting, styles, setting.middle_load, note)
 
 
@@ -169,7 +169,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Curves in one frame. title: what it shows, where there are several; mark: an x at which a line stands, None for none."""
+    """OverTimeCollector in one frame. title: what it shows, where there are several; mark: an x at which a line stands, None for none."""
 
     curves: Sequence[Curve]
     y: Axis
@@ -234,7 +234,7 @@ class Heat:
 
 
 @dataclass(frozen=True, eq=False)
-class StayPicture:
+class StayGantt:
     """GPUs from the top down, time to the right.
 
     grid: who has which GPU in each of even stretches of time; colours: of each job, as numbered there; is_image: the grid is drawn,
@@ -248,15 +248,15 @@ class StayPicture:
     every: int
 
 
-Drawing = Lines | Bars | Points | Heat | StayPicture
+Drawing = Lines | Bars | Points | Heat | StayGantt
 
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """name: of its file, without an ending; told: what it shows, in words, for those who do not see it and for all others."""
+    """name: of its file, without an ending; description: what it shows, in words, for those who do not see it and for all others."""
 
     name: str
     title: str
-    told: str
+    description: str
     drawing: Drawing
     table: Table

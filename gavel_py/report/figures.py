@@ -34,7 +34,7 @@ from gavel_py.report.charts import (
     DASHES,
     LIGHT,
     MARKERS,
-    MOST_STYLES,
+    NUM_STYLES,
     Axis,
     Bars,
     Chart,
@@ -44,9 +44,9 @@ from gavel_py.report.charts import (
     Panel,
     Point,
     Points,
-    StayPicture,
+    StayGantt,
 )
-from gavel_py.report.measures import Estimate, Measure, clean, of_count, short, shortened
+from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
 from gavel_py.report.timeline import IDLE, Block, Group, is_dark
 
 WIDTH = 300.0
@@ -104,12 +104,12 @@ def put_title(figure: Figure, title: str) -> None:
 
 def tone(style: int) -> str:
     """Return the colour of a style."""
-    return LIGHT[f"tone-{style % MOST_STYLES}"]
+    return LIGHT[f"tone-{style % NUM_STYLES}"]
 
 
 def stroke(style: int) -> dict[str, Any]:
     """Return colour, dash and marker of a style, in the words of matplotlib."""
-    return {"color": tone(style), "linestyle": DASHES[style % MOST_STYLES], "marker": MARKERS[style % MOST_STYLES]}
+    return {"color": tone(style), "linestyle": DASHES[style % NUM_STYLES], "marker": MARKERS[style % NUM_STYLES]}
 
 
 def set_axis(axes: Axes, which: str, axis: Axis, values: NDArray[np.float64]) -> None:
@@ -311,7 +311,7 @@ def _draw_point(axes: Axes, point: Point) -> None:
 def _marker(point: Point) -> dict[str, Any]:
     colour = tone(point.style)
     inside = colour if point.best else LIGHT["page"]
-    return {"marker": MARKERS[point.style % MOST_STYLES], "color": colour, "markerfacecolor": inside, "markersize": 8}
+    return {"marker": MARKERS[point.style % NUM_STYLES], "color": colour, "markerfacecolor": inside, "markersize": 8}
 
 
 WIDE = 960.0
@@ -324,7 +324,7 @@ LETTER = 5.6
 """Points that a letter takes in a bar, about."""
 
 
-def stays_figure(picture: StayPicture) -> Figure:
+def stays_figure(picture: StayGantt) -> Figure:
     """Draw lanes by node and type, with a job's name in each bar that has room for it."""
     lanes = picture.lanes
     high = min(STAY_LANE * lanes.count, HIGHEST)
@@ -343,7 +343,7 @@ def stays_figure(picture: StayPicture) -> Figure:
     return figure
 
 
-def _draw_shapes(axes: Axes, picture: StayPicture, unit: float, lane: float) -> None:
+def _draw_shapes(axes: Axes, picture: StayGantt, unit: float, lane: float) -> None:
     colour_of = dict(zip(picture.grid.job_ids, picture.colours, strict=True))
     inset = 0.06 if lane > 4 else 0.0
     corners = []
@@ -365,7 +365,7 @@ def _name_bar(axes: Axes, block: Block, middle: tuple[float, float], room: tuple
         axes.text(*middle, name, size=SMALL, color=WHITE if is_dark(colour) else BLACK, ha="center", va="center")
 
 
-def _draw_image(axes: Axes, picture: StayPicture, unit: float) -> None:
+def _draw_image(axes: Axes, picture: StayGantt, unit: float) -> None:
     """An image with nothing where no job is, so that the page shows through."""
     jobs = picture.grid.jobs[:: picture.every]
     palette = np.array([to_rgba(colour) for colour in picture.colours] + [(0.0, 0.0, 0.0, 0.0)])
@@ -374,7 +374,7 @@ def _draw_image(axes: Axes, picture: StayPicture, unit: float) -> None:
     axes.imshow(image, extent=(0, right, picture.lanes.count, 0), aspect="auto", interpolation="none")
 
 
-def _draw_names(axes: Axes, picture: StayPicture, lane: float) -> None:
+def _draw_names(axes: Axes, picture: StayGantt, lane: float) -> None:
     """Nodes and types at the left, as many as there is room for; a line between types."""
     apart = (SMALL + 2) / lane
     nodes: list[Group] = []
@@ -390,7 +390,7 @@ def _draw_names(axes: Axes, picture: StayPicture, lane: float) -> None:
         if kind.first:
             axes.axhline(kind.first, color=LIGHT["ink"], linewidth=1.2, zorder=4)
         place = max(kind.middle, place + apart)
-        text = f"{shortened(clean(kind.name), LONGEST_NODE_NAME)}: {of_count(kind.end - kind.first, 'GPU')}"
+        text = f"{shortened(clean(kind.name), LONGEST_NODE_NAME)}: {counted(kind.end - kind.first, 'GPU')}"
         axes.text(1.005, place, text, transform=axes.get_yaxis_transform(), va="center", size=SMALL)
 
 

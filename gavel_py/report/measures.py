@@ -1,7 +1,7 @@
 """Numbers and texts as a report shows them: means over seeds with their confidence intervals, units, headings, labels.
 
 `estimate`: a mean and how far it can be trusted; `measure_of`: heading, unit, and whether less or more of a metric is better;
-`clean`: text from outside (names of policies, traces and jobs), which may hold anything; `quantiles`, `thinned`, `every`: long rows
+`clean`: text from outside (names of policies, traces and jobs), which may hold anything; `quantiles`, `interval_means`, `every`: long rows
 of numbers made short, so that a report stays small however long its runs are.
 """
 
@@ -203,17 +203,17 @@ def quantiles(values: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
     return ordered[at], (at + 1) / count
 
 
-def stretches(seconds: FloatArray, most: int) -> FloatArray:
-    """Return the limits of at most so many stretches: those given, or even ones from the first to the last."""
+def interval_limits(seconds: FloatArray, most: int) -> FloatArray:
+    """Return the limits of at most so many interval_limits: those given, or even ones from the first to the last."""
     return seconds if len(seconds) - 1 <= most else np.linspace(seconds[0], seconds[-1], most + 1)
 
 
-def thinned(seconds: FloatArray, values: FloatArray, limits: FloatArray) -> FloatArray:
+def interval_means(seconds: FloatArray, values: FloatArray, limits: FloatArray) -> FloatArray:
     """Return the mean over time of a step function in each stretch between `limits`, NaN where it is not known at any time.
 
     seconds: (T + 1,) where its steps begin and end; values: (T,), NaN where nothing is known, which then does not count.
 
-    >>> thinned(np.array([0.0, 1.0, 3.0, 4.0]), np.array([6.0, np.nan, 2.0]), np.array([0.0, 2.0, 4.0]))
+    >>> interval_means(np.array([0.0, 1.0, 3.0, 4.0]), np.array([6.0, np.nan, 2.0]), np.array([0.0, 2.0, 4.0]))
     array([6., 2.])
     """
     known = np.isfinite(values)
@@ -244,10 +244,10 @@ def interval_text(value: Estimate, size: float = 1.0) -> str:
     return "–" if value.half_width is None else f"{short(value.low / size)} to {short(value.high / size)}"
 
 
-def of_count(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, one: str, many: str | None = None) -> str:
     """Return a number of things, of which more than one have an "s", unless `many` says how they are called.
 
-    >>> of_count(1, "round"), of_count(2000, "round"), of_count(2, "policy", "policies")
+    >>> counted(1, "round"), counted(2000, "round"), counted(2, "policy", "policies")
     ('1 round', '2,000 rounds', '2 policies')
     """
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

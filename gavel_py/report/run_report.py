@@ -26,10 +26,10 @@ from gavel_py.report.settings import Group, Setting, Summary, common_labels, set
 
 Failure = tuple[Labels, str]
 
-MOST_SETTINGS = 4
+MAX_CHARTED_SETTINGS = 4
 """Settings with charts; of more, the others have their summary only."""
 
-MOST_STAY_PICTURES = 4
+MAX_GANTT_CHARTS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,52 +62,59 @@ def _section(number: int, setting: Setting, *, alone: bool) -> Section:
     notes = list(_notes(setting))
     charts: list[Chart] = []
     wide: list[Chart] = []
-    if number <= MOST_SETTINGS:
-        cast = palette_of(setting)
-        notes += [cast.note] if cast.note else []
-        charts = [*([] if is_one_run else _compared(cast)), *distribution_charts(cast), *time_charts(cast), *_heat_charts(cast)]
-        wide = list(_stays_charts(cast))
-        notes += list(_on_load(cast))
+    if number <= MAX_CHARTED_SETTINGS:
+        palette = palette_of(setting)
+        notes += [palette.note] if palette.note else []
+        charts = [
+            *([] if is_one_run else _compared(palette)),
+            *distribution_charts(palette),
+            *time_charts(palette),
+            *_heat_charts(palette),
+        ]
+        wide = list(_stays_charts(palette))
+        notes += list(_on_load(palette))
     else:
-        notes.append(f"No charts: the first {MOST_SETTINGS} settings have them; gavel report --only LABEL=VALUE shows others.")
+        notes.append(
+            f"No charts: the first {MAX_CHARTED_SETTINGS} settings have them; gavel report --only LABEL=VALUE shows others."
+        )
     prefix = "" if alone else f"{name}-"
     charts, wide = ([replace(chart, name=f"{prefix}{chart.name}") for chart in group] for group in (charts, wide))
     return Section(name, title, summary_of(setting), charts, wide, notes)
 
 
-def _compared(cast: Palette) -> Iterator[Chart]:
-    yield from load_charts(cast)
-    yield from tradeoff_charts(cast)
+def _compared(palette: Palette) -> Iterator[Chart]:
+    yield from load_charts(palette)
+    yield from tradeoff_charts(palette)
 
 
-def _heat_charts(cast: Palette) -> Iterator[Chart]:
-    for number, (policy, run) in enumerate(cast.examples, 1):
-        yield from heat_chart(f"shares-{number}", f"Time by accelerator{_of_run(cast, policy, run)}", run)
+def _heat_charts(palette: Palette) -> Iterator[Chart]:
+    for number, (policy, run) in enumerate(palette.examples, 1):
+        yield from heat_chart(f"shares-{number}", f"Time by accelerator{_of_run(palette, policy, run)}", run)
 
 
-def _stays_charts(cast: Palette) -> Iterator[Chart]:
+def _stays_charts(palette: Palette) -> Iterator[Chart]:
     shown = 0
-    for group in [*cast.groups, *(group for group in cast.setting.groups if group not in cast.groups)]:
+    for group in [*palette.groups, *(group for group in palette.setting.groups if group not in palette.groups)]:
         run = next((run for _, runs in group.seeds for run in runs if run.stays), None)
-        if run is not None and shown < MOST_STAY_PICTURES:
+        if run is not None and shown < MAX_GANTT_CHARTS:
             shown += 1
             types = tuple(run.over_time.used) if run.over_time else ()
-            yield from stays_chart(f"gpus-{shown}", f"GPUs over time{_of_run(cast, group.policy, run)}", run.stays, types)
+            yield from stays_chart(f"gpus-{shown}", f"GPUs over time{_of_run(palette, group.policy, run)}", run.stays, types)
 
 
-def _of_run(cast: Palette, policy: str, run: Run) -> str:
+def _of_run(palette: Palette, policy: str, run: Run) -> str:
     """Which of several runs a chart shows, for its title."""
-    if sum(len(group.runs) for group in cast.setting.groups) == 1:
+    if sum(len(group.runs) for group in palette.setting.groups) == 1:
         return ""
     load, seed = run.labels.get("load"), run.labels.get("seed")
-    of_load = at_load(load) if isinstance(load, int | float) and len(cast.setting.loads) > 1 else ""
+    of_load = at_load(load) if isinstance(load, int | float) and len(palette.setting.loads) > 1 else ""
     return f": {policy}{of_load}{'' if seed is None else f', seed {label_text(seed)}'}"
 
 
-def _on_load(cast: Palette) -> Iterator[str]:
+def _on_load(palette: Palette) -> Iterator[str]:
     """Which of several loads charts show."""
-    if len(cast.setting.loads) > 1 and cast.load is not None:
-        text = label_text(cast.load)
+    if len(palette.setting.loads) > 1 and palette.load is not None:
+        text = label_text(palette.load)
         yield f"Charts of one load show {text} jobs/h; gavel report --only load=VALUE shows another."
 
 
@@ -153,7 +160,7 @@ def embedded(svg: bytes, chart: Chart) -> str:
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib |= {"role": "img", "aria-labelledby": f"{chart.name}-title {chart.name}-desc"}
-    for place, (tag, text) in enumerate((("title", chart.title), ("desc", chart.told))):
+    for place, (tag, text) in enumerate((("title", chart.title), ("desc", chart.description))):
         told = ET.Element(f"{SVG}{tag}", {"id": f"{chart.name}-{tag}"})
         told.text = text
         root.insert(place, told)

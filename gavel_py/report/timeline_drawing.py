@@ -25,7 +25,7 @@ from matplotlib.patches import Rectangle
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import FORMATS, check_plot, write_whole
 from gavel_py.problem.cluster import Cluster
-from gavel_py.report.measures import clean, of_count
+from gavel_py.report.measures import clean, counted
 from gavel_py.report.timeline import RoundGrid, bars_of, blocks_of, colours_of, grid_of, is_dark, lanes_of
 from gavel_py.report.timeline_layout import (
     DPI,
@@ -324,16 +324,16 @@ def plot_rounds(
 
 def _title(grid: RoundGrid, rounds: Sequence[Round], round_seconds: float, policy: str | None) -> Iterator[str]:
     head = "" if policy is None else f"{policy}: "
-    yield f"{head}{of_count(len(rounds), 'round')} of {duration(round_seconds)}"
-    yield of_count(len(grid.jobs), "GPU")
+    yield f"{head}{counted(len(rounds), 'round')} of {duration(round_seconds)}"
+    yield counted(len(grid.jobs), "GPU")
 
 
 def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:
     ran = len(grid.job_ids)
     in_all = ran if delivery is None else len(delivery.jobs)
-    yield f"{ran:,} of {of_count(in_all, 'job')} ran" if in_all > ran else f"{of_count(ran, 'job')} ran"
+    yield f"{ran:,} of {counted(in_all, 'job')} ran" if in_all > ran else f"{counted(ran, 'job')} ran"
     yield f"{grid.used_share:.1%} of GPU time used"
-    yield of_count(sum(len(each.started) for each in rounds), "start")
-    yield of_count(sum(len(each.preempted) for each in rounds), "preemption")
+    yield counted(sum(len(each.started) for each in rounds), "start")
+    yield counted(sum(len(each.preempted) for each in rounds), "preemption")
     if delivery is not None:
         yield f"{delivery.undelivered_share:.2%} of what was promised is still owed"

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from gavel_py.report.measures import clean, of_count, shortened
+from gavel_py.report.measures import clean, counted, shortened
 from gavel_py.report.timeline import Bar, Group, Lanes
 from gavel_py.scheduling.round import Round
 
@@ -151,7 +151,7 @@ def name_of(group: Group) -> str:
 def type_label(kind: Group) -> list[str]:
     """Return the lines that stand at the left of an accelerator type."""
     count = kind.end - kind.first
-    return [name_of(kind), of_count(count, "GPU")]
+    return [name_of(kind), counted(count, "GPU")]
 
 
 UNITS = (("seconds", 1, 120), ("minutes", 60, 2 * 3600), ("hours", 3600, 72 * 3600), ("days", 86400, math.inf))

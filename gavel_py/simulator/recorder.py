@@ -16,7 +16,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.report.runs import Labels, Run
-from gavel_py.report.runs.run import Curves, StayCollector, quantiles
+from gavel_py.report.runs.run import OverTimeCollector, StayCollector, quantiles
 from gavel_py.scheduling import Round
 from gavel_py.simulator.measurements import window_text
 from gavel_py.simulator.results import JobRecord, Outcome, Summary
@@ -69,7 +69,7 @@ class RunRecorder:
         self._simulation = simulation
         cluster = simulation.cluster
         self._held = StayCollector(cluster.accelerator_names, stays=stays)
-        self._curves = Curves(simulation.now, cluster.accelerator_names, cluster.capacities)
+        self._curves = OverTimeCollector(simulation.now, cluster.accelerator_names, cluster.capacities)
         self._used = np.array(simulation.used_gpu_seconds)
         self._unknown = np.full(len(cluster.accelerator_names), np.nan)
         self._allocation: Allocation | None = None

@@ -14,9 +14,9 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 import gavel_py as gp
-from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, MOST_STYLES, Heat, palette_of
+from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, NUM_STYLES, Heat, palette_of
 from gavel_py.report.figures import limits_of
-from gavel_py.report.measures import Estimate, estimate, quantiles, short, stretches, thinned
+from gavel_py.report.measures import Estimate, estimate, interval_limits, interval_means, quantiles, short
 from gavel_py.report.run_charts import heat_chart, not_beaten, time_charts
 from gavel_py.report.settings import settings_of
 from gavel_py.report.timeline import stay_grid, stay_lanes
@@ -61,20 +61,20 @@ def test_who_is_beaten_is_beaten_by_someone_who_is_not(pairs: list[tuple[float, 
 @given(arrays(float, st.integers(1, 30), elements=st.floats(0, 1) | st.just(math.nan)), st.integers(1, 40))
 def test_thinning_keeps_what_there_was_in_all(values: np.ndarray, most: int) -> None:
     seconds = np.concatenate([[0.0], np.cumsum(1.0 + np.arange(len(values)) % 3)])
-    limits = stretches(seconds, most)
+    limits = interval_limits(seconds, most)
     assert len(limits) <= most + 1
     known = np.isfinite(values)
-    whole = thinned(seconds, values, seconds[[0, -1]])
+    whole = interval_means(seconds, values, seconds[[0, -1]])
     if known.any():
         assert whole[0] == pytest.approx(np.average(values[known], weights=np.diff(seconds)[known]))
         # The whole is the mean of the parts, each by the time of which anything is known.
-        there = thinned(seconds, known.astype(float), limits) * np.diff(limits)
-        parts = thinned(seconds, values, limits)
+        there = interval_means(seconds, known.astype(float), limits) * np.diff(limits)
+        parts = interval_means(seconds, values, limits)
         assert np.nansum(parts * there) / there.sum() == pytest.approx(whole[0])
     else:
         assert np.isnan(whole[0])
     if most >= len(values):
-        assert np.allclose(thinned(seconds, values, limits), values, equal_nan=True)
+        assert np.allclose(interval_means(seconds, values, limits), values, equal_nan=True)
 
 
 @given(arrays(float, st.integers(1, 300), elements=NUMBERS), st.integers(2, 50))
@@ -158,7 +158,7 @@ def lab(colour: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_colours_stand_out_from_the_page_and_from_each_other_to_all_eyes(theme: dict[str, str]) -> None:
-    tones = [theme[f"tone-{style}"] for style in range(MOST_STYLES)]
+    tones = [theme[f"tone-{style}"] for style in range(NUM_STYLES)]
     assert all(contrast(tone, theme["page"]) >= 2.99 for tone in tones)
     assert all(contrast(theme[ink], theme[page]) >= 4.5 for ink in ("ink", "muted", "good", "link") for page in ("page", "soft"))
     for eyes in EYES.values():
@@ -167,7 +167,7 @@ def test_colours_stand_out_from_the_page_and_from_each_other_to_all_eyes(theme: 
 
 
 def test_styles_differ_without_colour_too_and_themes_have_the_same_names() -> None:
-    assert len(set(DASHES)) == len(set(MARKERS)) == MOST_STYLES
+    assert len(set(DASHES)) == len(set(MARKERS)) == NUM_STYLES
     assert list(LIGHT) == list(DARK)
     assert len(set(LIGHT.values())) == len(LIGHT)
 
@@ -196,7 +196,7 @@ def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> 
     assert isinstance(chart.drawing, Heat)
     assert list(chart.drawing.rows) == [f"type-{n}" for n in range(70, 100)]
     assert len(chart.table.rows) == 100
-    assert "Drawn are the 30 of 100 job types with the most time" in chart.told
+    assert "Drawn are the 30 of 100 job types with the most time" in chart.description
 
 
 @pytest.mark.parametrize(("seed", "said"), [(7, "One run of each policy (seed 7)."), (None, "One run of each policy.")])
@@ -205,4 +205,4 @@ def test_charts_of_one_run_of_each_policy_tell_its_seed_if_it_has_one(seed: int 
     (setting,) = settings_of([replace(run, labels={"policy": run.labels["policy"], "seed": seed}) for run in runs])
     charts = list(time_charts(palette_of(setting)))
     assert charts
-    assert all(chart.told.endswith(said) for chart in charts)
+    assert all(chart.description.endswith(said) for chart in charts)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.report.runs.run import MOST_STRETCHES, Curves
+from gavel_py.report.runs.run import MAX_INTERVALS, OverTimeCollector
 from gavel_py.simulator.recorder import RunRecorder, run_and_record
 from tests.support.commands import Gavel, runner
 from tests.support.examples import examples
@@ -131,7 +131,7 @@ def test_jobs_that_are_still_there_at_the_end_count() -> None:
 def test_curves_keep_their_sums_however_many_spans_there_are(spans: int, seed: int) -> None:
     chance = np.random.default_rng(seed)
     gpus = np.array([4.0, 2.0])
-    curves = Curves(5.0, ["a", "b"], gpus)
+    curves = OverTimeCollector(5.0, ["a", "b"], gpus)
     now, used, active, promised = 5.0, np.zeros(2), 0.0, 0.0
     for _ in range(spans):
         seconds, share, jobs = chance.exponential(10), chance.random(2), float(chance.integers(9))
@@ -140,7 +140,7 @@ def test_curves_keep_their_sums_however_many_spans_there_are(spans: int, seed: i
         used, active, promised = used + share * gpus * seconds, active + jobs * seconds, promised + 3.0 * seconds
     found = curves.over_time()
     lengths = np.diff(found.seconds)
-    assert len(lengths) == spans if spans <= MOST_STRETCHES else MOST_STRETCHES / 2 <= len(lengths) <= MOST_STRETCHES
+    assert len(lengths) == spans if spans <= MAX_INTERVALS else MAX_INTERVALS / 2 <= len(lengths) <= MAX_INTERVALS
     assert (lengths > 0).all()
     assert found.seconds[0] == 5.0
     assert math.isclose(found.seconds[-1], now)

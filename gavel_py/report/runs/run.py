@@ -1,6 +1,6 @@
 """One run as reports show it, whatever made it: what was asked, numbers, and what happened over time; to and from JSON.
 
-`Curves` collects what happens over time in few stretches of time however long it goes on; `StayCollector` collects which gang held
+`OverTimeCollector` collects what happens over time in few stretches of time however long it goes on; `StayCollector` collects which gang held
 which GPUs, from when to when. `quantiles` keeps a bounded number of samples, and `document_of` and `run_from` convert runs to plain
 data and back.
 """
@@ -18,11 +18,11 @@ from gavel_py.problem.arrays import Floats
 
 Labels = Mapping[str, str | float | None]
 
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 """So many completion times are kept of a run; of more, so many quantiles at equal steps from the least to the largest."""
 
 
-def quantiles(samples: Iterable[float], most: int = MOST_SAMPLES) -> Floats:
+def quantiles(samples: Iterable[float], most: int = MAX_SAMPLES) -> Floats:
     """Return the samples, ascending; of more than `most`, the quantiles 0, 1 / (most - 1), ..., 1.
 
     >>> quantiles([3.0, 1.0]), quantiles(range(101), most=3)
@@ -172,7 +172,9 @@ def _over_time(document: Mapping[str, Any]) -> OverTime:
     stretches = len(over_all["seconds"]) - 1
     curves = [*(each for part in by_type.values() for each in part.values()), *(over_all[name] for name in OVER_ALL[1:])]
     if stretches < 0 or any(len(curve) != stretches for curve in curves) or not np.isfinite(over_all["seconds"]).all():
-        raise ValueError(f"curves over time must have {max(0, stretches)} stretches each, one fewer than there are limits")
+        raise ValueError(
+            f"curves over time must have {max(0, stretches)} stretches each, one fewer than there are limits"
+        )
     return OverTime(
         seconds=over_all["seconds"],
         used=by_type["used"],
@@ -206,14 +208,14 @@ def _checked(item: tuple[object, Any], kinds: tuple[type, ...]) -> tuple[str, An
     return name, value
 
 
-MOST_STRETCHES = 200
+MAX_INTERVALS = 200
 
 
-class Curves:
+class OverTimeCollector:
     """Collects an `OverTime` from one span of time after the other; each stretch is a power of two of spans, the last one fewer.
 
-    start_seconds: where the first span begins; gpus: (K,) of each type. With more than 2 · `MOST_STRETCHES` stretches, they are put
-    together two by two, so that memory does not grow with time; at the end there are at most `MOST_STRETCHES`.
+    start_seconds: where the first span begins; gpus: (K,) of each type. With more than 2 · `MAX_INTERVALS` stretches, they are put
+    together two by two, so that memory does not grow with time; at the end there are at most `MAX_INTERVALS`.
     """
 
     def __init__(self, start_seconds: float, types: Sequence[str], gpus: Floats) -> None:
@@ -250,7 +252,7 @@ class Curves:
     def over_time(self) -> OverTime:
         """Return what has been added so far."""
         limits, sums = self._limits, self._sums
-        while len(sums) > MOST_STRETCHES:
+        while len(sums) > MAX_INTERVALS:
             limits, sums = _halved(limits, sums)
         k = len(self._types)
         table = np.array(sums).reshape(len(sums), 4 + 3 * k)
@@ -270,7 +272,7 @@ class Curves:
 
     def _begin(self, end_seconds: float, sums: Floats) -> None:
         """Begin a stretch."""
-        if len(self._sums) == 2 * MOST_STRETCHES:
+        if len(self._sums) == 2 * MAX_INTERVALS:
             self._limits, self._sums = _halved(self._limits, self._sums)
             self._per_stretch *= 2
         self._sums.append(sums)
