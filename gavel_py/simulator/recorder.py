@@ -83,7 +83,7 @@ class RunRecorder:
         Args:
             begun: the round, which has just begun.
         """
-        for job_id in self._held.now - begun.assignments.keys():
+        for job_id in self._held.running - begun.assignments.keys():
             self._held.release(job_id, begun.start_seconds)
         for job_id in begun.started:
             assignment = begun.assignments[job_id]

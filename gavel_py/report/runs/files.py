@@ -1,7 +1,6 @@
-"""Files of runs: the SQLite file of a sweep, written and read, and JSON files that single runs are written to.
+"""Files of runs: the SQLite store of a sweep and JSON files of single runs.
 
-`CellStore` stores each cell that has come to an end, by its content, and the grid that was asked for last. `stored_runs` and
-`stored_failures` read what the file has of its grid: the runs that are done, and the errors of cells that failed.
+`CellStore` keeps every finished or failed cell under the checksum of its content, and the grid of the last sweep.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gavel_py.io.writing import BUSY_SECONDS, clear_errors, write_whole
 from gavel_py.report.runs.run import DAMAGED, Labels, Run, document_of, labels_from, run_from
 
 APPLICATION_ID = 0x6776_7377
-"""Marks the file as ours; any other number in an SQLite file that holds tables is somebody else's."""
+"""Identifies the stores of sweeps among other SQLite databases."""
 
 SCHEMA_VERSION = 1
 
@@ -55,7 +54,7 @@ SCHEMA = (
 
 
 def check_schema(where: str, connection: sqlite3.Connection, *, make: bool) -> None:
-    """Raise `InputError` unless the tables are those of this version; make: in an empty file, make them."""
+    """Raise `InputError` unless the database is a sweep store of this version; with `make`, create its tables in an empty one."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -80,11 +79,10 @@ SELECT = """SELECT grid.labels, cells.status, cells.error, cells.attempts, cells
 
 @dataclass(frozen=True)
 class StoredCell:
-    """A cell that has come to an end.
+    """A finished or failed cell.
 
-    key: of its content; content: what was played, as JSON; status: failed ones have an error; attempts: how often it was begun;
-    seconds: what the last attempt took; metrics: numbers by name; run: the rest of its `Run`, as `packed` makes it;
-    jobs: of a cell that others are compared with, what they need of each job.
+    key: checksum of the content; content: inputs of the cell as JSON; error: set if the status is "failed"; seconds: duration of
+    the last attempt; metrics: by name; run: the rest of the `Run` from `packed`; jobs: packed records that dependent cells read.
     """
 
     key: str
@@ -100,24 +98,24 @@ class StoredCell:
 
 @dataclass(frozen=True)
 class GridPlace:
-    """A place of the grid: the key of its cell, and what it is called there."""
+    """A position of the grid: the key of its cell and the labels of its run."""
 
     key: str
     labels: Labels
 
 
 def packed(run: Run) -> bytes:
-    """Return a run without its labels and metrics, compressed."""
+    """Return a run as compressed JSON, without its labels and metrics, which are columns of their own."""
     document = document_of(run)
     del document["labels"], document["metrics"]
     return zlib.compress(json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
 
 
 class CellStore:
-    """The file, open for one sweep; `with` closes it. path: None keeps all in memory.
+    """The store of a sweep, open for writing until the end of a `with` block; `path` None keeps it in memory.
 
-    What `add` was given is on the disk when it returns, and stays there if the process is killed; if it is killed before, the file
-    is as it was. Raises `InputError` for a file that is foreign, damaged, or of another version, and where it cannot be written.
+    Each `add` is one durable transaction, so a killed process loses only the call in progress. Raises `InputError` for a file of
+    another program or version, a damaged one, and one that cannot be written.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -126,7 +124,7 @@ class CellStore:
             if path is not None:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             address = ":memory:" if path is None else f"{Path(path).absolute().as_uri()}?mode=rwc"
-            # check_same_thread: the caller's business; isolation_level None: this module begins and commits.
+            # With isolation_level None, sqlite3 opens no transactions itself.
             self._connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 with self._transaction():
@@ -143,7 +141,7 @@ class CellStore:
         self._connection.close()
 
     def begin(self, spec: Any, versions: Mapping[str, str], begun: str, grid: Sequence[GridPlace]) -> None:
-        """Note who sweeps now, and make this the grid that is shown; cells that are there stay, in it or not."""
+        """Add a session and replace the current grid; stored cells are kept, whether or not the new grid contains them."""
         rows = [(place, each.key, json.dumps(dict(each.labels))) for place, each in enumerate(grid)]
         with clear_errors(self.where), self._transaction():
             values = (json.dumps(spec, default=str), json.dumps(dict(versions)), begun)
@@ -153,23 +151,23 @@ class CellStore:
             self._connection.executemany("INSERT INTO grid (place, key, labels) VALUES (?, ?, ?)", rows)
 
     def statuses(self) -> dict[str, str]:
-        """Return {key: status} of all cells that have come to an end."""
+        """Return {key: status} of all stored cells."""
         with clear_errors(self.where):
             return dict(self._connection.execute("SELECT key, status FROM cells"))
 
     def seconds(self) -> dict[str, float]:
-        """Return {key: seconds} of all cells that are done."""
+        """Return {key: seconds} of all finished cells."""
         with clear_errors(self.where):
             return dict(self._connection.execute("SELECT key, seconds FROM cells WHERE status = 'done'"))
 
     def jobs_of(self, key: str) -> bytes | None:
-        """Return what a cell keeps of its jobs."""
+        """Return the packed job records of a cell, if it has any."""
         with clear_errors(self.where):
             found = self._connection.execute("SELECT jobs FROM cells WHERE key = ?", (key,)).fetchone()
         return None if found is None else found[0]
 
     def add(self, cells: Iterable[StoredCell]) -> None:
-        """Store cells that have come to an end, all of them or, after an error, none."""
+        """Store cells in one transaction."""
         rows = [
             (c.key, c.content, c.status, c.error, c.attempts, c.seconds, self._session, _json(c.metrics), c.run, c.jobs)
             for c in cells
@@ -178,7 +176,7 @@ class CellStore:
             self._connection.executemany(INSERT, rows)
 
     def rows(self) -> list[dict[str, str | float | None]]:
-        """Return one row for each place of the grid whose cell has come to an end: labels, status, error, numbers."""
+        """Return labels, status, error and metrics of each stored cell of the grid, in grid order."""
         with clear_errors(self.where):
             return [_row(*each) for each in self._connection.execute(SELECT)]
 
@@ -197,15 +195,13 @@ class CellStore:
 def _row(
     labels: str, status: str, error: str | None, attempts: int, seconds: float, metrics: str | None
 ) -> dict[str, str | float | None]:
-    told = {"status": status, "error": error, "attempts": attempts, "seconds": seconds}
-    return {**json.loads(labels), **told, **(json.loads(metrics) if metrics else {})}
+    cell = {"status": status, "error": error, "attempts": attempts, "seconds": seconds}
+    return {**json.loads(labels), **cell, **(json.loads(metrics) if metrics else {})}
 
 
 def _json(metrics: Mapping[str, float | None] | None) -> str | None:
     return None if metrics is None else json.dumps(dict(metrics), allow_nan=False)
 
-
-Made = TypeVar("Made")
 
 RUNS = """SELECT grid.labels, cells.metrics, cells.run
     FROM grid JOIN cells USING (key) WHERE cells.status = 'done' ORDER BY grid.place"""
@@ -213,72 +209,25 @@ RUNS = """SELECT grid.labels, cells.metrics, cells.run
 FAILURES = """SELECT grid.labels, cells.error
     FROM grid JOIN cells USING (key) WHERE cells.status = 'failed' ORDER BY grid.place"""
 
-
-def stored_runs(path: str | Path) -> list[Run]:
-    """Return the finished runs of the grid; raises `InputError`."""
-    return _found(path, RUNS, _run)
-
-
-def stored_failures(path: str | Path) -> list[tuple[Labels, str]]:
-    """Return (labels, error) of the cells of the grid that failed; raises `InputError`."""
-    return _found(path, FAILURES, lambda labels, error: (labels_from(json.loads(labels)), str(error)))
-
-
-def _found(path: str | Path, statement: str, make: Callable[..., Made]) -> list[Made]:
-    """What is made of each row."""
-    # rw falls back to reading only; it is needed to clean up after a sweep that was killed.
-    address = f"{Path(path).absolute().as_uri()}?mode=rw"
-    with clear_errors(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
-        check_schema(str(path), connection, make=False)
-        rows: list[tuple[Any, ...]] = connection.execute(statement).fetchall()
-    try:
-        return [make(*row) for row in rows]
-    except (*DAMAGED, zlib.error) as error:
-        raise InputError(Fault(str(path), "", f"is damaged: {type(error).__name__} {error}")) from None
-
-
-def _run(labels: str, metrics: str, run: bytes) -> Run:
-    return run_from(json.loads(zlib.decompress(run)) | {"labels": json.loads(labels), "metrics": json.loads(metrics)})
-
-
 FORMAT, VERSION = "gavel-py runs", 1
+
+Item = TypeVar("Item")
 
 SQLITE = b"SQLite format 3\0"
 
 
 def read_runs(path: str | Path) -> list[Run]:
-    """Return the runs in a file: the finished cells of the store of a sweep, in the order of its grid, or what `write_runs` wrote.
+    """Read the runs of a sweep store or of a file from `write_runs`.
 
-    Of a store, they are those of the grid that was begun last; it may still be growing. Raises `InputError` for a file that is
-    damaged, foreign or of another version.
+    Args:
+        path: The file. Of a store, which may still be growing, the finished cells of the latest grid are read, in grid order.
+
+    Raises:
+        InputError: The file is damaged, or of another program or version.
     """
-    return stored_runs(path) if _is_store(path) else _from_document(path, reading.json_document(path))
-
-
-def read_failures(path: str | Path) -> list[tuple[Labels, str]]:
-    """Return (labels, error) of each cell that failed in the store of a sweep, in the order of its grid; none of other files.
-
-    Raises `InputError` for a file that cannot be read, and for a store that is damaged, foreign or of another version.
-    """
-    return stored_failures(path) if _is_store(path) else []
-
-
-def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
-    """Write runs to a JSON file, whole or not at all; raises `InputError` where it cannot be written."""
-    document = {"format": FORMAT, "version": VERSION, "runs": [document_of(run) for run in runs]}
-    write_whole(path, json.dumps(document, allow_nan=False).encode() + b"\n")
-
-
-def _is_store(path: str | Path) -> bool:
-    """Whether a file is an SQLite database, as those of sweeps are."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(SQLITE)) == SQLITE
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
-
-
-def _from_document(path: str | Path, document: Any) -> list[Run]:
+    if _is_store(path):
+        return _stored(path, RUNS, _run)
+    document = reading.json_document(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(Fault(str(path), "", "holds no runs: neither of gavel sweep nor of gavel simulate --run-out"))
     if document.get("version") != VERSION:
@@ -288,3 +237,57 @@ def _from_document(path: str | Path, document: Any) -> list[Run]:
         return [run_from(each) for each in document["runs"]]
     except DAMAGED as error:
         raise InputError(Fault(str(path), "", f"is damaged or was changed by hand: {type(error).__name__} {error}")) from None
+
+
+def read_failures(path: str | Path) -> list[tuple[Labels, str]]:
+    """Read the failed cells of a sweep store.
+
+    Args:
+        path: The file; other files than stores have no failures.
+
+    Returns:
+        (labels, error) of each failed cell, in grid order.
+
+    Raises:
+        InputError: The file cannot be read, or is a store that is damaged or of another program or version.
+    """
+    return _stored(path, FAILURES, lambda labels, error: (labels_from(json.loads(labels)), str(error))) if _is_store(path) else []
+
+
+def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
+    """Write runs to a JSON file atomically.
+
+    Args:
+        path: The file to write.
+        runs: The runs, in the order in which `read_runs` returns them.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    document = {"format": FORMAT, "version": VERSION, "runs": [document_of(run) for run in runs]}
+    write_whole(path, json.dumps(document, allow_nan=False).encode() + b"\n")
+
+
+def _is_store(path: str | Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
+
+
+def _stored(path: str | Path, statement: str, convert: Callable[..., Item]) -> list[Item]:
+    """Return the converted rows of a query on a store."""
+    # SQLite needs write access to roll back the journal of a killed sweep; without it, mode=rw opens the file read-only.
+    address = f"{Path(path).absolute().as_uri()}?mode=rw"
+    with clear_errors(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
+        check_schema(str(path), connection, make=False)
+        rows: list[tuple[Any, ...]] = connection.execute(statement).fetchall()
+    try:
+        return [convert(*row) for row in rows]
+    except (*DAMAGED, zlib.error) as error:
+        raise InputError(Fault(str(path), "", f"is damaged: {type(error).__name__} {error}")) from None
+
+
+def _run(labels: str, metrics: str, run: bytes) -> Run:
+    return run_from(json.loads(zlib.decompress(run)) | {"labels": json.loads(labels), "metrics": json.loads(metrics)})
