@@ -1,9 +1,8 @@
-"""Charts as plain data, the policies that are drawn, and the colours, dashes and markers of a report; nothing here draws.
+"""Charts as data, the policies they show, and the colours, dashes and markers of a report.
 
-A `Chart` is what is drawn and the table beside it. `palette_of` chooses the policies and their styles, the same in all charts of a
-setting. The eight hues are those of Okabe and Ito, for a light and a dark page, as light or dark as it takes for each to stand out
-from the page (a contrast of 3 at least) and from each of the others with any kind of colour vision. Dashes and markers tell curves
-apart without any colour.
+The eight hues are those of Okabe and Ito, adjusted in lightness for a light and a dark page, so that each has a contrast of at
+least 3 with the page and differs from the others in every form of colour vision. Dashes and markers distinguish curves without
+colour.
 """
 
 from __future__ import annotations
@@ -12,15 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gavel_py.report.measures import Estimate, estimate
+from gavel_py.problem.arrays import Floats
+from gavel_py.report.measures import Estimate
 from gavel_py.report.runs import Run
 from gavel_py.report.settings import Group, Setting
 from gavel_py.report.timeline import RoundGrid, StayLanes
-
-FloatArray = NDArray[np.float64]
 
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",
@@ -39,7 +34,7 @@ LIGHT: Mapping[str, str] = {
     "tone-6": "#1a98ff",
     "tone-7": "#8a1e67",
 }
-"""By name, for the light page and for files of charts; no two are the same, so that each can be found again in a drawing."""
+"""Colours of the light page and of chart files. They are distinct, so that `embedded` can map each back to its name."""
 
 DARK: Mapping[str, str] = {
     "page": "#16191d",
@@ -58,7 +53,7 @@ DARK: Mapping[str, str] = {
     "tone-6": "#2c79f3",
     "tone-7": "#e038ad",
 }
-"""The same names for the dark page."""
+"""Colours of the dark page, by the same names."""
 
 NUM_STYLES = 8
 
@@ -72,23 +67,18 @@ DASHES = (
     (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)),
     (0, (2.5, 2.5)),
 )
-"""In the way of matplotlib."""
+"""Line styles of matplotlib."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
-def tone_names() -> dict[str, str]:
-    """Return {colour of the light page: its name}."""
-    return {colour: name for name, colour in LIGHT.items()}
-
-
 RANKING_METRICS = ("mean_jct_seconds", "makespan_seconds", "cost")
-"""Metrics by which policies are chosen where there are too many to draw: the first that any of them has."""
+"""If there are too many policies to draw, the best by the first available of these metrics are drawn."""
 
 
 @dataclass(frozen=True, eq=False)
 class Palette:
-    """styles: number of the style of each policy that is drawn; load: at which charts are that show one; note: who is not drawn."""
+    """Styles of the drawn policies, by number. load: shown by charts of a single load; note: on policies that are not drawn."""
 
     setting: Setting
     styles: Mapping[str, int]
@@ -97,17 +87,17 @@ class Palette:
 
     @property
     def title_load(self) -> float | None:
-        """The load that titles tell: none where all charts are of the same."""
+        """The load to name in titles, None if the setting has only one."""
         return self.load if len(self.setting.loads) > 1 else None
 
     @property
     def groups(self) -> list[Group]:
-        """The groups drawn in charts of one load."""
+        """The groups drawn in charts of a single load."""
         return [group for group in self.setting.at(self.load) if group.policy in self.styles]
 
     @property
     def examples(self) -> list[tuple[str, Run]]:
-        """One run of each policy drawn, of the same seed where there is one that all have."""
+        """One run of each drawn policy, with a common seed if there is one."""
         shared = set.intersection(*({seed for seed, _ in group.seeds} for group in self.groups)) if self.groups else set()
         chosen = []
         for group in self.groups:
@@ -117,27 +107,22 @@ class Palette:
 
 
 def palette_of(setting: Setting) -> Palette:
-    """Return who is drawn: all policies, or the best of them where there are more than can be description apart."""
+    """Return styles for all policies, or for the best `NUM_STYLES` of them."""
     policies = setting.policies
     if len(policies) <= NUM_STYLES:
         return Palette(setting, {policy: style for style, policy in enumerate(policies)}, setting.middle_load, "")
     metric = next((name for name in RANKING_METRICS if name in setting.metrics), RANKING_METRICS[0])
-    scores = {policy: _score(setting, policy, metric) for policy in policies}
-    best = set(sorted(policies, key=lambda policy: scores[policy])[:NUM_STYLES])
+    estimates = ((group.policy, group.estimate(metric)) for group in setting.at(setting.middle_load))
+    scores = {policy: value.mean for policy, value in estimates if value is not None}
+    best = set(sorted(policies, key=lambda policy: scores.get(policy, math.inf))[:NUM_STYLES])
     styles = {policy: style for style, policy in enumerate(policy for policy in policies if policy in best)}
     note = f"Drawn are the {NUM_STYLES} of {len(policies)} policies that are best by {metric}; the summary has all."
     return Palette(setting, styles, setting.middle_load, note)
 
 
-def _score(setting: Setting, policy: str, metric: str) -> float:
-    """The metric at the load of the charts; the last place for policies that were not run there."""
-    found = estimate(mean for group in setting.of(policy) if group.load == setting.middle_load for mean in group.values(metric))
-    return math.inf if found is None else found.mean
-
-
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first `text_columns` columns are names, the others numbers. note: what is not in it, "" for nothing."""
+    """Cells as text; the first `text_columns` columns are names, the others numbers. note: on what the table leaves out."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -147,7 +132,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Axis:
-    """title: with its unit; log: by powers of ten; low, high: where it begins and ends, None: where the data do."""
+    """title: with the unit; log: logarithmic scale; low, high: limits, None to follow the data."""
 
     title: str
     log: bool = False
@@ -157,19 +142,19 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """y over x, both (P,), NaN where there is nothing. low, high: a band; style: number of its colour, dash and marker."""
+    """y over x, both (P,); NaN leaves a gap. low, high: (P,) limits of a band."""
 
     label: str
-    x: FloatArray
-    y: FloatArray
+    x: Floats
+    y: Floats
     style: int = 0
-    low: FloatArray | None = None
-    high: FloatArray | None = None
+    low: Floats | None = None
+    high: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """OverTimeCollector in one frame. title: what it shows, where there are several; mark: an x at which a line stands, None for none."""
+    """Curves in one frame. title: "" for a single panel; mark: x of a dotted vertical line, if any."""
 
     curves: Sequence[Curve]
     y: Axis
@@ -179,7 +164,7 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Frames one below the other over the same x. steps: y holds from one x to the next; dots: every point has its marker."""
+    """Panels stacked over a common x axis. steps: y is constant from each x to the next; dots: every point has a marker."""
 
     panels: Sequence[Panel]
     x: Axis
@@ -189,7 +174,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar with its interval."""
+    """A bar with its confidence interval."""
 
     label: str
     value: Estimate
@@ -198,7 +183,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars that lie, one for each policy."""
+    """Horizontal bars, one per policy."""
 
     bars: Sequence[Bar]
     x: Axis
@@ -206,7 +191,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Point:
-    """x and y with their intervals; best: none of the others is as good in both and better in one."""
+    """x and y with their intervals; best: the point is Pareto-optimal."""
 
     label: str
     x: Estimate
@@ -217,7 +202,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """Policies by two numbers of which less is better."""
+    """A scatter plot of two metrics; smaller is better."""
 
     points: Sequence[Point]
     x: Axis
@@ -226,26 +211,26 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """values: (rows, columns) in [0, 1], NaN where there is nothing."""
+    """A heat map. values: (rows, columns) in [0, 1]; NaN leaves a cell empty."""
 
     rows: Sequence[str]
     columns: Sequence[str]
-    values: FloatArray
+    values: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class StayGantt:
-    """GPUs from the top down, time to the right.
+    """A Gantt chart of one run: GPUs from top to bottom, time from left to right.
 
-    grid: who has which GPU in each of even stretches of time; colours: of each job, as numbered there; is_image: the grid is drawn,
-    and of its GPUs each `every`-th; otherwise the blocks of the lanes are.
+    grid: the job on each GPU at the middle of even intervals; colours: of each job of the grid; is_image: whether every
+    `row_step`-th row of the grid is drawn as an image instead of the blocks of the lanes.
     """
 
     lanes: StayLanes
     grid: RoundGrid
     colours: Sequence[str]
     is_image: bool
-    every: int
+    row_step: int
 
 
 Drawing = Lines | Bars | Points | Heat | StayGantt
@@ -253,7 +238,7 @@ Drawing = Lines | Bars | Points | Heat | StayGantt
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """name: of its file, without an ending; description: what it shows, in words, for those who do not see it and for all others."""
+    """name: of its file, without suffix; description: alternative text and caption."""
 
     name: str
     title: str

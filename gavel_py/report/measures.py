@@ -1,9 +1,4 @@
-"""Numbers and texts as a report shows them: means over seeds with their confidence intervals, units, headings, labels.
-
-`estimate`: a mean and how far it can be trusted; `measure_of`: heading, unit, and whether less or more of a metric is better;
-`clean`: text from outside (names of policies, traces and jobs), which may hold anything; `quantiles`, `interval_means`, `every`: long rows
-of numbers made short, so that a report stays small however long its runs are.
-"""
+"""Numbers and labels as reports show them: means over seeds with confidence intervals, units, headings, and reduced series."""
 
 from __future__ import annotations
 
@@ -13,17 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-FloatArray = NDArray[np.float64]
+from gavel_py.problem.arrays import Floats
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """mean: over `count` seeds; half_width: the confidence interval is mean ± half_width, None where there is one seed."""
+    """A mean over `count` seeds with the confidence interval mean ± half_width; half_width is None for a single seed."""
 
     mean: float
     half_width: float | None
@@ -31,24 +25,24 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """The lower end of the interval, the mean where there is none."""
+        """Lower end of the interval, or the mean if there is no interval."""
         return self.mean - (self.half_width or 0.0)
 
     @property
     def high(self) -> float:
-        """The upper end of the interval, the mean where there is none."""
+        """Upper end of the interval, or the mean if there is no interval."""
         return self.mean + (self.half_width or 0.0)
 
     def over(self, size: float) -> Estimate:
-        """Return the same in units of this size."""
+        """Return the estimate divided by `size`, to convert units."""
         return Estimate(self.mean / size, None if self.half_width is None else self.half_width / size, self.count)
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """Return mean and confidence interval of one number per seed; None where there is no finite number.
+    """Return the mean of one number per seed with its confidence interval, or None without a finite number.
 
-    Student's t: half_width = t_{(1 + c)/2, n − 1} · s / √n, with s the standard deviation of the n numbers (n − 1 below) and c the
-    `CONFIDENCE`. It holds for means of numbers that are about normal, which means over many jobs are.
+    Student's t: half_width = t_{(1 + c)/2, n − 1} · s / √n with the sample standard deviation s of the n numbers and confidence
+    c = `CONFIDENCE`. It assumes roughly normal numbers, which means over many jobs are.
 
     >>> made = estimate([1.0, 2.0, 3.0])
     >>> made.mean, round(made.half_width, 4), made.count
@@ -64,11 +58,11 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 UNKNOWN = "–"
-"""What stands for a label that a run does not have."""
+"""Shown for a label that a run does not have."""
 
 
 def clean(text: str) -> str:
-    """Return the text with a sign for each character that cannot be shown: control characters, and those that turn the line round.
+    """Return the text with control characters and direction marks replaced by U+FFFD.
 
     >>> clean("a\\x00b")
     'a\N{REPLACEMENT CHARACTER}b'
@@ -77,7 +71,7 @@ def clean(text: str) -> str:
 
 
 def label_text(value: object) -> str:
-    """Return a label as it is shown; whole numbers without a fraction.
+    """Return a label as text; whole numbers have no fraction.
 
     >>> label_text(4.0), label_text("fifo"), label_text(None)
     ('4', 'fifo', '–')
@@ -87,51 +81,51 @@ def label_text(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else clean(str(value))
 
 
-def shortened(text: str, most: int) -> str:
-    """Return a text without its middle, if it is longer than `most` characters.
+def shortened(text: str, limit: int) -> str:
+    """Return the text, with its middle cut out if it has more than `limit` characters.
 
     >>> shortened("max_min_fairness", 9)
     'max_…ness'
     """
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    head = most // 2
-    return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
+    head = limit // 2
+    return f"{text[:head]}…{text[len(text) - (limit - head - 1) :]}"
 
 
-Kind = Literal["time", "share", "number"]
+Quantity = Literal["time", "share", "number"]
 
 Better = Literal["less", "more"]
 
 TIMES = (("s", 1.0, 300.0), ("min", 60.0, 7200.0), ("h", 3600.0, 72 * 3600.0), ("days", 86400.0, math.inf))
-"""Name, length in seconds, and the times that are told in it, up to this many seconds."""
+"""(name, seconds, largest value in seconds that is shown in this unit)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """name: as it stands in headings, "" for none; size: what one of it is in the metric's own unit."""
+    """name: shown in headings, "" for none; size: in the unit of the metric."""
 
     name: str
     size: float
 
     def heading(self, title: str) -> str:
-        """Return the title with the unit."""
+        """Return a title with the unit appended."""
         return f"{title}, {self.name}" if self.name else title
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """title: in a few words; better: None where numbers of different policies cannot be compared."""
+    """How a metric is shown. better: which values are preferable, None if policies cannot be compared by it."""
 
     title: str
-    kind: Kind = "number"
+    quantity: Quantity = "number"
     better: Better | None = "less"
 
     def unit(self, values: Iterable[float | None]) -> Unit:
-        """Return the unit in which the largest of these values is easy to read."""
-        if self.kind == "share":
+        """Return a unit in which the largest of the values is easy to read."""
+        if self.quantity == "share":
             return Unit("%", 0.01)
-        if self.kind == "number":
+        if self.quantity == "number":
             return Unit("", 1.0)
         largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
         name, size, _ = next(unit for unit in TIMES if largest <= unit[2])
@@ -170,12 +164,12 @@ MEASURES = {
 
 
 def measure_of(name: str) -> Measure:
-    """Return how a metric is shown; of one that is not known nobody can say what is better."""
+    """Return how a metric is shown; unknown metrics are never compared."""
     return MEASURES.get(name) or Measure(clean(name.replace("_", " ")), better=None)
 
 
 def short(value: float | None) -> str:
-    """Return a number in three digits or more, without powers of ten where it can be told without; "–" for none.
+    """Return a number with three significant digits, in scientific notation only below 1e-4 and from 1e9 on; "–" for None.
 
     >>> short(1234.5), short(0.01234), short(12.0), short(2e-9), short(None)
     ('1,234', '0.0123', '12', '2e-09', '–')
@@ -191,47 +185,47 @@ def short(value: float | None) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"
 
 
-def quantiles(values: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
-    """Return values and the part of all that is no larger than each: all of them, or `most` with the smallest and the largest.
+def quantiles(values: Floats, limit: int) -> tuple[Floats, Floats]:
+    """Return (points, shares) of the empirical distribution function: at most `limit` values, and the share of all values ≤ each.
 
     >>> quantiles(np.array([3.0, 1.0, 2.0, 4.0]), 2)
     (array([1., 4.]), array([0.25, 1.  ]))
     """
     ordered = np.sort(values)
     count = len(ordered)
-    at = np.arange(count) if count <= most else np.unique(np.linspace(0, count - 1, most).round().astype(int))
+    at = np.arange(count) if count <= limit else np.unique(np.linspace(0, count - 1, limit).round().astype(int))
     return ordered[at], (at + 1) / count
 
 
-def interval_limits(seconds: FloatArray, most: int) -> FloatArray:
-    """Return the limits of at most so many interval_limits: those given, or even ones from the first to the last."""
-    return seconds if len(seconds) - 1 <= most else np.linspace(seconds[0], seconds[-1], most + 1)
+def interval_limits(seconds: Floats, limit: int) -> Floats:
+    """Return the limits of at most `limit` intervals: `seconds` itself, or an even grid from its first to its last entry."""
+    return seconds if len(seconds) - 1 <= limit else np.linspace(seconds[0], seconds[-1], limit + 1)
 
 
-def interval_means(seconds: FloatArray, values: FloatArray, limits: FloatArray) -> FloatArray:
-    """Return the mean over time of a step function in each stretch between `limits`, NaN where it is not known at any time.
+def interval_means(seconds: Floats, values: Floats, limits: Floats) -> Floats:
+    """Return the mean over time of a step function in each interval between `limits`; NaN if it is unknown throughout.
 
-    seconds: (T + 1,) where its steps begin and end; values: (T,), NaN where nothing is known, which then does not count.
+    seconds: (T + 1,) limits of its steps; values: (T,), NaN where unknown, which is left out of the mean.
 
     >>> interval_means(np.array([0.0, 1.0, 3.0, 4.0]), np.array([6.0, np.nan, 2.0]), np.array([0.0, 2.0, 4.0]))
     array([6., 2.])
     """
     known = np.isfinite(values)
     lengths = np.diff(seconds)
-    area: FloatArray = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0) * lengths)])
+    area: Floats = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0) * lengths)])
     length = np.concatenate([[0.0], np.cumsum(np.where(known, lengths, 0.0))])
-    areas, there = (np.diff(np.interp(limits, seconds, total)) for total in (area, length))
-    means: FloatArray = np.divide(areas, there, out=np.full(len(there), np.nan), where=there > 0)
+    areas, known_seconds = (np.diff(np.interp(limits, seconds, total)) for total in (area, length))
+    means: Floats = np.divide(areas, known_seconds, out=np.full(len(areas), np.nan), where=known_seconds > 0)
     return means
 
 
-def every(rows: Sequence[Sequence[str]], most: int) -> list[Sequence[str]]:
-    """Return all rows, or so many of them at even steps, the first and the last among them."""
-    return list(rows) if len(rows) <= most else [rows[round(at)] for at in np.linspace(0, len(rows) - 1, most)]
+def sampled_rows(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
+    """Return at most `limit` rows at even steps, including the first and the last."""
+    return list(rows) if len(rows) <= limit else [rows[round(at)] for at in np.linspace(0, len(rows) - 1, limit)]
 
 
 def at_load(load: float | None) -> str:
-    """Return the words that tell a load, after a title.
+    """Return the suffix of a title for charts of one load.
 
     >>> at_load(4.0), at_load(None)
     (', load 4 jobs/h', '')
@@ -240,12 +234,12 @@ def at_load(load: float | None) -> str:
 
 
 def interval_text(value: Estimate, size: float = 1.0) -> str:
-    """Return a confidence interval, in units of this size; "–" where there is one seed."""
+    """Return a confidence interval in units of `size`, or "–" if there is none."""
     return "–" if value.half_width is None else f"{short(value.low / size)} to {short(value.high / size)}"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number of things, of which more than one have an "s", unless `many` says how they are called.
+    """Return a count with its noun in singular or plural.
 
     >>> counted(1, "round"), counted(2000, "round"), counted(2, "policy", "policies")
     ('1 round', '2,000 rounds', '2 policies')

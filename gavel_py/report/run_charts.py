@@ -1,19 +1,14 @@
-"""The charts of a setting: loads, distributions, trade-offs, what happened over time, and where jobs ran.
-
-`load_charts`: mean completion time against load, and bars of one number; `distribution_charts`: completion times and fairness, as
-the part of all jobs that stays below each value; `tradeoff_charts`: the policies that no other one beats in two numbers at once;
-`time_charts`: GPUs in use, prices, and what was promised and delivered, in one run of each policy; `heat_chart`, `stays_chart`: the
-part of their time that each job type had on each accelerator type, and one run GPU by GPU.
-"""
+"""The charts of a setting: load curves, distributions, trade-offs, time series, heat maps and Gantt charts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gavel_py.problem.arrays import Floats
 from gavel_py.report.charts import Axis, Bar, Bars, Chart, Curve, Heat, Lines, Palette, Panel, Point, Points, StayGantt, Table
 from gavel_py.report.measures import (
     Estimate,
@@ -22,105 +17,83 @@ from gavel_py.report.measures import (
     at_load,
     clean,
     counted,
-    every,
     interval_limits,
     interval_means,
     interval_text,
     label_text,
     measure_of,
     quantiles,
+    sampled_rows,
     short,
 )
 from gavel_py.report.runs import OverTime, Run, Stay
-from gavel_py.report.settings import Group
 from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
 
-FloatArray = NDArray[np.float64]
+MAX_POINTS = 150
 
-POINTS = 150
+TABLE_QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
-PARTS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-"""Of all jobs, in the table."""
-
-WIDE = 20.0
-"""Values that differ by more than this factor are drawn on an axis of powers of ten."""
+LOG_RATIO = 20.0
+"""Values whose extremes differ by more than this factor are drawn on a logarithmic axis."""
 
 
 def distribution_charts(palette: Palette) -> Iterator[Chart]:
-    """Yield one chart of completion times and one of finish-time fairness, where there are any."""
+    """Yield the distributions of completion times and of finish-time fairness, as far as the runs have them."""
+    measure = Measure("completion time", "time")
+    yield from _distribution_chart(palette, "completion-times", "Completion times", measure, lambda run: run.jct_seconds, None)
+    measure = Measure("ρ, completion time over that under isolated")
     yield from _distribution_chart(
-        palette, "completion-times", "Completion times", Measure("completion time", "time"), lambda run: run.jct_seconds, None
-    )
-    yield from _distribution_chart(
-        palette,
-        "finish-time-fairness",
-        "Finish-time fairness ρ",
-        Measure("ρ, completion time over that under isolated"),
-        lambda run: run.fairness,
-        1.0,
+        palette, "finish-time-fairness", "Finish-time fairness ρ", measure, lambda run: run.fairness, 1.0
     )
 
 
 def _distribution_chart(
-    palette: Palette, name: str, title: str, measure: Measure, of_run: Callable[[Run], NDArray[np.float64]], mark: float | None
+    palette: Palette, name: str, title: str, measure: Measure, samples_of: Callable[[Run], Floats], mark: float | None
 ) -> Iterator[Chart]:
-    found = {group.policy: values for group in palette.groups if len(values := _together(group, of_run))}
-    if not found:
+    samples: dict[str, Floats] = {}
+    for group in palette.groups:
+        pooled = np.concatenate([np.asarray(samples_of(run), dtype=float) for run in group.runs])
+        if np.isfinite(pooled).any():
+            samples[group.policy] = pooled[np.isfinite(pooled)]
+    if not samples:
         return
-    medians_high = [float(np.quantile(values, 0.9)) for values in found.values()]
-    unit = measure.unit(medians_high)
+    unit = measure.unit(float(np.quantile(values, 0.9)) for values in samples.values())
     curves = [
-        Curve(policy, points / unit.size, parts, palette.styles[policy])
-        for policy, values in found.items()
-        for points, parts in [quantiles(values, POINTS)]
+        Curve(policy, points / unit.size, shares, palette.styles[policy])
+        for policy, values in samples.items()
+        for points, shares in [quantiles(values, MAX_POINTS)]
     ]
     heading = unit.heading(measure.title)
-    every = np.concatenate(list(found.values()))
-    is_wide = bool(every.min() > 0 and every.max() / every.min() > WIDE)
-    rows = [[f"{part:.0%}", *(short(float(np.quantile(values, part)) / unit.size) for values in found.values())] for part in PARTS]
-    note = f"{heading}; of {', '.join(f'{len(values):,} jobs ({policy})' for policy, values in found.items())}."
-    description = (
-        f"The part of all jobs{', those of all seeds together,' if _has_seeds(palette) else ''} whose value is no larger than x."
-    )
+    pooled = np.concatenate(list(samples.values()))
+    is_wide = bool(pooled.min() > 0 and pooled.max() / pooled.min() > LOG_RATIO)
+    rows = [
+        [f"{share:.0%}", *(short(float(np.quantile(values, share)) / unit.size) for values in samples.values())]
+        for share in TABLE_QUANTILES
+    ]
+    note = f"{heading}; of {', '.join(f'{len(values):,} jobs ({policy})' for policy, values in samples.items())}."
+    has_seeds = any(len(group.runs) > 1 for group in palette.groups)
+    description = f"The part of all jobs{', those of all seeds together,' if has_seeds else ''} whose value is no larger than x."
     if mark is not None:
         description += " At the dotted line a job is as well off as with its own part of the cluster; left of it, better."
     y = Axis("part of the jobs", low=0.0, high=1.02)
     drawing = Lines([Panel(curves, y, mark=mark)], Axis(heading, log=is_wide), steps=True)
-    yield Chart(
-        name,
-        title + at_load(palette.title_load),
-        description,
-        drawing,
-        Table(["part of the jobs", *found], rows, note, text_columns=0),
-    )
+    table = Table(["part of the jobs", *samples], rows, note, text_columns=0)
+    yield Chart(name, title + at_load(palette.title_load), description, drawing, table)
 
-
-def _has_seeds(palette: Palette) -> bool:
-    return any(len(group.runs) > 1 for group in palette.groups)
-
-
-def _together(group: Group, of_run: Callable[[Run], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The finite values of all runs of a group."""
-    values: NDArray[np.float64] = np.concatenate([np.asarray(of_run(run), dtype=float) for run in group.runs])
-    finite: NDArray[np.float64] = values[np.isfinite(values)]
-    return finite
-
-
-BY_BARS = ("mean_jct_seconds", "makespan_seconds")
 
 CUT = " What leaves the frame is in the numbers."
 
 
 def load_charts(palette: Palette) -> Iterator[Chart]:
-    """Yield the mean completion time against the load, or bars of it where there is one load; and bars of other numbers."""
-    loads = [load for load in palette.setting.loads if load is not None]
-    if len(loads) > 1:
-        yield from _against_load(palette, "mean_jct_seconds")
-    for metric in BY_BARS[1 if len(loads) > 1 else 0 :]:
-        yield from _bars(palette, metric)
+    """Yield the mean completion time, over the load or as bars for a single load, and bars of the makespan."""
+    if sum(load is not None for load in palette.setting.loads) > 1:
+        yield from _load_curves(palette, "mean_jct_seconds")
+    else:
+        yield from _bars(palette, "mean_jct_seconds")
+    yield from _bars(palette, "makespan_seconds")
 
 
-def _against_load(palette: Palette, metric: str) -> Iterator[Chart]:
+def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
     found: dict[str, list[tuple[float, Estimate]]] = {}
     for group in palette.setting.groups:
         value = group.estimate(metric)
@@ -131,26 +104,25 @@ def _against_load(palette: Palette, metric: str) -> Iterator[Chart]:
         return
     measure = measure_of(metric)
     unit = measure.unit(value.mean for value in values)
-    curves = [_curve(policy, points, unit, palette.styles[policy]) for policy, points in found.items()]
-    title = f"{measure.title.capitalize()} against load"
-    most = max(value.mean for value in values)
-    y = Axis(unit.heading(measure.title), low=0.0, high=1.05 * min(2 * most, max(value.high for value in values)) / unit.size)
+    curves = []
+    for policy, points in found.items():
+        x, y, low, high = np.array([(load, value.mean, value.low, value.high) for load, value in points]).T
+        curves.append(Curve(policy, x, y / unit.size, palette.styles[policy], low / unit.size, high / unit.size))
+    limit = min(2 * max(value.mean for value in values), max(value.high for value in values))
+    axis = Axis(unit.heading(measure.title), low=0.0, high=1.05 * limit / unit.size)
     rows = [
         [policy, short(load), short(value.mean / unit.size), interval_text(value, unit.size), str(value.count)]
         for policy, points in found.items()
         for load, value in points
     ]
-    columns = ["policy", "load, jobs/h", y.title, "95 % interval", "seeds"]
-    description = (
-        f"One curve for each of {counted(len(curves), 'policy', 'policies')}, the band around it is the interval over seeds.{CUT}"
+    of_policies = counted(len(curves), "policy", "policies")
+    yield Chart(
+        name="completion-time-against-load",
+        title=f"{measure.title.capitalize()} against load",
+        description=f"One curve for each of {of_policies}, the band around it is the interval over seeds.{CUT}",
+        drawing=Lines([Panel(curves, axis)], Axis("load, jobs per hour"), dots=True),
+        table=Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows),
     )
-    drawing = Lines([Panel(curves, y)], Axis("load, jobs per hour"), dots=True)
-    yield Chart("completion-time-against-load", title, description, drawing, Table(columns, rows))
-
-
-def _curve(policy: str, points: Sequence[tuple[float, Estimate]], unit: Unit, style: int) -> Curve:
-    x, y, low, high = np.array([(load, value.mean, value.low, value.high) for load, value in points]).T
-    return Curve(policy, x, y / unit.size, style, low / unit.size, high / unit.size)
 
 
 def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
@@ -162,9 +134,8 @@ def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
     scaled = [(policy, value.over(unit.size)) for policy, value in found]
     heading = unit.heading(measure.title)
     rows = [[policy, short(value.mean), interval_text(value), str(value.count)] for policy, value in scaled]
-    whiskers = (
-        f" The whiskers are 95 % intervals over seeds.{CUT}" if any(value.half_width is not None for _, value in scaled) else ""
-    )
+    has_intervals = any(value.half_width is not None for _, value in scaled)
+    whiskers = f" The whiskers are 95 % intervals over seeds.{CUT}" if has_intervals else ""
     yield Chart(
         name=metric.removesuffix("_seconds").replace("_", "-"),
         title=measure.title.capitalize() + at_load(palette.title_load),
@@ -174,18 +145,14 @@ def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
     )
 
 
-AGAINST = ("makespan_seconds", "cost", "finish_time_fairness")
-"""What is drawn against the mean completion time; less of each is better."""
-
-
 def tradeoff_charts(palette: Palette) -> Iterator[Chart]:
-    """Yield the mean completion time against each other number that at least two policies have."""
-    for metric in AGAINST:
+    """Yield the mean completion time against makespan, cost and fairness, each if at least two policies have both."""
+    for metric in ("makespan_seconds", "cost", "finish_time_fairness"):
         yield from _tradeoff_chart(palette, "mean_jct_seconds", metric)
 
 
 def not_beaten(values: Sequence[tuple[float, float]]) -> list[bool]:
-    """Say of each whether no other is at least as good in both numbers and better in one; less is better.
+    """Return which points are Pareto-optimal when both coordinates are minimised.
 
     >>> not_beaten([(1, 4), (2, 2), (3, 2), (4, 1)])
     [True, True, False, True]
@@ -193,31 +160,33 @@ def not_beaten(values: Sequence[tuple[float, float]]) -> list[bool]:
     return [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in values) for a, b in values]
 
 
-def _tradeoff_chart(palette: Palette, across: str, up: str) -> Iterator[Chart]:
+def _tradeoff_chart(palette: Palette, x_metric: str, y_metric: str) -> Iterator[Chart]:
     found = [
         (group.policy, x, y)
         for group in palette.groups
-        if (x := group.estimate(across)) is not None and (y := group.estimate(up)) is not None
+        if (x := group.estimate(x_metric)) is not None and (y := group.estimate(y_metric)) is not None
     ]
     if len(found) < 2:
         return
     best = not_beaten([(x.mean, y.mean) for _, x, y in found])
-    measures = [measure_of(metric) for metric in (across, up)]
-    units = [measures[0].unit(x.mean for _, x, _ in found), measures[1].unit(y.mean for _, _, y in found)]
-    headings = [unit.heading(measure.title) for unit, measure in zip(units, measures, strict=True)]
+    x_measure, y_measure = measure_of(x_metric), measure_of(y_metric)
+    x_unit, y_unit = x_measure.unit(x.mean for _, x, _ in found), y_measure.unit(y.mean for _, _, y in found)
+    x_axis, y_axis = Axis(x_unit.heading(x_measure.title)), Axis(y_unit.heading(y_measure.title))
     points = [
-        Point(policy, x.over(units[0].size), y.over(units[1].size), is_best, palette.styles[policy])
+        Point(policy, x.over(x_unit.size), y.over(y_unit.size), is_best, palette.styles[policy])
         for (policy, x, y), is_best in zip(found, best, strict=True)
     ]
     rows = [[p.label, short(p.x.mean), short(p.y.mean), "not beaten" if p.best else "beaten"] for p in points]
-    description = (
-        "Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one. "
-        "The means are compared, whatever their intervals, which the whiskers show as far as they fit."
+    yield Chart(
+        name=f"completion-time-and-{y_metric.removesuffix('_seconds').replace('_', '-')}",
+        title=f"{x_measure.title.capitalize()} and {y_measure.title}{at_load(palette.title_load)}",
+        description=(
+            "Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one. "
+            "The means are compared, whatever their intervals, which the whiskers show as far as they fit."
+        ),
+        drawing=Points(points, x_axis, y_axis),
+        table=Table(["policy", x_axis.title, y_axis.title, ""], rows),
     )
-    name = f"completion-time-and-{up.removesuffix('_seconds').replace('_', '-')}"
-    title = f"{measures[0].title.capitalize()} and {measures[1].title}{at_load(palette.title_load)}"
-    drawing = Points(points, Axis(headings[0]), Axis(headings[1]))
-    yield Chart(name, title, description, drawing, Table(["policy", *headings, ""], rows))
 
 
 MAX_JOB_TYPES = 30
@@ -225,105 +194,117 @@ MAX_JOB_TYPES = 30
 
 GRID_COLUMNS = 800
 
-MOST_SHAPES, MOST_ROWS = 1500, 620
-"""Stays drawn as shapes, of more an image is made; and GPUs that it shows, of more each so many-th."""
+MAX_SHAPES, MAX_ROWS = 1500, 620
+"""Stays drawn as shapes, more become an image; GPUs of that image, of more only every n-th is drawn."""
 
 MAX_LISTED_STAYS = 200
-"""Stays listed one by one; of more there are sums."""
+"""Rows of a table of stays; more are summed by accelerator type."""
 
 
 def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
-    """Yield the shares of a run as a heat map, if it has any; `name` and `title` are those of the chart."""
-    types = list(dict.fromkeys(kind for shares in run.shares.values() for kind in shares))
+    """Yield the shares of a run as a heat map, if it has any."""
+    types = list(dict.fromkeys(accelerator for shares in run.shares.values() for accelerator in shares))
     if not types:
         return
-    values = np.array([[shares.get(kind, np.nan) for kind in types] for shares in run.shares.values()])
+    values = np.array([[shares.get(accelerator, np.nan) for accelerator in types] for shares in run.shares.values()])
     names = [clean(job_type) or "(not said)" for job_type in run.shares]
     rows = [[job_type, *map(short, row)] for job_type, row in zip(names, values.tolist(), strict=True)]
     drawn = np.sort(np.argsort(-np.nansum(values, axis=1), kind="stable")[:MAX_JOB_TYPES])
     description = "The mean part of its time that a job of each type was on each type of accelerator."
     if len(drawn) < len(names):
         description += f" Drawn are the {len(drawn)} of {len(names)} job types with the most time; the table has all."
-    columns = [clean(kind) for kind in types]
+    columns = [clean(accelerator) for accelerator in types]
     heat = Heat([names[row] for row in drawn], columns, values[drawn])
     yield Chart(name, title, description, heat, Table(["job type", *columns], rows))
 
 
 def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[str] = ()) -> Iterator[Chart]:
-    """Yield one run as GPUs and time, if it tells where gangs were."""
+    """Yield the stays of one run as a Gantt chart, if there are any. types: order of the accelerator types."""
     stays = [stay for stay in stays if stay.gpus > 0 and stay.end_seconds > stay.start_seconds]
     if not stays:
         return
     lanes = stay_lanes(stays, types)
     grid = stay_grid(lanes, GRID_COLUMNS)
-    is_image, every = len(lanes.blocks) > MOST_SHAPES, -(-lanes.count // MOST_ROWS)
+    is_image, row_step = len(lanes.blocks) > MAX_SHAPES, -(-lanes.count // MAX_ROWS)
     description = (
         f"{counted(lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
         "GPU is idle. A run does not tell which GPUs of its node a gang had: it is drawn on the first that are free."
     )
     if is_image:
-        of_gpus = f" and one GPU of {every}" if every > 1 else ""
+        of_gpus = f" and one GPU of {row_step}" if row_step > 1 else ""
         description += f" Drawn as an image of {GRID_COLUMNS} moments{of_gpus}: short stays may be missing."
-    picture = StayGantt(lanes, grid, colours_of(grid), is_image, every)
-    yield Chart(name, title, description, picture, _stay_table(lanes, stays))
+    table = _list_of_stays(lanes, stays) if len(stays) <= MAX_LISTED_STAYS else _sums_of_stays(lanes, stays)
+    yield Chart(name, title, description, StayGantt(lanes, grid, colours_of(grid), is_image, row_step), table)
 
 
-def _stay_table(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
-    if len(stays) <= MAX_LISTED_STAYS:
-        unit = Measure("", "time").unit([lanes.end_seconds - lanes.start_seconds])
-        times = [(s.start_seconds - lanes.start_seconds, s.end_seconds - lanes.start_seconds) for s in stays]
-        rows = [
-            [
-                clean(s.job_id),
-                clean(s.job_type),
-                clean(s.accelerator),
-                clean(s.node),
-                str(s.gpus),
-                *(short(t / unit.size) for t in of),
-            ]
-            for s, of in zip(stays, times, strict=True)
-        ]
-        headings = ["job", "job type", "accelerator", "node", "GPUs", unit.heading("from"), unit.heading("to")]
-        return Table(headings, rows, text_columns=4)
+def _list_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
+    unit = Measure("", "time").unit([lanes.end_seconds - lanes.start_seconds])
     rows = []
-    for kind in lanes.types:
-        here = [stay for stay in stays if stay.accelerator == kind.name]
-        held = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in here)
-        there = (kind.end - kind.first) * (lanes.end_seconds - lanes.start_seconds)
-        jobs = len({stay.job_id for stay in here})
-        counts = (kind.end - kind.first, jobs, len(here))
-        rows.append([clean(kind.name), *(f"{count:,}" for count in counts), short(held / 3600), f"{held / there:.1%}"])
+    for stay in stays:
+        names = map(clean, (stay.job_id, stay.job_type, stay.accelerator, stay.node))
+        times = (short((seconds - lanes.start_seconds) / unit.size) for seconds in (stay.start_seconds, stay.end_seconds))
+        rows.append([*names, str(stay.gpus), *times])
+    headings = ["job", "job type", "accelerator", "node", "GPUs", unit.heading("from"), unit.heading("to")]
+    return Table(headings, rows, text_columns=4)
+
+
+def _sums_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
+    rows = []
+    for lane_group in lanes.types:
+        selected = [stay for stay in stays if stay.accelerator == lane_group.name]
+        used = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in selected)
+        available = lane_group.size * (lanes.end_seconds - lanes.start_seconds)
+        counts = (lane_group.size, len({stay.job_id for stay in selected}), len(selected))
+        rows.append([clean(lane_group.name), *(f"{count:,}" for count in counts), short(used / 3600), f"{used / available:.1%}"])
     note = f"Sums: {len(stays):,} stays are too many to be listed."
     return Table(["accelerator", "GPUs", "jobs", "stays", "GPU-hours", "of the time"], rows, note)
 
 
-STRETCHES = 90
+MAX_DRAWN_INTERVALS = 90
 
-ROWS = 31
-"""Rows of a table, at even steps."""
+MAX_TABLE_ROWS = 31
 
 MAX_PANELS = 6
 
-AT_FIRST = 0.01
-"""Of all that is promised; before, the part of it that was delivered says nothing."""
+MIN_PROMISED = 0.01
+"""Share of all promised time before which the ratio of delivered to promised time is not drawn."""
+
+UTILIZATION = "The share of the GPUs of each type that jobs held."
+
+PRICES = "What one more GPU of each type would add to the policy's objective, as a part of it; a gap: not known."
 
 
 @dataclass(frozen=True, eq=False)
-class _PolicyHistory:
-    """What happened to one policy; limits: of the interval_limits that are drawn, in seconds since the beginning."""
+class _History:
+    """The time series of one policy, reduced to at most `MAX_DRAWN_INTERVALS`; style: number of its style."""
 
     policy: str
+    style: int
     over_time: OverTime
-    limits: FloatArray
 
-    def thin(self, values: FloatArray) -> FloatArray:
-        return interval_means(self.over_time.seconds - self.over_time.seconds[0], values, self.limits)
+    @cached_property
+    def seconds(self) -> Floats:
+        """(T + 1,) limits of the time series since the beginning."""
+        seconds: Floats = self.over_time.seconds - self.over_time.seconds[0]
+        return seconds
+
+    @cached_property
+    def limits(self) -> Floats:
+        return interval_limits(self.seconds, MAX_DRAWN_INTERVALS)
+
+    def means(self, values: Floats) -> Floats:
+        return interval_means(self.seconds, values, self.limits)
+
+    def cumulative(self, values: Floats) -> Floats:
+        """Return the running sum at the end of each interval."""
+        sums = np.concatenate([[0.0], np.nancumsum(values)])
+        return np.asarray(np.interp(self.limits[1:], self.seconds, sums), dtype=float)
 
 
 def time_charts(palette: Palette) -> Iterator[Chart]:
-    """Yield charts over time of the runs that have it."""
+    """Yield the time series of one run of each policy."""
     histories = [
-        _PolicyHistory(policy, run.over_time, interval_limits(run.over_time.seconds - run.over_time.seconds[0], STRETCHES))
+        _History(policy, palette.styles[policy], run.over_time)
         for policy, run in palette.examples
         if run.over_time is not None and len(run.over_time.seconds) > 1
     ]
@@ -331,100 +312,99 @@ def time_charts(palette: Palette) -> Iterator[Chart]:
         return
     seeds = sorted({label_text(run.labels["seed"]) for _, run in palette.examples if run.labels.get("seed") is not None})
     of_seed = f" (seed {', '.join(seeds)})" if seeds else ""
-    of_runs = f"One run of each policy{of_seed}." if len(histories) > 1 else ""
-    drawn = _Drawn(palette, histories, Measure("time", "time").unit(course.limits[-1] for course in histories), of_runs)
-    yield from drawn.by_type("utilization-over-time", "GPUs in use", "share in use", lambda each: each.used, high=1.02)
-    yield from drawn.delivery()
-    yield from drawn.by_type("prices-over-time", "Price of one more GPU", "price", lambda each: each.prices)
-    yield from drawn.jobs()
+    of_runs = f" One run of each policy{of_seed}." if len(histories) > 1 else ""
+    unit = Measure("time", "time").unit(history.limits[-1] for history in histories)
+    charts = _TimeCharts(palette, histories, unit, of_runs)
+    yield from charts.by_type(
+        "utilization-over-time", "GPUs in use", UTILIZATION, "share in use", lambda series: series.used, high=1.02
+    )
+    yield from charts.delivery()
+    yield from charts.by_type("prices-over-time", "Price of one more GPU", PRICES, "price", lambda series: series.prices)
+    yield from charts.jobs()
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawn:
-    """The charts of these histories. unit: of their time axis."""
+class _TimeCharts:
+    """Builds the charts of some histories. unit: of the time axis; of_runs: the end of each description."""
 
     palette: Palette
-    histories: Sequence[_PolicyHistory]
+    histories: Sequence[_History]
     unit: Unit
     of_runs: str
 
     def by_type(
-        self, name: str, title: str, y: str, of: Callable[[OverTime], Mapping[str, FloatArray]], high: float | None = None
+        self,
+        name: str,
+        title: str,
+        description: str,
+        y: str,
+        series_of: Callable[[OverTime], Mapping[str, Floats]],
+        high: float | None = None,
     ) -> Iterator[Chart]:
-        """A frame for each accelerator type."""
-        types = list(dict.fromkeys(kind for course in self.histories for kind in of(course.over_time)))
+        """Yield a chart with a panel for each accelerator type that has values."""
+        all_series = [(history, series_of(history.over_time)) for history in self.histories]
         panels = []
-        for kind in types:
-            curves = [self._curve(c, c.thin(of(c.over_time)[kind])) for c in self.histories if kind in of(c.over_time)]
+        for accelerator in dict.fromkeys(name for _, series in all_series for name in series):
+            curves = [self._curve(h, h.means(series[accelerator])) for h, series in all_series if accelerator in series]
             known = [curve for curve in curves if np.isfinite(curve.y).any()]
             if known:
-                panels.append(Panel(known, Axis(y, low=0.0, high=high), clean(kind)))
-        left_out = f" {len(panels) - MAX_PANELS} more accelerator types are in the table." if len(panels) > MAX_PANELS else ""
-        description = TOLD[name] + left_out
+                panels.append(Panel(known, Axis(y, low=0.0, high=high), clean(accelerator)))
+        if len(panels) > MAX_PANELS:
+            description += f" {len(panels) - MAX_PANELS} more accelerator types are in the table."
         if panels:
-            yield self._chart(name, title, description, panels[:MAX_PANELS], panels)
+            yield self._chart(name, title, description, panels)
 
     def delivery(self) -> Iterator[Chart]:
-        """What was promised and what was delivered up to each moment."""
-        promised = [np.nancumsum(course.over_time.promised_gpu_seconds) for course in self.histories]
-        delivered = [np.nancumsum(course.over_time.delivered_gpu_seconds) for course in self.histories]
-        if not any(each[-1] > 0 for each in promised):
+        """Yield promised and delivered time of a single history, or the ratio of both for several."""
+        promised = [history.cumulative(history.over_time.promised_gpu_seconds) for history in self.histories]
+        delivered = [history.cumulative(history.over_time.delivered_gpu_seconds) for history in self.histories]
+        if not any(sums[-1] > 0 for sums in promised):
             return
-        title, name = "Promised and delivered", "promised-and-delivered"
         if len(self.histories) == 1:
-            course = self.histories[0]
-            both = (("promised", promised[0], 1), ("delivered", delivered[0], 0))
-            curves = [self._curve(course, self._so_far(course, sums) / 3600, label, style) for label, sums, style in both]
+            (history,) = self.histories
+            curves = [
+                self._curve(history, promised[0] / 3600, "promised", 1),
+                self._curve(history, delivered[0] / 3600, "delivered", 0),
+            ]
             description = (
                 "GPU-hours up to each moment. Delivered time can be more than promised: GPUs that would idle go to jobs that wait."
             )
-            panel = Panel(curves, Axis("GPU-hours", low=0.0))
+            axis = Axis("GPU-hours", low=0.0)
         else:
             curves = []
-            for course, due, done in zip(self.histories, promised, delivered, strict=True):
-                owed = self._so_far(course, due)
-                share = np.divide(
-                    self._so_far(course, done), owed, out=np.full(len(owed), np.nan), where=owed > AT_FIRST * owed[-1]
-                )
-                curves.append(self._curve(course, share))
+            for history, due, done in zip(self.histories, promised, delivered, strict=True):
+                ratio = np.divide(done, due, out=np.full(len(due), np.nan), where=due > MIN_PROMISED * due[-1])
+                curves.append(self._curve(history, ratio))
             description = (
                 "GPU time delivered up to each moment over GPU time promised; above 1, jobs that wait got GPUs that would idle."
             )
-            shares = np.concatenate([curve.y for curve in curves])
-            panel = Panel(curves, Axis("delivered / promised", low=min(0.9, np.nanmin(shares)), high=max(1.02, np.nanmax(shares))))
-        yield self._chart(name, title, description, [panel], [panel])
+            ratios = np.concatenate([curve.y for curve in curves])
+            axis = Axis("delivered / promised", low=min(0.9, np.nanmin(ratios)), high=max(1.02, np.nanmax(ratios)))
+        yield self._chart("promised-and-delivered", "Promised and delivered", description, [Panel(curves, axis)])
 
     def jobs(self) -> Iterator[Chart]:
-        """How many jobs there were."""
-        curves = [self._curve(course, course.thin(course.over_time.active_jobs)) for course in self.histories]
-        panel = Panel(curves, Axis("jobs", low=0.0))
+        """Yield the number of jobs in the system."""
+        curves = [self._curve(history, history.means(history.over_time.active_jobs)) for history in self.histories]
         if any(np.isfinite(curve.y).any() for curve in curves):
-            yield self._chart("jobs-over-time", "Jobs in the system", "Jobs that have arrived and not ended.", [panel], [panel])
+            panels = [Panel(curves, Axis("jobs", low=0.0))]
+            yield self._chart("jobs-over-time", "Jobs in the system", "Jobs that have arrived and not ended.", panels)
 
-    def _so_far(self, course: _PolicyHistory, sums: FloatArray) -> FloatArray:
-        """A sum at the end of each stretch that is drawn."""
-        seconds = course.over_time.seconds - course.over_time.seconds[0]
-        so_far: FloatArray = np.interp(course.limits[1:], seconds, np.concatenate([[0.0], sums]))
-        return so_far
+    def _curve(self, history: _History, values: Floats, label: str | None = None, style: int | None = None) -> Curve:
+        x = (history.limits[:-1] + history.limits[1:]) / 2 / self.unit.size
+        return Curve(label or history.policy, x, values, history.style if style is None else style)
 
-    def _curve(self, course: _PolicyHistory, values: FloatArray, label: str | None = None, style: int | None = None) -> Curve:
-        x = (course.limits[:-1] + course.limits[1:]) / 2 / self.unit.size
-        return Curve(label or course.policy, x, values, self.palette.styles[course.policy] if style is None else style)
-
-    def _chart(self, name: str, title: str, description: str, drawn: Sequence[Panel], told_of: Sequence[Panel]) -> Chart:
+    def _chart(self, name: str, title: str, description: str, panels: Sequence[Panel]) -> Chart:
         x = Axis(self.unit.heading("time since the beginning"))
-        description = f"{description} {self.of_runs}".strip()
-        return Chart(name, title + at_load(self.palette.title_load), description, Lines(drawn, x), _table(x.title, told_of))
+        drawing = Lines(panels[:MAX_PANELS], x)
+        table = _series_table(x.title, panels)
+        return Chart(name, title + at_load(self.palette.title_load), description + self.of_runs, drawing, table)
 
 
-TOLD = {
-    "utilization-over-time": "The share of the GPUs of each type that jobs held.",
-    "prices-over-time": "What one more GPU of each type would add to the policy's objective, as a part of it; a gap: not known.",
-}
+def _series_table(heading: str, panels: Sequence[Panel]) -> Table:
+    """Return the values of all curves, one curve after the other, with a column for each panel.
 
-
-def _table(heading: str, panels: Sequence[Panel]) -> Table:
-    """The curves one below the other, with a column for each frame: in all frames a curve has the same moments."""
+    The points of a curve have the same x in every panel.
+    """
     rows: list[Sequence[str]] = []
     labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
     for label in labels:
@@ -432,5 +412,5 @@ def _table(heading: str, panels: Sequence[Panel]) -> Table:
         xs = next(curve.x for curve in curves if curve is not None)
         columns = [np.full(len(xs), np.nan) if curve is None else curve.y for curve in curves]
         of_curve = [[label, *map(short, row)] for row in zip(xs.tolist(), *(each.tolist() for each in columns), strict=True)]
-        rows += every(of_curve, max(6, ROWS // len(labels)))
+        rows += sampled_rows(of_curve, max(6, MAX_TABLE_ROWS // len(labels)))
     return Table(["curve", heading, *(panel.title or panel.y.title for panel in panels)], rows, "At some of the moments drawn.")

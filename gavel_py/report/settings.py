@@ -1,6 +1,6 @@
-"""Which runs are compared with which, those that differ in policy, load and seed only, and the summary of each such setting.
+"""Settings, which group comparable runs, and the summary table of each setting.
 
-A summary has every policy at every load with its numbers, the best of each marked.
+Runs of a setting differ in policy, load and seed only. A summary lists every policy at every load and marks the best values.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gavel_py.report.measures import UNKNOWN, Estimate, Measure, Unit, clean, es
 from gavel_py.report.runs import METRICS, Run
 
 COMPARED = ("policy", "load", "seed")
-"""Labels by which runs differ within a setting; any other label that differs makes another setting."""
+"""Labels that may differ within a setting; a difference in any other label separates settings."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one policy at one load, which differ in their seed only. policy: as it is shown; load: in jobs per hour."""
+    """Runs of one policy at one load (jobs per hour), which differ in their seed only."""
 
     policy: str
     load: float | None
@@ -28,35 +28,35 @@ class Group:
 
     @cached_property
     def seeds(self) -> list[tuple[str, list[Run]]]:
-        """The runs of each seed, in order of the seeds."""
+        """The runs of each seed, sorted by seed."""
         ordered = sorted(self.runs, key=lambda run: _order(run.labels.get("seed")))
         return [(seed, list(runs)) for seed, runs in groupby(ordered, key=lambda run: label_text(run.labels.get("seed")))]
 
     def values(self, metric: str) -> list[float]:
-        """Return the metric by seed, runs of the same seed averaged: they are not independent of one another."""
+        """Return the metric of each seed; runs of the same seed are averaged first, since they are not independent."""
         means = (estimate(run.metrics.get(metric) for run in runs) for _, runs in self.seeds)
         return [mean.mean for mean in means if mean is not None]
 
     def estimate(self, metric: str) -> Estimate | None:
-        """Return mean and confidence interval over the seeds, None where no run has this metric."""
+        """Return the mean of a metric over the seeds, or None if no run has it."""
         return estimate(self.values(metric))
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Runs that can be compared. labels: what tells this setting from the others; groups: by load and, within, by policy."""
+    """Comparable runs. labels: those that distinguish it from other settings; groups: sorted by load, then policy."""
 
     labels: Mapping[str, str]
     groups: Sequence[Group]
 
     @property
     def title(self) -> str:
-        """What tells it from other settings, "" where there are none."""
+        """The distinguishing labels, "" for the only setting."""
         return ", ".join(f"{name} {value}" for name, value in self.labels.items() if value != UNKNOWN)
 
     @cached_property
     def policies(self) -> list[str]:
-        """The policies, in the order of their first run."""
+        """The policies, in order of their first run."""
         return list(dict.fromkeys(group.policy for group in self.groups))
 
     @cached_property
@@ -66,36 +66,35 @@ class Setting:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The metrics that any of the runs has, the known ones first."""
-        there = dict.fromkeys(
-            name for group in self.groups for run in group.runs for name, v in run.metrics.items() if v is not None
-        )
-        return [*(name for name in METRICS if name in there), *(name for name in there if name not in METRICS)]
+        """All metrics with a value in some run, known metrics first."""
+        items = (item for group in self.groups for run in group.runs for item in run.metrics.items())
+        present = dict.fromkeys(name for name, value in items if value is not None)
+        return [*(name for name in METRICS if name in present), *(name for name in present if name not in METRICS)]
 
     @cached_property
     def middle_load(self) -> float | None:
-        """The load at which pictures are drawn that show one: the middle of those at which most policies ran."""
+        """The load shown by charts of a single load: the middle one of those with the most policies."""
         counts = {load: len(self.at(load)) for load in self.loads}
         best = [load for load in self.loads if counts[load] == max(counts.values())]
         return best[len(best) // 2]
 
     def at(self, load: float | None) -> list[Group]:
-        """Return the groups of this load."""
+        """Return the groups of a load."""
         return [group for group in self.groups if group.load == load]
 
     def of(self, policy: str) -> list[Group]:
-        """Return the groups of this policy, by load."""
+        """Return the groups of a policy, sorted by load."""
         return [group for group in self.groups if group.policy == policy]
 
 
 def common_labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the labels that all runs share."""
+    """Return the labels with the same value in all runs."""
     first, *others = map(_texts, runs)
     return {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
 
 
 def settings_of(runs: Iterable[Run]) -> list[Setting]:
-    """Return the settings in the order of their first run; every run is in exactly one group of one setting."""
+    """Return the settings in order of their first run; every run is in exactly one group of one setting."""
     runs = list(runs)
     texts = [_texts(run) for run in runs]
     names = [name for name in dict.fromkeys(name for each in texts for name in each) if not _is_compared(name, runs)]
@@ -107,7 +106,7 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
 
 
 def _is_compared(name: str, runs: Sequence[Run]) -> bool:
-    """Whether runs that differ in this label are of one setting; a load that is not a number has no place on an axis."""
+    """Return whether a setting may contain different values of a label; loads must be numbers to be placed on an axis."""
     return name in COMPARED and (name != "load" or all(isinstance(run.labels.get(name), int | float | None) for run in runs))
 
 
@@ -130,17 +129,17 @@ def _load(run: Run) -> float | None:
 
 
 def _order(seed: str | float | None) -> tuple[bool, float, str]:
-    """Numbers in their order, then names."""
+    """Sort key of seeds: numbers first, then names."""
     return (False, float(seed), "") if isinstance(seed, int | float) else (True, 0.0, label_text(seed))
 
 
-NOTHING = 1e-12
-"""Of a mean: less is rounding."""
+ROUNDING = 1e-12
+"""Relative to the mean; smaller half widths are rounding errors."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """metric: its name; heading: with its unit."""
+    """A metric and its heading with the unit."""
 
     metric: str
     heading: str
@@ -148,7 +147,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """value: "–" for none; interval: "± ..." or ""; difference: from the best, in %, "" for the best and where there is none."""
+    """Texts of a value. interval: "± ..." or ""; difference: from the best in %, "" for the best and if there is no best."""
 
     value: str = "–"
     interval: str = ""
@@ -158,7 +157,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A policy at one load. seeds: how many of them the means are over."""
+    """A policy at one load. seeds: number of seeds behind the means."""
 
     policy: str
     seeds: int
@@ -167,58 +166,53 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """blocks: (heading, rows) for each load, heading "" where there is one load that nobody told."""
+    """The table of a setting. blocks: (heading, rows) of each load; the heading of an unknown load is ""."""
 
     columns: Sequence[Column]
     blocks: Sequence[tuple[str, Sequence[Row]]]
 
 
 def summary_of(setting: Setting) -> Summary:
-    """Return the summary of a setting; the best is marked among the policies of one load, where there are several."""
+    """Return the summary of a setting; the best value of a metric is marked among the policies of each load."""
     units = {metric: _unit(setting, metric) for metric in setting.metrics}
     columns = [Column(metric, unit.heading(measure_of(metric).title)) for metric, unit in units.items()]
     blocks = []
     for load in setting.loads:
         groups = setting.at(load)
         by_metric = [list(_cells(groups, metric, unit)) for metric, unit in units.items()]
-        rows = [Row(group.policy, len(group.seeds), [cells[place] for cells in by_metric]) for place, group in enumerate(groups)]
+        rows = [Row(group.policy, len(group.seeds), [cells[row] for cells in by_metric]) for row, group in enumerate(groups)]
         blocks.append(("" if load is None else f"load {short(load)} jobs/h", rows))
     return Summary(columns, blocks)
 
 
 def _unit(setting: Setting, metric: str) -> Unit:
-    found = (group.estimate(metric) for group in setting.groups)
-    return measure_of(metric).unit(value.mean for value in found if value is not None)
+    estimates = (group.estimate(metric) for group in setting.groups)
+    return measure_of(metric).unit(value.mean for value in estimates if value is not None)
 
 
 def _cells(groups: Sequence[Group], metric: str, unit: Unit) -> Iterator[Cell]:
-    found = [group.estimate(metric) for group in groups]
-    best = _best(found, measure_of(metric))
-    for value in found:
+    estimates = [group.estimate(metric) for group in groups]
+    best = _best(estimates, measure_of(metric))
+    for value in estimates:
         if value is None:
             yield Cell()
             continue
-        interval = "" if value.half_width is None else f"± {short(_half_width(value) / unit.size)}"
-        is_best = best is not None and value.mean == best
-        yield Cell(short(value.mean / unit.size), interval, _difference(value.mean, best), is_best)
+        half_width = value.half_width or 0.0
+        half_width = half_width if half_width > ROUNDING * abs(value.mean) else 0.0
+        interval = "" if value.half_width is None else f"± {short(half_width / unit.size)}"
+        yield Cell(short(value.mean / unit.size), interval, _difference(value.mean, best), value.mean == best)
 
 
-def _half_width(value: Estimate) -> float:
-    """The half width, 0 where it is rounding."""
-    half_width = value.half_width or 0.0
-    return half_width if half_width > NOTHING * abs(value.mean) else 0.0
-
-
-def _best(found: Sequence[Estimate | None], measure: Measure) -> float | None:
-    """The best of several means, None where there is nothing to be best among, or all are equal."""
-    means = [value.mean for value in found if value is not None]
+def _best(estimates: Sequence[Estimate | None], measure: Measure) -> float | None:
+    """Return the best mean, or None if the metric has no preferred direction or all means are equal."""
+    means = [value.mean for value in estimates if value is not None]
     if measure.better is None or len(set(means)) < 2:
         return None
     return min(means) if measure.better == "less" else max(means)
 
 
 def _difference(mean: float, best: float | None) -> str:
-    """How far from the best, in % of it.
+    """Return the difference from the best mean in percent of it.
 
     >>> _difference(1.5, 1.0), _difference(0.8, 1.0), _difference(1.0, 1.0), _difference(1.0, 0.0)
     ('+50 %', '−20 %', '', '')

@@ -1,76 +1,83 @@
-"""Rounds and stays as shapes on the GPUs of a cluster: lanes, the jobs on them over time, bars, and colours.
+"""Lanes, bars and colours of Gantt charts, for rounds (`plot_rounds`) and for the stays of a run (`stay_lanes`).
 
-Of rounds: `Lanes` from the top down, by accelerator type and node; `RoundGrid`, which job has which GPU in which round, as one
-array; `bars_of`, `blocks_of`: one bar for each stay of a gang on GPUs, and blocks of bars that are alike; `colours_of`: one colour
-for each job, such that neighbours differ, also for people who see fewer colours. Of stays in a run: `StayLanes`, a lane for each
-GPU, as many for a node as were ever held there at once.
+A lane is a row of the chart. Rounds name their GPUs, so each GPU has a lane; a run only names nodes, so a node has as many lanes as
+GPUs were held on it at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
+from numbers import Real
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.names import natural_key
+from gavel_py.io.writing import FORMATS, check_plot, write_whole
 from gavel_py.problem.cluster import Cluster
+from gavel_py.report.measures import counted
 from gavel_py.report.runs import Stay
+from gavel_py.scheduling.delivery import DeliveryReport
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Round
 
 
 @dataclass(frozen=True)
-class Group:
-    """Lanes that belong together, those of a node or of an accelerator type; first and end: lanes, end not included."""
+class LaneGroup:
+    """The lanes first .. end − 1 of a node or of an accelerator type."""
 
     name: str
     first: int
     end: int
 
     @property
+    def size(self) -> int:
+        """Number of lanes."""
+        return self.end - self.first
+
+    @property
     def middle(self) -> float:
-        """The middle of the lanes."""
+        """Vertical centre, in lanes."""
         return (self.first + self.end) / 2
+
+
+def spaced(groups: Iterable[LaneGroup], distance: float) -> list[LaneGroup]:
+    """Return the groups to label, so that the centres of labels are at least `distance` lanes apart."""
+    shown: list[LaneGroup] = []
+    for group in groups:
+        if not shown or group.middle - shown[-1].middle >= distance:
+            shown.append(group)
+    return shown
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """L lanes, one for each GPU. gpus: (node, index) by lane; nodes and types: the groups that they form, from the top down."""
+    """L lanes from top to bottom. gpus: (node, index) of each lane; nodes, types: groups of neighbouring lanes."""
 
     gpus: Sequence[Gpu]
-    nodes: Sequence[Group]
-    types: Sequence[Group]
-
-    @cached_property
-    def number(self) -> dict[Gpu, int]:
-        """The lane of each GPU."""
-        return {gpu: lane for lane, gpu in enumerate(self.gpus)}
-
-    @cached_property
-    def node_numbers(self) -> list[int]:
-        """(L,) the number of each lane's node."""
-        return [number for number, node in enumerate(self.nodes) for _ in range(node.first, node.end)]
+    nodes: Sequence[LaneGroup]
+    types: Sequence[LaneGroup]
 
 
 def lanes_of(cluster: Cluster) -> Lanes:
-    """Return the lanes of a cluster, types and nodes in its order. Raises `InputError` when it has no GPUs."""
+    """Return the lanes of a cluster, types and nodes in its order. Raises `InputError` if it has no GPUs."""
     gpus: list[Gpu] = []
-    nodes: list[Group] = []
-    types: list[Group] = []
+    nodes: list[LaneGroup] = []
+    types: list[LaneGroup] = []
     for name in cluster.accelerator_names:
         first = len(gpus)
         for node in cluster.nodes_of(name):
-            nodes.append(Group(node.name, len(gpus), len(gpus) + node.num_gpus))
+            nodes.append(LaneGroup(node.name, len(gpus), len(gpus) + node.num_gpus))
             gpus += [(node.name, index) for index in range(node.num_gpus)]
-        types.append(Group(name, first, len(gpus)))
+        types.append(LaneGroup(name, first, len(gpus)))
     if not gpus:
         raise InputError("there is nothing to draw: the cluster has no GPUs")
-    return Lanes(gpus, [node for node in nodes if node.end > node.first], [kind for kind in types if kind.end > kind.first])
+    return Lanes(gpus, [node for node in nodes if node.size], [group for group in types if group.size])
 
 
 IDLE = -1
@@ -78,9 +85,9 @@ IDLE = -1
 
 @dataclass(frozen=True)
 class RoundGrid:
-    """L lanes, R rounds. job_ids: in the order of their first appearance, which numbers them.
+    """The jobs on L lanes in R rounds, numbered in order of appearance in `job_ids`.
 
-    jobs: (L, R) the number of the job that has the GPU, `IDLE` for none; started: (L, R) whether it started in this round.
+    jobs: (L, R) number of the job on the GPU, or `IDLE`; started: (L, R) whether the job started in this round.
     """
 
     job_ids: Sequence[str]
@@ -89,51 +96,48 @@ class RoundGrid:
 
     @property
     def used_share(self) -> float:
-        """The part of all GPU time that jobs had."""
+        """Share of all GPU time held by jobs."""
         return float(np.mean(self.jobs != IDLE))
 
 
 def grid_of(rounds: Sequence[Round], lanes: Lanes) -> RoundGrid:
-    """Return the grid of these rounds.
+    """Return the grid of consecutive rounds.
 
-    Raises `InputError` for no rounds, rounds that do not follow one another, a GPU that the cluster does not have, and one that two
-    jobs have.
+    Raises `InputError` for an empty or interrupted sequence of rounds, for GPUs that are not in the cluster, and for GPUs assigned
+    to two jobs in one round.
     """
-    _check_order(rounds)
-    numbers: dict[str, int] = {}
-    jobs = np.full((len(lanes.gpus), len(rounds)), IDLE, dtype=np.int64)
-    started = np.zeros(jobs.shape, dtype=bool)
-    faults: list[Fault] = []
-    for position, round_ in enumerate(rounds):
-        fresh = set(round_.started)
-        for job_id, held in round_.assignments.items():
-            number = numbers.setdefault(job_id, len(numbers))
-            for node, index in held.gpus:
-                where = f"round {round_.index}, job {job_id!r}"
-                lane = lanes.number.get((node, index))
-                if lane is None:
-                    faults.append(Fault(where, "", f"has GPU {index} of node {node!r}, which the cluster does not have"))
-                elif jobs[lane, position] != IDLE:
-                    faults.append(Fault(where, "", f"has GPU {index} of node {node!r}, which another job has too"))
-                else:
-                    jobs[lane, position], started[lane, position] = number, job_id in fresh
-    InputError.raise_any(faults)
-    return RoundGrid(list(numbers), jobs, started)
-
-
-def _check_order(rounds: Sequence[Round]) -> None:
     if not rounds:
         raise InputError("there is nothing to draw: no rounds")
     for before, after in pairwise(rounds):
         if after.index != before.index + 1:
             raise InputError(f"rounds must follow one another: after round {before.index} comes round {after.index}")
+    lane_of = {gpu: lane for lane, gpu in enumerate(lanes.gpus)}
+    numbers: dict[str, int] = {}
+    jobs = np.full((len(lanes.gpus), len(rounds)), IDLE, dtype=np.int64)
+    started = np.zeros(jobs.shape, dtype=bool)
+    faults: list[Fault] = []
+    for position, round_ in enumerate(rounds):
+        started_jobs = set(round_.started)
+        for job_id, held in round_.assignments.items():
+            number = numbers.setdefault(job_id, len(numbers))
+            for node, index in held.gpus:
+                where = f"round {round_.index}, job {job_id!r}"
+                lane = lane_of.get((node, index))
+                if lane is None:
+                    faults.append(Fault(where, "", f"has GPU {index} of node {node!r}, which the cluster does not have"))
+                elif jobs[lane, position] != IDLE:
+                    faults.append(Fault(where, "", f"has GPU {index} of node {node!r}, which another job has too"))
+                else:
+                    jobs[lane, position], started[lane, position] = number, job_id in started_jobs
+    InputError.raise_any(faults)
+    return RoundGrid(list(numbers), jobs, started)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A job's stay on the lanes first_lane .. end_lane − 1, in the rounds drawn at first .. end − 1.
+    """A job on the lanes first_lane .. end_lane − 1 in the rounds at positions first .. end − 1.
 
-    started: it began with a start, not by staying from a round before those drawn; preempted: the job lost its GPUs at the end.
+    started: the bar begins with a start of the job, not at the first round drawn; preempted: it ends with a preemption.
     """
 
     job: int
@@ -146,33 +150,34 @@ class Bar:
 
 
 def bars_of(grid: RoundGrid, rounds: Sequence[Round]) -> list[Bar]:
-    """Return the bars of single GPUs, by lane and time: each GPU and round that is not idle is in one of them.
+    """Return the bars of single GPUs by lane and time; together they cover each busy GPU and round once.
 
-    A gang that starts anew begins another bar, also on a GPU that it had before.
+    A restart of a gang begins a new bar, even on a GPU that the gang already had.
     """
     jobs = grid.jobs
     breaks = (jobs == IDLE) | grid.started
-    breaks[:, 0] = True  # lanes one after the other: no bar goes over the end of its own
+    breaks[:, 0] = True  # the flattened lanes follow one another: no bar continues into the next lane
     breaks[:, 1:] |= jobs[:, 1:] != jobs[:, :-1]
     begins = np.flatnonzero(breaks)
-    ends = np.append(begins[1:], jobs.size)
+    lengths = np.diff(begins, append=jobs.size)
     preempted = [set(each.preempted) for each in rounds]
     bars = []
-    for begin, length in zip(begins.tolist(), (ends - begins).tolist(), strict=True):
+    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
         lane, first = divmod(begin, jobs.shape[1])
         job, end = int(jobs[lane, first]), first + length
         if job != IDLE:
-            lost = end < len(rounds) and grid.job_ids[job] in preempted[end]
-            bars.append(Bar(job, lane, lane + 1, first, end, bool(grid.started[lane, first]), lost))
+            is_preempted = end < len(rounds) and grid.job_ids[job] in preempted[end]
+            bars.append(Bar(job, lane, lane + 1, first, end, bool(grid.started[lane, first]), is_preempted))
     return bars
 
 
 def blocks_of(bars: Iterable[Bar], lanes: Lanes) -> list[Bar]:
-    """Return the bars with those of one gang that lie side by side on a node, over the same rounds, made one."""
+    """Merge the bars of a gang that cover the same rounds on neighbouring lanes of a node."""
+    node_of = [number for number, node in enumerate(lanes.nodes) for _ in range(node.size)]
     open_: dict[tuple[int, int, int, int], Bar] = {}
     blocks = []
     for bar in bars:
-        key = (lanes.node_numbers[bar.first_lane], bar.job, bar.first, bar.end)
+        key = (node_of[bar.first_lane], bar.job, bar.first, bar.end)
         above = open_.get(key)
         if above is not None and above.end_lane == bar.first_lane:
             open_[key] = replace(above, end_lane=bar.end_lane)
@@ -195,29 +200,30 @@ COLOURS = (
     "#BBCC33",
     "#117733",
 )
-"""Paul Tol's light colours, made to be filled and written on, and three dark ones of his (https://personal.sron.nl/~pault)."""
+"""Paul Tol's light qualitative scheme, meant for filled areas with text, and three of his dark colours
+(https://personal.sron.nl/~pault)."""
 
 
 def colours_of(grid: RoundGrid) -> list[str]:
-    """Return a colour for each job: the next in turn that no earlier neighbour has, on the next GPU or in the next round."""
+    """Return a colour for each job: the next in turn that no earlier neighbour, on the next GPU or in the next round, has."""
     neighbours = _neighbours(grid)
     chosen: list[int] = []
     for job in range(len(grid.job_ids)):
         taken = {chosen[other] for other in neighbours.get(job, ()) if other < job}
-        turns = [(job + more) % len(COLOURS) for more in range(len(COLOURS))]
-        chosen.append(next((turn for turn in turns if turn not in taken), turns[0]))
-    return [COLOURS[turn] for turn in chosen]
+        candidates = [(job + offset) % len(COLOURS) for offset in range(len(COLOURS))]
+        chosen.append(next((colour for colour in candidates if colour not in taken), candidates[0]))
+    return [COLOURS[colour] for colour in chosen]
 
 
 def is_dark(colour: str) -> bool:
-    """Say whether white letters are easier to read on it than black ones."""
+    """Return whether white text has more contrast on this colour than black text."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     luminance: float = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
-    return luminance < 0.18  # there both contrasts are equal
+    return luminance < 0.18  # the luminance at which both contrasts are equal
 
 
 def _neighbours(grid: RoundGrid) -> dict[int, set[int]]:
-    """The jobs that each job touches."""
+    """Return the jobs adjacent to each job."""
     jobs = grid.jobs
     aside = np.stack([jobs[:, :-1].ravel(), jobs[:, 1:].ravel()])
     below = np.stack([jobs[:-1].ravel(), jobs[1:].ravel()])
@@ -230,13 +236,13 @@ def _neighbours(grid: RoundGrid) -> dict[int, set[int]]:
     return found
 
 
-SAME_MOMENT = 1e-6
-"""Seconds; a stay that ends no later than this after another begins makes room for it."""
+SAME_TIME = 1e-6
+"""Seconds; a lane is free for a stay that begins at most this long before the previous one ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stay, or a part of it, on the lanes first .. end − 1, which lie side by side."""
+    """A stay, or a part of it, on the neighbouring lanes first .. end − 1."""
 
     stay: Stay
     first: int
@@ -245,47 +251,45 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class StayLanes:
-    """Lanes from the top down, by accelerator type and node, and what lies on them, on the clock of the trace."""
+    """The lanes of a run from top to bottom, and the blocks on them; times are on the clock of the trace."""
 
-    nodes: Sequence[Group]
-    types: Sequence[Group]
+    nodes: Sequence[LaneGroup]
+    types: Sequence[LaneGroup]
     blocks: Sequence[Block]
     start_seconds: float
     end_seconds: float
 
     @property
     def count(self) -> int:
-        """The number of lanes."""
+        """Number of lanes."""
         return self.nodes[-1].end
 
 
 def stay_lanes(stays: Sequence[Stay], types: Iterable[str] = ()) -> StayLanes:
-    """Return the lanes of these stays, of which there must be one; types: the order of accelerator types, others follow.
+    """Assign stays, at least one, to lanes; types: the order of accelerator types, others follow.
 
-    Runs tell which node a gang was on, not which of its GPUs it had; the picture gives it the lowest that are free, side by side
-    where there are so many. A node has no more lanes than GPUs that were held at once.
+    Each stay is drawn on the lowest free lanes of its node, on neighbouring ones if possible.
     """
     by_node: dict[tuple[str, str], list[Stay]] = {}
     for stay in sorted(stays, key=lambda stay: (stay.start_seconds, stay.end_seconds, natural_key(stay.job_id))):
         by_node.setdefault((stay.accelerator, stay.node), []).append(stay)
     order = list(dict.fromkeys([*types, *sorted({name for name, _ in by_node}, key=natural_key)]))
-    keys = sorted(by_node, key=lambda key: (order.index(key[0]), natural_key(key[1])))
-    nodes: list[Group] = []
-    kinds: dict[str, Group] = {}
+    nodes: list[LaneGroup] = []
+    type_groups: dict[str, LaneGroup] = {}
     blocks: list[Block] = []
     first = 0
-    for accelerator, node in keys:
+    for accelerator, node in sorted(by_node, key=lambda key: (order.index(key[0]), natural_key(key[1]))):
         placed, lanes = _placed(by_node[accelerator, node], first)
         blocks += placed
-        nodes.append(Group(node, first, first + lanes))
-        kinds[accelerator] = Group(accelerator, kinds.get(accelerator, nodes[-1]).first, first + lanes)
+        nodes.append(LaneGroup(node, first, first + lanes))
+        type_groups[accelerator] = LaneGroup(accelerator, type_groups.get(accelerator, nodes[-1]).first, first + lanes)
         first += lanes
     start, end = min(stay.start_seconds for stay in stays), max(stay.end_seconds for stay in stays)
-    return StayLanes(nodes, list(kinds.values()), blocks, start, end)
+    return StayLanes(nodes, list(type_groups.values()), blocks, start, end)
 
 
 def stay_grid(lanes: StayLanes, columns: int) -> RoundGrid:
-    """Return who has which lane in the middle of each of so many even stretches of time, jobs numbered by their first stay."""
+    """Return the job on each lane at the middle of each of `columns` even intervals; jobs are numbered by their first stay."""
     numbers: dict[str, int] = {}
     for block in sorted(lanes.blocks, key=lambda block: (block.stay.start_seconds, block.first)):
         numbers.setdefault(block.stay.job_id, len(numbers))
@@ -298,22 +302,21 @@ def stay_grid(lanes: StayLanes, columns: int) -> RoundGrid:
 
 
 def _placed(stays: Sequence[Stay], first: int) -> tuple[list[Block], int]:
-    """The stays on one node, in order of their start, on lanes from `first` on, and the number of lanes."""
+    """Place the stays of one node, sorted by start, on lanes from `first` on; return their blocks and the number of lanes."""
     busy_until: list[float] = []
     blocks = []
     for stay in stays:
-        free = [lane for lane, until in enumerate(busy_until) if until <= stay.start_seconds + SAME_MOMENT]
-        free += range(len(busy_until), len(busy_until) + max(0, stay.gpus - len(free)))
-        busy_until += [0.0] * (free[-1] + 1 - len(busy_until)) if free else []
-        chosen = _side_by_side(free, stay.gpus)
-        for lane in chosen:
-            busy_until[lane] = stay.end_seconds
-        blocks += [Block(stay, first + begin, first + end) for begin, end in _runs(chosen)]
+        free = [lane for lane, until in enumerate(busy_until) if until <= stay.start_seconds + SAME_TIME]
+        added = range(len(busy_until), len(busy_until) + stay.gpus - len(free))
+        busy_until += [0.0] * len(added)
+        for begin, end in _runs(_neighbouring([*free, *added], stay.gpus)):
+            busy_until[begin:end] = [stay.end_seconds] * (end - begin)
+            blocks.append(Block(stay, first + begin, first + end))
     return blocks, len(busy_until)
 
 
-def _side_by_side(free: Sequence[int], count: int) -> Sequence[int]:
-    """The first so many lanes that lie side by side, or the first at all."""
+def _neighbouring(free: Sequence[int], count: int) -> Sequence[int]:
+    """Return the first `count` consecutive lanes, or the first free ones if there is no such run."""
     for begin in range(len(free) - count + 1):
         if free[begin + count - 1] - free[begin] == count - 1:
             return free[begin : begin + count]
@@ -321,7 +324,7 @@ def _side_by_side(free: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:
-    """Begin and end of each run of neighbours."""
+    """Split ascending lanes into runs (begin, end) of consecutive ones."""
     runs: list[tuple[int, int]] = []
     for lane in lanes:
         if runs and runs[-1][1] == lane:
@@ -329,3 +332,67 @@ def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:
         else:
             runs.append((lane, lane + 1))
     return runs
+
+
+def plot_rounds(
+    rounds: Iterable[Round],
+    cluster: Cluster,
+    path: str | Path,
+    *,
+    round_seconds: float,
+    delivery: DeliveryReport | None = None,
+    policy: str | None = None,
+) -> None:
+    """Draw consecutive rounds as a Gantt chart: time from left to right, GPUs by type and node from top to bottom.
+
+    A bar is a gang on its GPUs, with marks where it started and where it was preempted; idle GPUs are white. The same input gives
+    the same bytes with the same version of matplotlib. The file is written atomically.
+
+    Args:
+        rounds: The rounds, without gaps in their indices.
+        cluster: The cluster of the scheduler, whose GPUs are drawn.
+        path: An .svg or .png file.
+        round_seconds: Length of a round.
+        delivery: Adds the undelivered share and the number of all jobs to the title.
+        policy: Name of the policy for the title.
+
+    Raises:
+        InputError: As `check_plot` does, for rounds that are empty or not consecutive, for GPUs that are not in the cluster or
+            assigned to two jobs in one round, and for an invalid `round_seconds`.
+    """
+    check_plot(path)
+    if not (isinstance(round_seconds, Real) and math.isfinite(round_seconds) and round_seconds > 0):
+        raise InputError(Fault("", "round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
+    lanes, rounds = lanes_of(cluster), list(rounds)
+    grid = grid_of(rounds, lanes)
+    head = "" if policy is None else f"{policy}: "
+    title = f"{head}{counted(len(rounds), 'round')} of {duration(round_seconds)}, {counted(len(lanes.gpus), 'GPU')}"
+    subtitle = ", ".join(_subtitle(grid, rounds, delivery))
+
+    from gavel_py.report.timeline_drawing import rounds_image
+
+    image = rounds_image(rounds, lanes, grid, float(round_seconds), title, subtitle, FORMATS[Path(path).suffix.lower()])
+    write_whole(path, image)
+
+
+def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:
+    ran = len(grid.job_ids)
+    jobs = ran if delivery is None else len(delivery.jobs)
+    yield f"{ran:,} of {counted(jobs, 'job')} ran" if jobs > ran else f"{counted(ran, 'job')} ran"
+    yield f"{grid.used_share:.1%} of GPU time used"
+    yield counted(sum(len(each.started) for each in rounds), "start")
+    yield counted(sum(len(each.preempted) for each in rounds), "preemption")
+    if delivery is not None:
+        yield f"{delivery.undelivered_share:.2%} of what was promised is still owed"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in a suitable unit.
+
+    >>> duration(360), duration(5400)
+    ('6 min', '1.5 h')
+    """
+    for name, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.4g} {name}"
+    return f"{seconds:.4g} s"

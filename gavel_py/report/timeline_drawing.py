@@ -1,339 +1,347 @@
-"""A picture of rounds, which job has which GPU, and when, drawn with matplotlib, which comes with `gavel-py[plot]`.
+"""A Gantt chart of rounds: which job holds which GPU, and when.
 
-`timeline_layout` says where things stand.
+The chart grows with rounds and GPUs up to a limit, above which both are drawn thinner. Lengths are in points (1/72 inch), positions
+along the axes in rounds and lanes.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Sequence
 from functools import lru_cache
-from numbers import Real
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
+from matplotlib.transforms import Affine2D, blended_transform_factory
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.io.writing import FORMATS, check_plot, write_whole
-from gavel_py.problem.cluster import Cluster
-from gavel_py.report.measures import clean, counted
-from gavel_py.report.timeline import RoundGrid, bars_of, blocks_of, colours_of, grid_of, is_dark, lanes_of
-from gavel_py.report.timeline_layout import (
-    DPI,
-    LEAST_MARKED,
-    SMALL,
-    STRIP,
-    TEXT,
-    Layout,
-    Scene,
-    duration,
-    name_of,
-    round_marks,
-    text_width,
-    time_marks,
-    type_label,
+from gavel_py.report.figures import DPI, image_bytes
+from gavel_py.report.measures import clean, counted, shortened
+from gavel_py.report.timeline import (
+    LaneGroup,
+    Lanes,
+    RoundGrid,
+    bars_of,
+    blocks_of,
+    colours_of,
+    is_dark,
+    spaced,
 )
-from gavel_py.scheduling.delivery import DeliveryReport
 from gavel_py.scheduling.round import Round
 
-LEAST_LABEL, READABLE, LARGEST_LABEL = 4.2, 5.0, 8.0
-"""Sizes of the job ids in bars; they stand upright only where they would be smaller than the second."""
+PIXEL = 72 / DPI
 
-MOST_SHAPES = 3000
+MAX_LANE, MAX_ROUND = 22.0, 64.0
+
+MAX_HEIGHT, MAX_WIDTH = 1150.0, 1000.0
+"""Limits of all lanes and of all rounds together."""
+
+MIN_WIDTH = 400.0
+"""Least width of all rounds together, so that the title has room."""
+
+TEXT, SMALL = 8.0, 7.0
+
+MIN_MARKED = 4.0
+"""Below this height of a lane or width of a round, a strip of counts replaces the marks of starts and preemptions."""
+
+STRIP = 54.0
+
+MAX_NAME = 28
+
+MIN_LABEL, READABLE, MAX_LABEL = 4.2, 5.0, 8.0
+"""Font sizes of job ids in bars; an id is only rotated if it would be smaller than `READABLE` otherwise."""
+
+MAX_SHAPES = 3000
 """Bars that an SVG holds as shapes; more become an image in it."""
 
-INK, MUTED = "#222222", "#666666"
+INK, MUTED, LOST = "#222222", "#666666", "#CC0000"
 
-LOST = "#CC0000"
-
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "gavel-py",  # ids in an SVG are random without it
-    "svg.fonttype": "none",  # text that can be searched
-    "text.parse_math": False,  # a job may be called "a$b$c"
-    "axes.edgecolor": MUTED,
-    "text.color": INK,
-    "font.size": TEXT,
-}
+STYLE: dict[str, Any] = {"axes.edgecolor": MUTED, "text.color": INK, "font.size": TEXT}
 
 
-def drawn(scene: Scene, form: str) -> bytes:
-    """Return the picture as the bytes of an SVG or PNG file."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        # Letters that the font does not have are drawn as boxes in a PNG, and by the viewer's font in an SVG.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        mpl.rcdefaults()  # the same picture, whatever the user's settings
-        mpl.rcParams.update(STYLE)
-        layout = Layout(scene)
-        width, height = layout.figure
-        figure = Figure(figsize=(width / 72, height / 72), dpi=DPI, facecolor="white")
-        left, (across, down) = layout.left_of[2], layout.size
-        axes = figure.add_axes((left / width, layout.bottom / height, across / width, down / height))
-        axes.set_xlim(0, len(scene.rounds))
-        axes.set_ylim(len(scene.lanes.gpus), 0)
-        _bars(axes, layout, as_image=form == "svg" and len(scene.blocks) > MOST_SHAPES)
-        _lines(axes, layout)
-        _labels(axes, layout)
-        _left_side(axes, layout)
-        _times(axes, layout)
-        _head(figure, layout)
-        if layout.is_marked:
-            _marks(axes, layout)
-            _key(figure, layout)
-        else:
-            _strip(figure, layout)
-        content = io.BytesIO()
-        metadata = {"Date": None} if form == "svg" else {"Software": None}
-        figure.savefig(content, format=form, dpi=DPI, metadata=metadata)
-        return content.getvalue()
-
-
-def _label_size(text: str, along: float, aside: float) -> float:
-    """The size at which a text fits into so much room along and aside its line."""
-    return min(LARGEST_LABEL, 0.75 * aside, along / _width_per_point(text))
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """Return the width of a text in the default font."""
+    font = FontProperties(size=size, weight="bold" if bold else "normal")
+    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 
 @lru_cache(maxsize=10_000)
 def _width_per_point(text: str) -> float:
-    """By how much a point of size makes a text wider."""
+    """Return the width of a text divided by its font size."""
     return max(0.1, text_width(text, TEXT) / TEXT)
 
 
-def _bars(axes: Axes, layout: Layout, *, as_image: bool) -> None:
-    scene = layout.scene
-    is_tall = layout.lane >= LEAST_MARKED  # what is thinner has no room for edges: colours tell neighbours apart
-    inset = 0.06 if is_tall else 0.0
-    corners = [
-        [(b.first, b.first_lane + inset), (b.end, b.first_lane + inset), (b.end, b.end_lane - inset), (b.first, b.end_lane - inset)]
-        for b in scene.blocks
-    ]
-    bars = PolyCollection(
-        corners,
-        facecolors=[scene.colours[block.job] for block in scene.blocks],
-        edgecolors="white" if is_tall else "none",
-        linewidths=min(0.8, 0.12 * layout.round),
-        antialiaseds=is_tall,
-        zorder=2,
-        rasterized=as_image,
+def _name(group: LaneGroup) -> str:
+    return shortened(clean(group.name), MAX_NAME)
+
+
+def _type_lines(group: LaneGroup) -> list[str]:
+    return [_name(group), counted(group.size, "GPU")]
+
+
+class RoundsFigure:
+    """The figure of some rounds, laid out when it is made and drawn by `draw`."""
+
+    def __init__(
+        self, rounds: Sequence[Round], lanes: Lanes, grid: RoundGrid, round_seconds: float, title: str, subtitle: str
+    ) -> None:
+        self.rounds, self.lanes, self.grid, self.round_seconds = rounds, lanes, grid, round_seconds
+        self.blocks, self.colours = blocks_of(bars_of(grid, rounds), lanes), colours_of(grid)
+        self.num_lanes, self.num_rounds = grid.jobs.shape
+        lane = min(MAX_LANE, MAX_HEIGHT / self.num_lanes)
+        # Thin lanes are whole pixels high, so that they look equal.
+        self.lane = lane if lane >= MIN_MARKED or lane < PIXEL else int(lane / PIXEL) * PIXEL
+        self.round = max(MIN_WIDTH / self.num_rounds, min(MAX_ROUND, MAX_WIDTH / self.num_rounds))
+        self.width, self.height = self.round * self.num_rounds, self.lane * self.num_lanes
+        self.has_marks = min(self.lane, self.round) >= MIN_MARKED
+        self.has_gpu_numbers = self.lane >= SMALL + 1
+        self.named_nodes = spaced(lanes.nodes, (SMALL + 1) / self.lane)
+        # Right ends of the columns of type names, node names and GPU numbers; the bars begin at `left`.
+        self.types_end = 8 + max(text_width(line, TEXT, bold=True) for group in lanes.types for line in _type_lines(group))
+        self.nodes_end = self.types_end + 12 + max(text_width(_name(node), SMALL) for node in self.named_nodes)
+        numbers = max(text_width(str(index), SMALL) for _, index in lanes.gpus) + 6 if self.has_gpu_numbers else 0.0
+        self.left = self.nodes_end + numbers + 6
+        self.title_lines = textwrap.wrap(clean(title), int((self.left + self.width) / (0.62 * 10)))
+        self.subtitle_lines = textwrap.wrap(subtitle, int((self.left + self.width) / (0.55 * TEXT)))
+        bottom = 54 + (0 if self.has_marks else STRIP)
+        top = 36 + 14 * len(self.title_lines) + 11 * len(self.subtitle_lines)
+        width, self.total_height = self.left + self.width + 20, top + self.height + bottom
+        self.figure = Figure(figsize=(width / 72, self.total_height / 72), dpi=DPI, facecolor="white")
+        self.axes = self._add_axes(bottom, self.height)
+        self.points = Affine2D().scale(1 / 72) + self.figure.dpi_scale_trans
+        """From points to pixels, with the origin at the lower left corner of the figure."""
+
+    def _add_axes(self, bottom: float, height: float) -> Any:
+        width, total = 72 * self.figure.get_figwidth(), self.total_height
+        return self.figure.add_axes((self.left / width, bottom / total, self.width / width, height / total))
+
+    def draw(self) -> Figure:
+        """Draw everything and return the figure."""
+        self.axes.set_xlim(0, self.num_rounds)
+        self.axes.set_ylim(self.num_lanes, 0)
+        self._draw_bars()
+        self._draw_lines()
+        self._draw_job_ids()
+        self._draw_left_side()
+        self._draw_times()
+        self._draw_title()
+        if self.has_marks:
+            self._draw_marks()
+            self._draw_legend()
+        else:
+            self._draw_strip()
+        return self.figure
+
+    def _draw_bars(self) -> None:
+        is_tall = self.lane >= MIN_MARKED  # thinner lanes have no room for edges
+        inset = 0.06 if is_tall else 0.0
+        corners = []
+        for b in self.blocks:
+            top, bottom = b.first_lane + inset, b.end_lane - inset
+            corners.append([(b.first, top), (b.end, top), (b.end, bottom), (b.first, bottom)])
+        bars = PolyCollection(
+            corners,
+            facecolors=[self.colours[block.job] for block in self.blocks],
+            edgecolors="white" if is_tall else "none",
+            linewidths=min(0.8, 0.12 * self.round),
+            antialiaseds=is_tall,
+            zorder=2,
+            rasterized=len(self.blocks) > MAX_SHAPES,
+        )
+        self.axes.add_collection(bars, autolim=False)
+
+    def _draw_lines(self) -> None:
+        """Separate GPUs, nodes, types and rounds by lines, as far as there is room."""
+        lanes, across = self.lanes, self.num_rounds
+        types = [group.first for group in lanes.types[1:]]
+        nodes = [node.first for node in lanes.nodes[1:] if node.first not in set(types)]
+        if self.lane >= MIN_MARKED:
+            starts = {node.first for node in lanes.nodes}
+            gpus = [lane for lane in range(self.num_lanes) if lane not in starts]
+            self.axes.hlines(gpus, 0, across, colors="#00000016", linewidths=0.4, zorder=3)
+        if self.round >= MIN_MARKED:
+            self.axes.vlines(range(1, across), 0, self.num_lanes, colors="#0000001C", linewidths=0.4, zorder=1)
+        if nodes and self.height / len(lanes.nodes) >= MIN_MARKED:
+            self.axes.hlines(nodes, 0, across, colors=MUTED, linewidths=0.5, zorder=4)
+        self.axes.hlines(types, 0, across, colors=INK, linewidths=1.6, zorder=4)
+
+    def _draw_job_ids(self) -> None:
+        """Write the job id into every bar with enough room, rotated if that allows a readable size."""
+        for block in self.blocks:
+            high = self.lane * (block.end_lane - block.first_lane)
+            wide = self.round * (block.end - block.first) - 8  # without the marks at the ends
+            if min(0.75 * high, wide) < MIN_LABEL:
+                continue
+            job_id = clean(self.grid.job_ids[block.job])
+            length = _width_per_point(job_id)
+            across, upright = min(MAX_LABEL, 0.75 * high, wide / length), min(MAX_LABEL, 0.75 * wide, (high - 3) / length)
+            size, angle = (upright, 90) if upright > max(across, MIN_LABEL) and across < READABLE else (across, 0)
+            if size >= MIN_LABEL:
+                middle = (block.first + block.end) / 2, (block.first_lane + block.end_lane) / 2
+                colour = "white" if is_dark(self.colours[block.job]) else INK
+                self.axes.text(*middle, job_id, size=size, rotation=angle, color=colour, ha="center", va="center", zorder=5)
+
+    def _draw_left_side(self) -> None:
+        """Write types, nodes and GPU numbers, and continue the lines between types."""
+        self.axes.set_yticks([])
+        beside = blended_transform_factory(self.points, self.axes.transData)
+
+        def write(x: float, lane: float, text: str, **style: Any) -> None:
+            self.axes.text(x, lane, text, transform=beside, va="center", clip_on=False, **style)
+
+        def line(x: float, lane: float, width: float) -> None:
+            ends = [x, self.left], [lane, lane]
+            self.axes.plot(*ends, transform=beside, color=INK, linewidth=width, clip_on=False, zorder=4)
+
+        for node in self.named_nodes:
+            write(self.nodes_end, node.middle, _name(node), ha="right", size=SMALL, color=MUTED)
+        if self.has_gpu_numbers:
+            for lane, (_, index) in enumerate(self.lanes.gpus):
+                write(self.left - 4, lane + 0.5, str(index), ha="right", size=SMALL, color=MUTED)
+        else:
+            for node in self.named_nodes:
+                line(self.left - 4, node.middle, 0.5)
+        types = self.lanes.types
+        middles = _spread([group.middle for group in types], 2.5 * TEXT / self.lane, self.num_lanes)
+        for group, middle in zip(types, middles, strict=True):
+            write(6, middle, "\n".join(_type_lines(group)), ha="left", size=TEXT, weight="bold")
+            if group.first:
+                line(self.types_end + 4, group.first, 1.6)
+
+    def _draw_times(self) -> None:
+        """Label the upper edge with round numbers and the lower edge with times."""
+        above = self.axes.secondary_xaxis("top")
+        numbers = round_ticks(self.rounds, self.width / 28)
+        above.set_xticks([place for place, _ in numbers], [label for _, label in numbers])
+        above.tick_params(length=0 if self.round >= MIN_MARKED * 3 else 3, labelsize=SMALL, color=MUTED)
+        above.set_xlabel("round", fontsize=SMALL, color=MUTED)
+        unit, times = time_ticks(self.rounds, self.round_seconds, self.width / 40)
+        self.axes.set_xticks([place for place, _ in times], [label for _, label in times])
+        self.axes.tick_params(length=3, labelsize=SMALL, color=MUTED)
+        self.axes.set_xlabel(f"time, {unit}", fontsize=SMALL, color=MUTED)
+
+    def _draw_title(self) -> None:
+        y = self.total_height - 8
+        for line in self.title_lines:
+            self._write(6, y, line, size=10.0, weight="bold", color=INK, va="top")
+            y -= 14
+        for line in self.subtitle_lines:
+            self._write(6, y, line, size=TEXT, color=MUTED, va="top")
+            y -= 11
+
+    def _write(self, x: float, y: float, text: str, **style: Any) -> None:
+        self.figure.text(x, y, text, transform=self.points, **style)
+
+    def _draw_marks(self) -> None:
+        """Mark starts by a tick over the upper half of the first lane, and preemptions by a line along the end of the bar."""
+        aside, inset = 1.2 / self.round, 0.06
+        starts, ends = [], []
+        for b in self.blocks:
+            if b.started:
+                starts.append([(b.first + aside, b.first_lane + inset), (b.first + aside, b.first_lane + 0.5)])
+            if b.preempted:
+                ends.append([(b.end - aside, b.first_lane + inset), (b.end - aside, b.end_lane - inset)])
+        for lines, colour in ((starts, INK), (ends, LOST)):
+            for ink, width, order in (("white", 3.4, 6), (colour, 1.8, 7)):  # a white outline, for dark bars
+                marks = LineCollection(lines, colors=ink, linewidths=width, capstyle="butt", zorder=order)
+                self.axes.add_collection(marks, autolim=False)
+
+    def _draw_legend(self) -> None:
+        """Explain the marks below the chart."""
+        x, y = self.left, 10.0
+        for text, colour, at, share in (("starts here", INK, 1.2, 0.5), ("is preempted", LOST, 20.8, 1.0)):
+            self.figure.add_artist(Rectangle((x, y), 22, 9, transform=self.points, color="#CCCCCC", linewidth=0))
+            ends = [x + at, x + at], [y + 9, y + 9 * (1 - share)]
+            mark = Line2D(*ends, transform=self.points, color=colour, linewidth=1.8, solid_capstyle="butt")
+            self.figure.add_artist(mark)
+            self._write(x + 27, y + 4, text, size=SMALL, color=MUTED, va="center")
+            x += 27 + text_width(text, SMALL) + 18
+        self._write(x, y + 4, "white: idle", size=SMALL, color=MUTED, va="center")
+
+    def _draw_strip(self) -> None:
+        """Plot the numbers of starts and preemptions by round below the chart, where bars are too thin for marks."""
+        starts = np.array([len(each.started) for each in self.rounds])
+        ends = np.array([len(each.preempted) for each in self.rounds])
+        axes = self._add_axes(10.0, STRIP)
+        edges = np.arange(len(starts) + 1)
+        axes.stairs(starts, edges, fill=True, color=MUTED)
+        axes.stairs(-ends, edges, fill=True, color=LOST)
+        limit = max(1, int(starts[1:].max(initial=0)), int(ends.max(initial=0)))  # all jobs start in the first round
+        if starts[0] > limit:
+            note = f"{starts[0]:,} gangs start in round {self.rounds[0].index}"
+            axes.text(len(starts), 1.2 * limit, note, size=SMALL, color=MUTED, ha="right", va="bottom")
+        axes.set_xlim(0, len(starts))
+        axes.set_ylim(-1.1 * limit, 1.1 * limit)
+        axes.axhline(0, color=MUTED, linewidth=0.5)
+        axes.set_xticks([])
+        axes.set_yticks([-limit, 0, limit], [f"{limit:,}", "0", f"{limit:,}"])
+        axes.tick_params(length=3, labelsize=SMALL, color=MUTED)
+        self._write(6, 10 + 0.75 * STRIP, "gangs that start", size=SMALL, color=INK, va="center")
+        self._write(6, 10 + 0.25 * STRIP, "that are preempted", size=SMALL, color=LOST, va="center")
+
+
+def rounds_image(
+    rounds: Sequence[Round], lanes: Lanes, grid: RoundGrid, round_seconds: float, title: str, subtitle: str, form: str
+) -> bytes:
+    """Return the figure of some rounds as the bytes of an SVG or PNG file."""
+    return image_bytes(
+        lambda: RoundsFigure(rounds, lanes, grid, round_seconds, title, subtitle).draw(), STYLE, form, ground="white"
     )
-    axes.add_collection(bars, autolim=False)
 
 
-def _lines(axes: Axes, layout: Layout) -> None:
-    """Lines between GPUs, nodes and types, and between rounds, each where there is room for them."""
-    lanes = layout.scene.lanes
-    types = [kind.first for kind in lanes.types[1:]]
-    nodes = [node.first for node in lanes.nodes[1:] if node.first not in set(types)]
-    across = len(layout.scene.rounds)
-    if layout.lane >= LEAST_MARKED:
-        starts = {node.first for node in lanes.nodes}
-        gpus = [lane for lane in range(len(lanes.gpus)) if lane not in starts]
-        axes.hlines(gpus, 0, across, colors="#00000016", linewidths=0.4, zorder=3)
-    if layout.round >= LEAST_MARKED:
-        axes.vlines(range(1, across), 0, len(lanes.gpus), colors="#0000001C", linewidths=0.4, zorder=1)
-    if nodes and layout.size[1] / len(lanes.nodes) >= LEAST_MARKED:
-        axes.hlines(nodes, 0, across, colors=MUTED, linewidths=0.5, zorder=4)
-    axes.hlines(types, 0, across, colors=INK, linewidths=1.6, zorder=4)
-
-
-def _labels(axes: Axes, layout: Layout) -> None:
-    """The job's id in every bar that has room for it, upright where that is the better way."""
-    scene = layout.scene
-    for block in scene.blocks:
-        high = layout.lane * (block.end_lane - block.first_lane)
-        wide = layout.round * (block.end - block.first) - 8  # so that no mark is covered
-        if min(0.75 * high, wide) < LEAST_LABEL:
-            continue
-        job_id = clean(scene.job_ids[block.job])
-        across, upright = _label_size(job_id, wide, high), _label_size(job_id, high - 3, wide)
-        size, angle = (upright, 90) if upright > max(across, LEAST_LABEL) and across < READABLE else (across, 0)
-        if size >= LEAST_LABEL:
-            middle = (block.first + block.end) / 2, (block.first_lane + block.end_lane) / 2
-            colour = "white" if is_dark(scene.colours[block.job]) else INK
-            axes.text(*middle, job_id, size=size, rotation=angle, color=colour, ha="center", va="center", zorder=5)
-
-
-def _left_side(axes: Axes, layout: Layout) -> None:
-    """Types, nodes and GPU numbers; lines between types go on to the left."""
-    lanes = layout.scene.lanes
-    types, nodes, left = layout.left_of
-    axes.set_yticks([])
-
-    def write(x: float, lane: float, text: str, **style: object) -> None:
-        place = (x - left) / layout.size[0]
-        axes.text(place, lane, text, transform=axes.get_yaxis_transform(), va="center", clip_on=False, **style)  # type: ignore[arg-type]
-
-    def line(x: float, lane: float, width: float) -> None:
-        ends = [(x - left) / layout.size[0], 0]
-        axes.plot(ends, [lane, lane], transform=axes.get_yaxis_transform(), color=INK, linewidth=width, clip_on=False, zorder=4)
-
-    for node in layout.node_names:
-        write(nodes, node.middle, name_of(node), ha="right", size=SMALL, color=MUTED)
-    if layout.numbers_gpus:
-        for lane, (_, index) in enumerate(lanes.gpus):
-            write(left - 4, lane + 0.5, str(index), ha="right", size=SMALL, color=MUTED)
-    else:
-        for node in layout.node_names:
-            line(left - 4, node.middle, 0.5)
-    height = 2.5 * TEXT / layout.lane
-    for kind, middle in zip(lanes.types, _spread([kind.middle for kind in lanes.types], height, len(lanes.gpus)), strict=True):
-        write(6, middle, "\n".join(type_label(kind)), ha="left", size=TEXT, weight="bold")
-        if kind.first:
-            line(types + 4, kind.first, 1.6)
-
-
-def _spread(places: Sequence[float], least: float, end: float) -> list[float]:
-    """Move places apart, so that each is at least `least` below the one above, and none below the end while there is room."""
+def _spread(places: Sequence[float], distance: float, end: float) -> list[float]:
+    """Move places down to be at least `distance` apart, then up from the end as far as there is room."""
     found: list[float] = []
     for place in places:
-        found.append(max(place, found[-1] + least) if found else place)
-    latest = max(end - least / 2, found[0] + least * (len(found) - 1))
+        found.append(max(place, found[-1] + distance) if found else place)
+    latest = max(end - distance / 2, found[0] + distance * (len(found) - 1))
     for n in reversed(range(len(found))):
         found[n] = min(found[n], latest)
-        latest = found[n] - least
+        latest = found[n] - distance
     return found
 
 
-def _times(axes: Axes, layout: Layout) -> None:
-    """Round numbers above, times below."""
-    scene = layout.scene
-    above = axes.secondary_xaxis("top")
-    numbers = round_marks(scene.rounds, layout.size[0] / 28)
-    above.set_xticks([place for place, _ in numbers], [label for _, label in numbers])
-    above.tick_params(length=0 if layout.round >= LEAST_MARKED * 3 else 3, labelsize=SMALL, color=MUTED)
-    above.set_xlabel("round", fontsize=SMALL, color=MUTED)
-    unit, times = time_marks(scene.rounds, scene.round_seconds, layout.size[0] / 40)
-    axes.set_xticks([place for place, _ in times], [label for _, label in times])
-    axes.tick_params(length=3, labelsize=SMALL, color=MUTED)
-    axes.set_xlabel(f"time, {unit}", fontsize=SMALL, color=MUTED)
+UNITS = (("seconds", 1, 120), ("minutes", 60, 2 * 3600), ("hours", 3600, 72 * 3600), ("days", 86400, math.inf))
+"""(name, seconds, longest time span in seconds that is shown in this unit)."""
+
+DECADES = [factor * 10.0**power for power in range(-9, 16) for factor in (1, 2, 5)]
+
+STEPS = {
+    "seconds": (1, 2, 5, 10, 15, 30, 60),
+    "minutes": (1, 2, 5, 10, 15, 30, 60),
+    "hours": (0.5, 1, 2, 3, 6, 12, 24),
+    "days": (0.5, 1, 2, 7, 14, 28),
+}
+"""Steps between the ticks of a time axis; longer ones, and fractions of seconds, are from `DECADES`."""
+
+Tick = tuple[float, str]
 
 
-def _head(figure: Figure, layout: Layout) -> None:
-    width, height = layout.figure
-    y = height - 8
-    for lines, size, step, colour in ((layout.title_lines, 10.0, 14, INK), (layout.subtitle_lines, TEXT, 11, MUTED)):
-        for line in lines:
-            weight = "bold" if size > TEXT else "normal"
-            figure.text(6 / width, y / height, line, size=size, weight=weight, color=colour, va="top")
-            y -= step
+def round_ticks(rounds: Sequence[Round], limit: float) -> list[Tick]:
+    """Return at most about `limit` ticks (position, label) at the middles of rounds."""
+    step = next(step for step in DECADES if step >= 1 and len(rounds) <= step * limit)
+    return [(position + 0.5, str(each.index)) for position, each in enumerate(rounds) if each.index % step == 0]
 
 
-def _marks(axes: Axes, layout: Layout) -> None:
-    """A tick where a gang started, from the top of its bar half down; a line at the end of a bar that was preempted."""
-    aside, inset = 1.2 / layout.round, 0.06
-    starts = [
-        [(block.first + aside, block.first_lane + inset), (block.first + aside, block.first_lane + 0.5)]
-        for block in layout.scene.blocks
-        if block.started
-    ]
-    ends = [
-        [(block.end - aside, block.first_lane + inset), (block.end - aside, block.end_lane - inset)]
-        for block in layout.scene.blocks
-        if block.preempted
-    ]
-    for lines, colour in ((starts, INK), (ends, LOST)):
-        for ink, width, order in (("white", 3.4, 6), (colour, 1.8, 7)):  # white around it, for dark bars
-            marks = LineCollection(lines, colors=ink, linewidths=width, capstyle="butt", zorder=order)
-            axes.add_collection(marks, autolim=False)
+def time_ticks(rounds: Sequence[Round], round_seconds: float, limit: float) -> tuple[str, list[Tick]]:
+    """Return a unit and at most about `limit` ticks (position, label) at multiples of a step.
 
-
-def _key(figure: Figure, layout: Layout) -> None:
-    """What the marks mean, at the foot of the picture."""
-    width, height = layout.figure
-    x, y = layout.left_of[2], 10.0
-    for text, colour, at, share in (("starts here", INK, 1.2, 0.5), ("is preempted", LOST, 20.8, 1.0)):
-        figure.add_artist(Rectangle((x / width, y / height), 22 / width, 9 / height, color="#CCCCCC", linewidth=0))
-        ends = [(y + 9) / height, (y + 9 * (1 - share)) / height]
-        place = (x + at) / width
-        figure.add_artist(Line2D([place, place], ends, color=colour, linewidth=1.8, solid_capstyle="butt"))
-        figure.text((x + 27) / width, (y + 4) / height, text, size=SMALL, color=MUTED, va="center")
-        x += 27 + text_width(text, SMALL) + 18
-    figure.text(x / width, (y + 4) / height, "white: idle", size=SMALL, color=MUTED, va="center")
-
-
-def _strip(figure: Figure, layout: Layout) -> None:
-    """How many gangs start and are preempted in each round, where the bars are too thin for marks."""
-    width, height = layout.figure
-    starts = np.array([len(each.started) for each in layout.scene.rounds])
-    ends = np.array([len(each.preempted) for each in layout.scene.rounds])
-    bottom, left = 10.0, layout.left_of[2]
-    axes = figure.add_axes((left / width, bottom / height, layout.size[0] / width, STRIP / height))
-    edges = np.arange(len(starts) + 1)
-    axes.stairs(starts, edges, fill=True, color=MUTED)
-    axes.stairs(-ends, edges, fill=True, color=LOST)
-    most = max(1, int(starts[1:].max(initial=0)), int(ends.max(initial=0)))  # in the first round all that run start
-    if starts[0] > most:
-        told = f"{starts[0]:,} gangs start in round {layout.scene.rounds[0].index}"
-        axes.text(len(starts), 1.2 * most, told, size=SMALL, color=MUTED, ha="right", va="bottom")
-    axes.set_xlim(0, len(starts))
-    axes.set_ylim(-1.1 * most, 1.1 * most)
-    axes.axhline(0, color=MUTED, linewidth=0.5)
-    axes.set_xticks([])
-    axes.set_yticks([-most, 0, most], [f"{most:,}", "0", f"{most:,}"])
-    axes.tick_params(length=3, labelsize=SMALL, color=MUTED)
-    for text, y, colour in (("gangs that start", 0.75, INK), ("that are preempted", 0.25, LOST)):
-        place = (6 - left) / layout.size[0]
-        axes.text(place, y, text, transform=axes.transAxes, size=SMALL, color=colour, ha="left", va="center", clip_on=False)
-
-
-def plot_rounds(
-    rounds: Iterable[Round],
-    cluster: Cluster,
-    path: str | Path,
-    *,
-    round_seconds: float,
-    delivery: DeliveryReport | None = None,
-    policy: str | None = None,
-) -> None:
-    """Draw rounds that follow one another to an SVG or PNG file: time to the right, GPUs by type and node from the top down.
-
-    A bar is a gang's stay on its GPUs, with marks where it started and where it was preempted; a GPU that nobody has stays white.
-    cluster: whose GPUs are drawn, that of the scheduler; delivery, policy: what the title tells besides.
-    The same input makes the same bytes, under one version of matplotlib. The file is written whole or not at all.
-
-    Raises `InputError` as `check_plot` does, when there is nothing to draw, for rounds that do not follow one another, and for GPUs
-    that the cluster does not have or that two jobs have.
+    Positions are interpolated between the starts of rounds.
     """
-    check_plot(path)
-    if not (isinstance(round_seconds, Real) and math.isfinite(round_seconds) and round_seconds > 0):
-        raise InputError(Fault("", "round_seconds", f"must be a finite number greater than 0, found {round_seconds!r}"))
-    lanes, rounds = lanes_of(cluster), list(rounds)
-    grid = grid_of(rounds, lanes)
-    from gavel_py.report.timeline_layout import Scene
-
-    scene = Scene(
-        lanes=lanes,
-        rounds=rounds,
-        round_seconds=float(round_seconds),
-        job_ids=grid.job_ids,
-        colours=colours_of(grid),
-        blocks=blocks_of(bars_of(grid, rounds), lanes),
-        title=", ".join(_title(grid, rounds, round_seconds, policy)),
-        subtitle=", ".join(_subtitle(grid, rounds, delivery)),
-    )
-    write_whole(path, drawn(scene, FORMATS[Path(path).suffix.lower()]))
-
-
-def _title(grid: RoundGrid, rounds: Sequence[Round], round_seconds: float, policy: str | None) -> Iterator[str]:
-    head = "" if policy is None else f"{policy}: "
-    yield f"{head}{counted(len(rounds), 'round')} of {duration(round_seconds)}"
-    yield counted(len(grid.jobs), "GPU")
-
-
-def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:
-    ran = len(grid.job_ids)
-    in_all = ran if delivery is None else len(delivery.jobs)
-    yield f"{ran:,} of {counted(in_all, 'job')} ran" if in_all > ran else f"{counted(ran, 'job')} ran"
-    yield f"{grid.used_share:.1%} of GPU time used"
-    yield counted(sum(len(each.started) for each in rounds), "start")
-    yield counted(sum(len(each.preempted) for each in rounds), "preemption")
-    if delivery is not None:
-        yield f"{delivery.undelivered_share:.2%} of what was promised is still owed"
+    starts = np.maximum.accumulate([each.start_seconds for each in rounds])
+    edges = np.append(starts, starts[-1] + round_seconds)
+    name, length, _ = next(unit for unit in UNITS if edges[-1] - edges[0] <= unit[2])
+    span = (edges[-1] - edges[0]) / length
+    fractions = [step for step in DECADES if step < 1] if name == "seconds" else []
+    steps = [*fractions, *STEPS[name], *(step for step in DECADES if step > STEPS[name][-1])]
+    step = next(step for step in steps if span <= step * limit)
+    first, last = math.ceil(edges[0] / length / step - 1e-9), math.floor(edges[-1] / length / step + 1e-9)
+    times = [step * number for number in range(first, last + 1)]
+    places = np.interp([time * length for time in times], edges, np.arange(len(edges))).tolist()
+    return name, [(place, f"{time:.10g}") for place, time in zip(places, times, strict=True)]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.writing import write_whole
-from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, grid_of, lanes_of
-from gavel_py.report.timeline_layout import duration, round_marks, time_marks
+from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, duration, grid_of, lanes_of
+from gavel_py.report.timeline_drawing import round_ticks, time_ticks
 from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
 from tests.support.examples import examples
 
@@ -162,20 +162,20 @@ def _lab(linear: np.ndarray) -> np.ndarray:
 
 def test_marks_stand_at_even_rounds_and_times() -> None:
     rounds = rounds_of([{}] * 50, first=7)
-    assert round_marks(rounds, 50)[:2] == [(0.5, "7"), (1.5, "8")]
-    assert [label for _, label in round_marks(rounds, 11)] == [str(n) for n in range(10, 57, 5)]
-    unit, marks = time_marks(rounds, 360.0, 12)
+    assert round_ticks(rounds, 50)[:2] == [(0.5, "7"), (1.5, "8")]
+    assert [label for _, label in round_ticks(rounds, 11)] == [str(n) for n in range(10, 57, 5)]
+    unit, marks = time_ticks(rounds, 360.0, 12)
     assert unit == "hours"
     assert [label for _, label in marks] == ["1", "1.5", "2", "2.5", "3", "3.5", "4", "4.5", "5", "5.5"]
     assert [place for place, _ in marks] == pytest.approx([hours * 10 - 7 for hours in np.arange(1, 5.6, 0.5)])
-    assert time_marks(rounds[:5], 360.0, 10)[0] == "minutes"
-    assert time_marks(rounds_of([{}] * 2, seconds=0.1), 0.1, 4)[1][-1] == (2.0, "0.2")
-    assert time_marks(rounds_of([{}] * 3, seconds=1e6), 1e6, 12)[0] == "days"
+    assert time_ticks(rounds[:5], 360.0, 10)[0] == "minutes"
+    assert time_ticks(rounds_of([{}] * 2, seconds=0.1), 0.1, 4)[1][-1] == (2.0, "0.2")
+    assert time_ticks(rounds_of([{}] * 3, seconds=1e6), 1e6, 12)[0] == "days"
 
 
 def test_times_follow_rounds_that_start_late() -> None:
     on_time, late = rounds_of([{}], seconds=60), rounds_of([{}, {}], seconds=180)[1:]
-    unit, marks = time_marks([*on_time, *late], 60.0, 10)
+    unit, marks = time_ticks([*on_time, *late], 60.0, 10)
     assert unit == "minutes"
     assert {label: place for place, label in marks}["3"] == 1.0  # the second round starts after 3 minutes, not after 1
 
