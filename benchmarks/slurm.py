@@ -16,7 +16,7 @@ from typing import Any
 import tables
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.commands import Answer
+from gavel_py.integrations.slurm.commands import CommandResult
 
 JOBS, NODES, GPUS = 5_000, 500, 4
 ROUNDS = 3
@@ -33,9 +33,9 @@ class Replies:
         self.nodes = [(f"{kind}-{n}", kind) for n in range(NODES) for kind in [("v100", "p100", "k80")[n % 3]]]
         self.jobs = [(1_000 + n, chance.choice([1, 1, 1, 2, 4]), chance.choice(KINDS)) for n in range(JOBS)]
 
-    def run(self, arguments: Sequence[str], text: str = "") -> Answer:  # noqa: ARG002
+    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:  # noqa: ARG002
         document = {"nodes": [self._node(*node) for node in self.nodes]} if arguments[0] == "sinfo" else {"jobs": self._jobs()}
-        return Answer(0, json.dumps(document), "")
+        return CommandResult(0, json.dumps(document), "")
 
     def _node(self, name: str, kind: str) -> dict[str, Any]:
         empty = dict.fromkeys([f"field_{n}" for n in range(35)], "")

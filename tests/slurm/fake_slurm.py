@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gavel_py.errors import SlurmError
-from gavel_py.integrations.slurm.commands import Answer
+from gavel_py.integrations.slurm.commands import CommandResult
 from gavel_py.integrations.slurm.parsing import gpus_in
 
 __all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
@@ -87,21 +87,21 @@ class FakeSlurm:
         self.jobs[number] = FakeJob(number, **(mark | fields))
         return self.jobs[number]
 
-    def run(self, arguments: Sequence[str], text: str = "") -> Answer:
+    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
         if self.fails is not None:
             self.fails(arguments)
         if arguments[0] == "sinfo":
-            return Answer(0, json.dumps(self._sinfo()), "")
+            return CommandResult(0, json.dumps(self._sinfo()), "")
         if arguments[0] == "squeue":
             self._schedule()
-            return Answer(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
+            return CommandResult(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
         if list(arguments) == ["scontrol", "show", "config"]:
-            return Answer(0, self.config, "")
+            return CommandResult(0, self.config, "")
         if list(arguments[:3]) == ["scontrol", "show", "assoc_mgr"]:
-            return Answer(0, self.accounts, "")
+            return CommandResult(0, self.accounts, "")
         assert list(arguments) == ["scontrol"]
         errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
-        return Answer(1 if errors else 0, "", "\n".join(errors))
+        return CommandResult(1 if errors else 0, "", "\n".join(errors))
 
     def end(self, number: int, state: str = "COMPLETED") -> None:
         job = self.jobs[number]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.commands import Answer
+from gavel_py.integrations.slurm.commands import CommandResult
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 
 __all__ = [
@@ -92,7 +92,7 @@ def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
     """Within this, whoever gives so many commands is killed: before an odd one, after an even one."""
     calls, plain = 0, slurm.run
 
-    def dying(arguments: Sequence[str], text: str = "") -> Answer:
+    def dying(arguments: Sequence[str], text: str = "") -> CommandResult:
         nonlocal calls
         calls += 1
         if calls == command and command % 2:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.job_roles import Said, mark_in, said_in, with_mark
+from gavel_py.integrations.slurm.job_roles import JobComment, parse_annotation, parse_comment, annotated
 from gavel_py.integrations.slurm.parsing import (
     as_number,
     as_words,
@@ -157,7 +157,7 @@ def test_nothing_else_passes_for_a_node(text: str) -> None:
 
 @given(st.text())
 def test_any_comment_can_be_read(text: str) -> None:
-    said = said_in(text)
+    said = parse_comment(text)
     assert said.total_steps is None or said.total_steps > 0
     assert not any(ord(letter) < 32 for letter in said.job_type + said.wrong + printable(text))
 
@@ -165,30 +165,30 @@ def test_any_comment_can_be_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("comment", "said"),
     [
-        ("", Said()),
-        ("my thesis", Said()),
-        ("gavel: type=bert steps=10", Said("bert", 10.0)),
-        ("thesis; gavel: steps=1e3, type='a b'", Said("a b", 1000.0)),
-        ("gavel: type=bert gavel-hold", Said("bert", holds=True)),
-        ("gavel-hold", Said(holds=True)),
-        ("gavel: steps=nan", Said(wrong="steps=nan is not a number greater than 0")),
-        ("gavel: weight=9", Said(wrong="weight= is not known in a comment; known: type, steps")),
+        ("", JobComment()),
+        ("my thesis", JobComment()),
+        ("gavel: type=bert steps=10", JobComment("bert", 10.0)),
+        ("thesis; gavel: steps=1e3, type='a b'", JobComment("a b", 1000.0)),
+        ("gavel: type=bert gavel-hold", JobComment("bert", holds=True)),
+        ("gavel-hold", JobComment(holds=True)),
+        ("gavel: steps=nan", JobComment(wrong="steps=nan is not a number greater than 0")),
+        ("gavel: weight=9", JobComment(wrong="weight= is not known in a comment; known: type, steps")),
     ],
 )
-def test_comments(comment: str, said: Said) -> None:
-    assert said_in(comment) == said
+def test_comments(comment: str, said: JobComment) -> None:
+    assert parse_comment(comment) == said
 
 
 @given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]))
 def test_marks_come_back_and_are_safe_in_a_command(text: str, seconds: int, place: Any) -> None:
-    written = with_mark(text, float(seconds), place)
+    written = annotated(text, float(seconds), place)
     if written is None:
         return
-    mark = mark_in(written)
+    mark = parse_annotation(written)
     assert mark is not None
     assert (mark.submit_seconds, mark.place) == (seconds, place)
     assert not set(written) & set(" \"'\\\n;") - {";"}
-    assert with_mark(written, float(seconds), place) == written
+    assert annotated(written, float(seconds), place) == written
 
 
 def test_numbers() -> None:

@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.commands import Clock, Commands, read_jobs
-from gavel_py.integrations.slurm.decision import Actions, first_of, is_as_planned, mark_orders, orders_of, retarget_of, returns_of
-from gavel_py.integrations.slurm.job_roles import said_in
+from gavel_py.integrations.slurm.decision import (
+    Actions,
+    annotation_lines,
+    batch_lines,
+    is_as_planned,
+    priority_lines,
+    restore_lines,
+    start_line,
+)
+from gavel_py.integrations.slurm.job_roles import parse_comment
 from gavel_py.integrations.slurm.parsing import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.state import Tracked
@@ -68,8 +76,8 @@ class Applier:
         done = Applied(kept=moves.keep, stopped=moves.stop, waiting=dict(moves.cannot))
         began = self._clock.now()
         # Without "Incomplete", a job that has ended since it was read would be run again, be it that its user cancelled it.
-        stops = [*orders_of("hold", moves.hold), *orders_of("requeuehold Incomplete", moves.stop)]
-        self._tell([*(mark_orders(moves.marks) if marks else []), *stops], done)
+        stops = [*batch_lines("hold", moves.hold), *batch_lines("requeuehold Incomplete", moves.stop)]
+        self._tell([*(annotation_lines(moves.marks) if marks else []), *stops], done)
         jobs, done.sent = self._change(moves, tracked, done)
         done.stop_seconds = self._clock.now() - began
         if done.sent:
@@ -114,13 +122,13 @@ class Applier:
     ) -> tuple[Mapping[str, SlurmJob], list[str]]:
         """Send jobs where they are to run, and release those that Slurm has really changed."""
         # As an administrator's hold, it can be told from a hold of the job's user.
-        self._tell(orders_of("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))), done)
+        self._tell(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))), done)
         ready = {job_id: target for job_id, target in targets.items() if is_as_planned(jobs.get(job_id), tracked[job_id])}
-        self._tell([retarget_of(jobs[job_id], target, tracked[job_id].fewest_cpus) for job_id, target in ready.items()], done)
+        self._tell([start_line(jobs[job_id], target, tracked[job_id].fewest_cpus) for job_id, target in ready.items()], done)
         if ready:
             jobs = read_jobs(self._commands)
         sent = [job_id for job_id, target in ready.items() if _is_sent(jobs.get(job_id), target)]
-        self._tell([*orders_of("release", sent), *first_of(sent)], done)
+        self._tell([*batch_lines("release", sent), *priority_lines(sent)], done)
         return jobs, sent
 
     def _compare(self, moves: Actions, jobs: Mapping[str, SlurmJob], done: Applied) -> None:
@@ -137,7 +145,7 @@ class Applier:
                 done.waiting[job_id] = _why_waiting(job, target)
         back = [job_id for job_id in done.waiting if job_id in jobs and _is_waiting(jobs[job_id]) and not jobs[job_id].is_held]
         if back:
-            self._tell(orders_of("hold", back), done)
+            self._tell(batch_lines("hold", back), done)
             jobs = read_jobs(self._commands)
             self._settle(moves, jobs, done)
         done.jobs = jobs
@@ -157,8 +165,8 @@ class Applier:
     def _give_back(self, moves: Actions, tracked: Mapping[str, Tracked], most_nodes: int, done: Applied) -> None:
         """Let Slurm have what is left to it; last of all, so that it takes no GPUs that were meant for others."""
         found = [done.jobs[job_id] for job_id in moves.give_back if _is_waiting(done.jobs.get(job_id))]
-        jobs = [job for job in found if not said_in(job.comment).holds]
-        self._tell(returns_of(jobs, tracked, most_nodes), done)
+        jobs = [job for job in found if not parse_comment(job.comment).holds]
+        self._tell(restore_lines(jobs, tracked, most_nodes), done)
         done.given_back = [job.job_id for job in jobs]
 
     def _tell(self, lines: list[str], done: Applied) -> None:
@@ -190,7 +198,7 @@ def _can_be_changed(job: SlurmJob | None) -> bool:
 
 def _is_sent(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
     """Say whether Slurm has really changed it, and its user does not hold it; released otherwise, it would start anywhere."""
-    if job is None or set(job.required_nodes) != set(target) or said_in(job.comment).holds:
+    if job is None or set(job.required_nodes) != set(target) or parse_comment(job.comment).holds:
         return False
     return job.nodes == len(target) and job.num_gpus == sum(target.values())
 

@@ -60,7 +60,7 @@ ENVIRONMENT = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "sta
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """What a command came to."""
 
     code: int
@@ -71,7 +71,7 @@ class Answer:
 class Commands(Protocol):
     """How Slurm is asked and told; tests hand in one of their own."""
 
-    def run(self, arguments: Sequence[str], text: str = "") -> Answer:
+    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
         """Run one command with this text as its input. Raises `SlurmError` where it cannot be run or does not end."""
         ...
 
@@ -82,7 +82,7 @@ class SlurmCommands:
 
     timeout_seconds: float = 60.0
 
-    def run(self, arguments: Sequence[str], text: str = "") -> Answer:
+    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
         """Run one command, found on the path, with this text as its input."""
         program = shutil.which(arguments[0])
         if program is None:
@@ -103,10 +103,10 @@ class SlurmCommands:
             raise SlurmError(f"{arguments[0]} has not answered within {self.timeout_seconds:g} s; is slurmctld up?") from None
         except OSError as error:
             raise SlurmError(f"{arguments[0]} cannot be run: {error.strerror or error}") from None
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def document_of(commands: Commands, *arguments: str) -> dict[str, Any]:
+def json_from(commands: Commands, *arguments: str) -> dict[str, Any]:
     """Return the JSON that a command prints. Raises `SlurmError` where it fails or prints something else."""
     answer = commands.run(arguments)
     said = printable(answer.err) or f"it ended with code {answer.code}"
@@ -123,16 +123,16 @@ def document_of(commands: Commands, *arguments: str) -> dict[str, Any]:
 
 def read_cluster(commands: Commands, now_seconds: float) -> Snapshot:
     """Return nodes and jobs as they are now. Raises `SlurmError` where Slurm does not answer."""
-    nodes = nodes_from(document_of(commands, "sinfo", "--all", "--json"))
+    nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
         raise SlurmError("sinfo --all --json names no nodes; this needs Slurm 21.08 or later, and a cluster that is configured")
-    jobs, unread = jobs_from(document_of(commands, "squeue", "--all", "--json"))
-    return Snapshot(now_seconds, nodes, jobs, unread)
+    jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
+    return Snapshot(now_seconds, nodes, jobs, unreadable)
 
 
 def read_jobs(commands: Commands) -> dict[str, SlurmJob]:
     """Return the jobs alone, as they are now."""
-    return jobs_from(document_of(commands, "squeue", "--all", "--json"))[0]
+    return jobs_from(json_from(commands, "squeue", "--all", "--json"))[0]
 
 
 SLURM_USER = re.compile(r"^SlurmUser\s*=\s*(\S+?)\((\d+)\)", re.MULTILINE)
@@ -159,9 +159,9 @@ class RightsError(SlurmError):
 
 
 class Rights(NamedTuple):
-    """may_mark: whether the account may write the AdminComment of jobs."""
+    """may_annotate: whether the account may write the AdminComment of jobs."""
 
-    may_mark: bool
+    may_annotate: bool
 
 
 def rights_of(commands: Commands) -> Rights:
@@ -177,9 +177,9 @@ def rights_of(commands: Commands) -> Rights:
     config = _asked(commands, "scontrol", "show", "config")
     slurm_user = SLURM_USER.search(config)
     if slurm_user is None:
-        return Rights(may_mark=False)  # what a future Slurm prints must not keep it from working; refusals are told later
+        return Rights(may_annotate=False)  # what a future Slurm prints must not keep it from working; refusals are told later
     if uid in {0, int(slurm_user[2])}:
-        return Rights(may_mark=True)
+        return Rights(may_annotate=True)
     name, boss = _name_of(uid), printable(slurm_user[1])
     who = f"{name} (uid {uid}) may not manage the jobs of other users: it is neither SlurmUser ({boss}) nor operator"
     storage = ACCOUNTING.search(config)
@@ -189,7 +189,7 @@ def rights_of(commands: Commands) -> Rights:
         )
     known = {int(number): level for _, number, level in ACCOUNT.findall(_accounts(commands, name))}
     if uid in known and known[uid] in LEVELS:
-        return Rights(may_mark=LEVELS[known[uid]])
+        return Rights(may_annotate=LEVELS[known[uid]])
     if uid in known:
         cure = f"sacctmgr -i modify user where name={name} set adminlevel=operator"
     else:
@@ -197,7 +197,7 @@ def rights_of(commands: Commands) -> Rights:
     raise RightsError(f"{who}; an administrator of Slurm makes it one with: {cure}")
 
 
-def check_sent(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
+def check_started(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
     """Raise `RightsError` if all jobs that were to start have not, since Slurm does not let this account start them."""
     refused = {job_id: line for line in errors if REFUSED.search(line) for job_id in JOB.findall(line)}
     if not sent or started or not refused.keys() >= set(sent):

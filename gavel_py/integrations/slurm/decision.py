@@ -1,7 +1,7 @@
 """From a reading of Slurm to the next round, and what it means for its jobs: which keep running, stop, are held, start, and where.
 
-`Decider` brings the scheduler up to date with a `Snapshot` and begins the round. `moves_of` compares the round with the jobs as
-Slurm has them, and `orders_of`, `mark_orders`, `retarget_of`, `first_of` and `returns_of` are the lines for scontrol.
+`RoundPlanner` brings the scheduler up to date with a `Snapshot` and begins the round. `actions_for` compares the round with the jobs as
+Slurm has them, and `batch_lines`, `annotation_lines`, `start_line`, `priority_lines` and `restore_lines` are the lines for scontrol.
 """
 
 from __future__ import annotations
@@ -13,13 +13,28 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.integrations.slurm.job_mapping import Parts, Where, closed_nodes, cluster_of, cpus_used_by, most_measured, used_by
-from gavel_py.integrations.slurm.job_roles import REQUEUED_ON_HOLD, Eligibility, Role, is_held_here, mark_in, with_mark
+from gavel_py.integrations.slurm.job_mapping import (
+    Partition,
+    TypeMatcher,
+    cpus_used,
+    gpus_used,
+    most_measured,
+    partition_of,
+    unresponsive_nodes,
+)
+from gavel_py.integrations.slurm.job_roles import (
+    REQUEUED_ON_HOLD,
+    Eligibility,
+    Role,
+    annotated,
+    is_held_by_driver,
+    parse_annotation,
+)
 from gavel_py.integrations.slurm.parsing import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state
-from gavel_py.integrations.slurm.sync import Follower, Log, Progress, Watcher
+from gavel_py.integrations.slurm.sync import JobMonitor, Log, Progress, Reconciler
 from gavel_py.policies import Policy
 from gavel_py.scheduling import NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -58,13 +73,13 @@ def targets_of(begun: Round) -> dict[str, dict[str, int]]:
     return {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
 
 
-def moves_of(
+def actions_for(
     targets: Mapping[str, Target],
     jobs: Mapping[str, SlurmJob],
     managed: Mapping[str, Tracked],
     silent: Collection[str] = (),
     left: Mapping[str, str] | None = None,
-    crowded: Mapping[str, str] | None = None,
+    shortages: Mapping[str, str] | None = None,
 ) -> Actions:
     """Return what is to be done.
 
@@ -75,19 +90,21 @@ def moves_of(
         silent: nodes on which nobody can start. Who runs there goes on: if the node turns out to be dead, Slurm 22.05 loses count
             of the GPUs of a job that was being stopped there, and gives those that it has next to nobody after it.
         left: {job: why} of the managed jobs that the round leaves out, since they can run nowhere: they are Slurm's to schedule.
-        crowded: {job: why} of those for which other jobs leave no room (`crowded_out`).
+        shortages: {job: why} of those for which other jobs leave no room (`cpu_shortages`).
     """
-    left, crowded = left or {}, crowded or {}
+    left, shortages = left or {}, shortages or {}
     there = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     ours = [job for job in there if job.job_id not in left]
     keep = dict.fromkeys(job.job_id for job in ours if job.phase is Phase.RUNNING and _stays(job, targets, silent))
     wanted = {job.job_id: targets[job.job_id] for job in ours if job.job_id in targets and job.job_id not in keep}
-    misfits = {job_id: why for job_id in wanted if (why := crowded.get(job_id) or _misfit(wanted[job_id], managed[job_id]))}
+    misfits = {job_id: why for job_id in wanted if (why := shortages.get(job_id) or _misfit(wanted[job_id], managed[job_id]))}
     cannot = misfits | {job_id: why for job_id, target in wanted.items() if (why := _why_not(target, silent))}
     stop = [job for job in ours if job.phase is Phase.RUNNING and job.job_id not in keep]
     hold = [job for job in ours if job.phase is Phase.WAITING and _needs_hold(job)]
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
-    marks = {job.job_id: _mark_of(job, managed[job.job_id]) for job in [*stop, *hold] if mark_in(job.admin_comment) is None}
+    marks = {
+        job.job_id: _mark_of(job, managed[job.job_id]) for job in [*stop, *hold] if parse_annotation(job.admin_comment) is None
+    }
     marks |= {job_id: _mark_of(jobs[job_id], managed[job_id]) for job_id in start}
     return Actions(
         keep=tuple(keep),
@@ -107,7 +124,7 @@ def _is_ours_to_give(job: SlurmJob) -> bool:
 
 
 def _mark_of(job: SlurmJob, tracked: Tracked) -> str | None:
-    return with_mark(job.admin_comment, tracked.arrival_seconds, tracked.place)
+    return annotated(job.admin_comment, tracked.arrival_seconds, tracked.place)
 
 
 def _needs_hold(job: SlurmJob) -> bool:
@@ -133,7 +150,7 @@ def _misfit(target: Target, tracked: Tracked) -> str:
     return ""
 
 
-def crowded_out(
+def cpu_shortages(
     targets: Mapping[str, Target],
     running: Collection[str],
     cpus_per_gpu: Mapping[str, float],
@@ -168,13 +185,13 @@ def is_job_id(text: str) -> bool:
     return text.isascii() and first.isdecimal() and ("_" not in text or task.isdecimal())
 
 
-def orders_of(verb: str, job_ids: Iterable[str]) -> list[str]:
+def batch_lines(verb: str, job_ids: Iterable[str]) -> list[str]:
     """Return the lines for scontrol that do the same to many jobs: hold, requeuehold, release."""
     ids = [job_id for job_id in job_ids if is_job_id(job_id)]
     return [f"{verb} {','.join(ids[at : at + MOST_IDS])}" for at in range(0, len(ids), MOST_IDS)]
 
 
-def mark_orders(marks: Mapping[str, str]) -> list[str]:
+def annotation_lines(marks: Mapping[str, str]) -> list[str]:
     """Return the lines for scontrol that note in Slurm which jobs are managed: it stays known also if the state here is lost."""
     return [f"update JobId={job_id} AdminComment={mark}" for job_id, mark in marks.items() if is_job_id(job_id)]
 
@@ -186,7 +203,7 @@ def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
     return len(job.requested) == 1 and all(not kind or is_node_name(kind) for kind in job.requested)
 
 
-def retarget_of(job: SlurmJob, target: Target, fewest_cpus: int | None) -> str:
+def start_line(job: SlurmJob, target: Target, fewest_cpus: int | None) -> str:
     """Return the line for scontrol that has a waiting job start on these nodes, and on no others.
 
     On several nodes, GPUs are asked for by node, whatever the request was: only so is the split as it was decided. Slurm 22.05
@@ -224,7 +241,7 @@ def _by_node(job: SlurmJob, count: int) -> str:
     return f" TresPerJob= Gres={f'gpu:{kind}' if kind else 'gpu'}:{count}"
 
 
-def first_of(job_ids: Iterable[str]) -> list[str]:
+def priority_lines(job_ids: Iterable[str]) -> list[str]:
     """Return the lines for scontrol that put released jobs ahead of all that wait in Slurm's own queue.
 
     One of those that waits for many nodes would otherwise keep Slurm from starting anything that might delay it.
@@ -232,7 +249,7 @@ def first_of(job_ids: Iterable[str]) -> list[str]:
     return [f"update JobId={job_id} Priority={HIGHEST}" for job_id in job_ids if is_job_id(job_id)]
 
 
-def returns_of(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], most_nodes: int) -> list[str]:
+def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], most_nodes: int) -> list[str]:
     """Return the lines for scontrol that give jobs on hold back to Slurm, to be started wherever it likes.
 
     Args:
@@ -243,11 +260,11 @@ def returns_of(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], most_node
     jobs = [job for job in jobs if is_job_id(job.job_id)]
     touched = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
     own = [_own_request(job, known[job.job_id], most_nodes) for job in touched]
-    return [*own, *orders_of("release", (job.job_id for job in jobs))]
+    return [*own, *batch_lines("release", (job.job_id for job in jobs))]
 
 
 def _own_request(job: SlurmJob, tracked: Tracked, most_nodes: int) -> str:
-    """The line that undoes `retarget_of`, as far as Slurm can: where GPUs are asked for by node, they stay so."""
+    """The line that undoes `start_line`, as far as Slurm can: where GPUs are asked for by node, they stay so."""
     line = f"update JobId={job.job_id}{_with_cpus(job, tracked.fewest_cpus)} StartTime=now"  # a requeue has put it off
     if not job.required_nodes:
         return line
@@ -287,7 +304,7 @@ class ClusterSnapshot:
     @property
     def used_by_others(self) -> dict[str, int]:
         """{node: GPUs} that jobs hold which are not managed."""
-        return used_by(self.others)
+        return gpus_used(self.others)
 
     def standing_of(self, job_id: str) -> Eligibility:
         """Return whose a job is; one that the latest decision could place nowhere is Slurm's until another one can."""
@@ -349,7 +366,7 @@ class Decided:
         }
 
 
-class Decider:
+class RoundPlanner:
     """options: the numbers of `RoundScheduler`; path: of the state, None for none; log: is told what is found."""
 
     def __init__(
@@ -367,26 +384,26 @@ class Decider:
         self._profile, self._policy, self._options = profile, policy, dict(options)
         self._path, self._progress, self._log = path, progress, log
         self.state: DriverState | None = None
-        self.watcher: Watcher | None = None
+        self.monitor: JobMonitor | None = None
 
     def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
         """Bring the scheduler up to a reading, and return what is seen. Raises `InputError`."""
-        parts = self._known_parts(cluster_of(snapshot.nodes.values(), self._settings, self._profile.accelerators))
+        parts = self._known_parts(partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators))
         state = self._state_for(parts)
         types = {node.name: node.accelerator for node in parts.cluster.nodes}
-        self.watcher = Watcher(state, self._progress, types, self._log)
+        self.monitor = JobMonitor(state, self._progress, types, self._log)
         known = state.aside | state.tracked
-        where = Where(parts.slurm_names, parts.cluster, snapshot.nodes)
-        follower = Follower(state, self._settings, self.watcher, where, self._log)
-        follower.follow(snapshot)
+        where = TypeMatcher(parts.slurm_names, parts.cluster, snapshot.nodes)
+        reconciler = Reconciler(state, self._settings, self.monitor, where, self._log)
+        reconciler.reconcile(snapshot)
         known |= state.aside | state.tracked
         let_go = {
             job_id: standing.why
-            for job_id, standing in follower.standings.items()
-            if standing.role.is_slurms and is_held_here(snapshot.jobs[job_id], state.partition, known, state.stopping)
+            for job_id, standing in reconciler.standings.items()
+            if standing.role.is_left_to_slurm and is_held_by_driver(snapshot.jobs[job_id], state.partition, known, state.stopping)
         }
-        notes = (*parts.left_out, *snapshot.unread)
-        return ClusterSnapshot(snapshot, state, follower.standings, follower.refused, let_go, known, notes)
+        notes = (*parts.left_out, *snapshot.unreadable)
+        return ClusterSnapshot(snapshot, state, reconciler.standings, reconciler.refused, let_go, known, notes)
 
     def decide(self, picture: ClusterSnapshot) -> Decided:
         """Begin the next round, as of the latest picture. Raises `InputError`, and whatever `solve` raises."""
@@ -401,8 +418,8 @@ class Decider:
         targets = targets_of(begun)
         keeping = {job_id for job_id, target in targets.items() if state.tracked[job_id].held == target}
         cpus = {job.job_id: job.cpus_per_gpu for job in scheduler.jobs}
-        crowded = crowded_out(targets, keeping, cpus, snapshot.nodes, cpus_used_by(picture.others))
-        moves = moves_of(targets, snapshot.jobs, state.tracked, closed_nodes(snapshot.nodes), begun.excluded, crowded)
+        shortages = cpu_shortages(targets, keeping, cpus, snapshot.nodes, cpus_used(picture.others))
+        moves = actions_for(targets, snapshot.jobs, state.tracked, unresponsive_nodes(snapshot.nodes), begun.excluded, shortages)
         return Decided(picture, begun, replace(moves, give_back={**picture.let_go, **moves.give_back}))
 
     def _note_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
@@ -415,7 +432,7 @@ class Decider:
                 self._log("unplanned", job=job_id, why=why)
         state.unplanned = left
 
-    def _known_parts(self, parts: Parts) -> Parts:
+    def _known_parts(self, parts: Partition) -> Partition:
         """Only the types whose speeds are known can be planned; that none is known is an error before the first round only."""
         known = self._profile.accelerators
         names = parts.cluster.accelerator_names
@@ -427,9 +444,9 @@ class Decider:
             raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
         left = tuple(f"{where} {text}; its nodes are left out" for text in texts)
         kept = {name: kinds for name, kinds in parts.slurm_names.items() if name in known}
-        return Parts(parts.cluster.restricted_to(kept), kept, (*parts.left_out, *left))
+        return Partition(parts.cluster.restricted_to(kept), kept, (*parts.left_out, *left))
 
-    def _state_for(self, parts: Parts) -> DriverState:
+    def _state_for(self, parts: Partition) -> DriverState:
         if self.state is None:
             self.state = self._loaded() or self._new(parts)
         cluster = self.state.scheduler.cluster
@@ -453,14 +470,14 @@ class Decider:
                 state.scheduler.profile = speeds.profile
         return state
 
-    def _new(self, parts: Parts) -> DriverState:
+    def _new(self, parts: Partition) -> DriverState:
         speeds = Speeds(self._profile)
         return DriverState(self._settings.partition, self._scheduler(parts, speeds), speeds)
 
-    def _scheduler(self, parts: Parts, speeds: Speeds) -> RoundScheduler:
+    def _scheduler(self, parts: Partition, speeds: Speeds) -> RoundScheduler:
         return RoundScheduler(parts.cluster, speeds.profile, self._policy, **self._options)  # type: ignore[arg-type]
 
-    def _renewed(self, state: DriverState, parts: Parts, why: str) -> DriverState:
+    def _renewed(self, state: DriverState, parts: Partition, why: str) -> DriverState:
         """There are other nodes than before: begin anew with them, and let all jobs come again. What was owed is lost."""
         self._log("cluster", nodes=len(parts.cluster.nodes), why=why)
         aside = {**state.aside, **state.tracked}

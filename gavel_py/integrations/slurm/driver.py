@@ -22,14 +22,14 @@ from gavel_py.integrations.slurm.commands import (
     RightsError,
     SlurmCommands,
     WallClock,
-    check_sent,
+    check_started,
     read_cluster,
     read_jobs,
     rights_of,
 )
-from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, Decider, returns_of
+from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner, restore_lines
 from gavel_py.integrations.slurm.event_log import RunLog, applied_line, round_line, warn
-from gavel_py.integrations.slurm.job_roles import Role, is_held_here, standing_of
+from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, measurements_of, save_state
@@ -39,7 +39,7 @@ from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
 
 @contextmanager
-def only_one(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """Within this, nobody else is. Raises `InputError` if another process has the lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class SlurmDriver:
         self._round_seconds = options.setdefault("round_seconds", 360.0)
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
-        self._decider = Decider(settings, profile, self.policy, options, path, steps, self._log)
+        self._planner = RoundPlanner(settings, profile, self.policy, options, path, steps, self._log)
         self._applier = Applier(self._commands, self._clock, settings.stop_seconds, settings.start_seconds)
         self._file: RunLog | None = None
         self._locked = ExitStack()
@@ -109,7 +109,7 @@ class SlurmDriver:
     def __enter__(self) -> Self:
         if self._directory is None:
             raise InputError("a driver that is to change anything needs a directory for its state")
-        self._locked.enter_context(only_one(self._directory / LOCK))
+        self._locked.enter_context(exclusive_lock(self._directory / LOCK))
         self._file = self._locked.enter_context(RunLog(self._directory / LOG))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
@@ -121,15 +121,15 @@ class SlurmDriver:
     @property
     def state(self) -> DriverState | None:
         """What it knows; None before it has looked."""
-        return self._decider.state
+        return self._planner.state
 
     def look(self) -> ClusterSnapshot:
         """Read the cluster and return it as this program sees it; nothing is changed. Raises `SlurmError`."""
-        return self._decider.picture(read_cluster(self._commands, self._clock.now()))
+        return self._planner.picture(read_cluster(self._commands, self._clock.now()))
 
     def plan(self) -> Decided:
         """Return what the next round would be; nothing is changed. Raises `SlurmError`, and what deciding raises."""
-        return self._decider.decide(self.look())
+        return self._planner.decide(self.look())
 
     def round(self) -> tuple[Decided, Applied]:
         """Play one round: read, decide, carry out, compare.
@@ -141,21 +141,21 @@ class SlurmDriver:
         if self._rights is None:
             self._rights = rights_of(self._commands)
         picture = self.look()
-        self._slurms = frozenset(job_id for job_id, standing in picture.standings.items() if standing.role.is_slurms)
+        self._slurms = frozenset(job_id for job_id, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         state, moves = picture.state, decided.moves
         self._log("round", seconds=decided.begun.start_seconds, **round_line(decided))
         state.stopping |= set(moves.stop)
         self._save()
         known = {**picture.known, **state.tracked}
-        applied = self._applier.apply(moves, known, most_nodes=picture.most_nodes, marks=self._rights.may_mark)
+        applied = self._applier.apply(moves, known, most_nodes=picture.most_nodes, marks=self._rights.may_annotate)
         self._take_in(applied, moves)
         state.stopping = set(applied.lingering)
         self._save_if_possible()
         self._log("applied", **applied_line(applied))
         if applied.given_back:
             self._log("let_go", jobs={job_id: moves.give_back[job_id] for job_id in applied.given_back})
-        check_sent(applied.sent, applied.started, applied.errors, self.settings.partition)
+        check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
         return decided, applied
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
@@ -205,11 +205,11 @@ class SlurmDriver:
 
     def _is_idle(self, had_any: bool) -> bool:
         """Take note of what has happened, and say whether a round is due: nobody runs, and there is somebody to run."""
-        state, watcher = self._decider.state, self._decider.watcher
-        if state is None or watcher is None:
+        state, monitor = self._planner.state, self._planner.monitor
+        if state is None or monitor is None:
             return False
         jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside, *self._slurms}, state.turnover
-        watcher.watch(jobs, self._clock.now())
+        monitor.update(jobs, self._clock.now())
         if state.turnover != before:
             self._save_if_possible()
         if any(tracked.runs for tracked in state.tracked.values()):
@@ -221,14 +221,14 @@ class SlurmDriver:
     def _is_new(self, job: SlurmJob, known: set[str]) -> bool:
         if job.phase is not Phase.WAITING or job.job_id in known:
             return False
-        return standing_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
+        return eligibility_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
 
     def _take_in(self, applied: Applied, moves: Actions) -> None:
         """Let the scheduler know what came of the round."""
-        state, watcher = self._decider.state, self._decider.watcher
+        state, monitor = self._planner.state, self._planner.monitor
         assert state is not None  # noqa: S101
-        assert watcher is not None  # noqa: S101
-        watcher.watch(applied.jobs, self._clock.now())
+        assert monitor is not None  # noqa: S101
+        monitor.update(applied.jobs, self._clock.now())
         for job_id in [*applied.waiting, *applied.elsewhere]:
             if job_id in state.tracked:
                 state.scheduler.interrupted(job_id)
@@ -249,7 +249,7 @@ class SlurmDriver:
             state.speeds = before.with_measured({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
             state.scheduler.profile = state.speeds.profile
         try:
-            decided = self._decider.decide(picture)
+            decided = self._planner.decide(picture)
         except BaseException:
             if measured:
                 state.speeds, state.scheduler.profile = before, had
@@ -275,13 +275,13 @@ class SlurmDriver:
 
     def end(self) -> None:
         """Release the jobs that wait on hold, if the settings say so; `run` does it at its end."""
-        state = self._decider.state
+        state = self._planner.state
         if self.settings.on_exit == "release" and state is not None:
             try:
                 jobs, known = read_jobs(self._commands), state.aside | state.tracked
                 # Also those that were not planned, since they wait for something else too, or came since the last round.
-                held = [job for job in jobs.values() if is_held_here(job, self.settings.partition, known, state.stopping)]
-                lines = returns_of(held, known, len(state.scheduler.cluster.nodes))
+                held = [job for job in jobs.values() if is_held_by_driver(job, self.settings.partition, known, state.stopping)]
+                lines = restore_lines(held, known, len(state.scheduler.cluster.nodes))
                 self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
                 self._log("released", jobs=[job.job_id for job in held])
             except SlurmError as error:
@@ -297,8 +297,8 @@ class SlurmDriver:
             warn(str(error))
 
     def _save(self) -> None:
-        if self._directory is not None and self._decider.state is not None:
-            save_state(self._directory / STATE, self._decider.state)
+        if self._directory is not None and self._planner.state is not None:
+            save_state(self._directory / STATE, self._planner.state)
 
     def _log(self, event: str, seconds: float | None = None, **told: Any) -> None:
         if self._file is not None:

@@ -1,7 +1,7 @@
 """From Slurm's nodes and jobs to the scheduler's: the managed partition as a cluster, and the job types and steps of jobs.
 
-`cluster_of`: which nodes there are; `state_of`, `closed_nodes`, `used_by`: which may be used, and what other jobs use of them.
-`kind_of`: the job type and the steps of a job, by its comment, a rule of the site, its name, or the default. `job_for`: the job
+`partition_of`: which nodes there are; `state_of`, `unresponsive_nodes`, `gpus_used`: which may be used, and what other jobs use of them.
+`map_job`: the job type and the steps of a job, by its comment, a rule of the site, its name, or the default. `scheduler_job`: the job
 that the scheduler decides on.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.integrations.slurm.job_roles import Place, mark_in, said_in
+from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.parsing import printable, satisfies
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
@@ -39,7 +39,7 @@ UNNAMED = "gpu"
 
 
 @dataclass(frozen=True)
-class Parts:
+class Partition:
     """cluster: the nodes with GPUs; slurm_names: {accelerator: names of its GPU types in Slurm}; left_out: which nodes are left
     out and why, and what else is to be said of them.
     """
@@ -49,7 +49,7 @@ class Parts:
     left_out: tuple[str, ...]
 
 
-def cluster_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str]) -> Parts:
+def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str]) -> Partition:
     """Return the cluster that the managed partition is. known: accelerators of the profile, whose spelling counts.
 
     Raises `InputError` where the partition has no GPUs.
@@ -76,7 +76,7 @@ def cluster_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Colle
     text = "is taken for {!r} of the profile: they differ in case only"
     left_out += [f"GPU type {k!r} {text.format(n)}" for n, found in names.items() for k in sorted(found) if _differ_in_case(k, n)]
     kinds = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
-    return Parts(Cluster(kept, kinds), {name: frozenset(kinds) for name, kinds in names.items()}, tuple(left_out))
+    return Partition(Cluster(kept, kinds), {name: frozenset(kinds) for name, kinds in names.items()}, tuple(left_out))
 
 
 def _differ_in_case(one: str, other: str) -> bool:
@@ -96,12 +96,12 @@ def state_of(node: SlurmNode | None) -> NodeState:
     return NodeState.DRAINING if node.states & EMPTYING else NodeState.UP
 
 
-def closed_nodes(nodes: Mapping[str, SlurmNode]) -> frozenset[str]:
+def unresponsive_nodes(nodes: Mapping[str, SlurmNode]) -> frozenset[str]:
     """Return the nodes on which nobody can start, though they are not down."""
     return frozenset(name for name, node in nodes.items() if node.states & SILENT and not node.states & DOWN)
 
 
-def used_by(jobs: Iterable[SlurmJob]) -> dict[str, int]:
+def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     """Return {node: GPUs} that these jobs hold."""
     used: dict[str, int] = {}
     for job in jobs:
@@ -111,7 +111,7 @@ def used_by(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     return used
 
 
-def cpus_used_by(jobs: Iterable[SlurmJob]) -> dict[str, float]:
+def cpus_used(jobs: Iterable[SlurmJob]) -> dict[str, float]:
     """Return {node: CPUs} that these jobs have, which Slurm tells of each job as a whole: the same number on each of its nodes."""
     used: dict[str, float] = {}
     for job in jobs:
@@ -132,9 +132,9 @@ class MappedJob:
     notes: tuple[str, ...] = ()
 
 
-def kind_of(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) -> MappedJob:
+def map_job(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) -> MappedJob:
     """Return what a job is: by its comment, a rule for its name, its name if that is a type of the profile, or the default."""
-    said = said_in(job.comment)
+    said = parse_comment(job.comment)
     notes = [said.wrong] if said.wrong else []
     rule = _rule(said.job_type or job.name, settings)
     wanted = [said.job_type, rule.job_type if rule is not None else "", "" if said.job_type else job.name]
@@ -163,7 +163,7 @@ def _rule(name: str, settings: SlurmSettings) -> TypeRule | None:
 MEGABYTES_PER_GIGABYTE = 1024.0
 
 
-class Where:
+class TypeMatcher:
     """Where jobs may run. slurm_names: {accelerator: its names in Slurm}; nodes: all by name, of which the cluster has some."""
 
     def __init__(self, slurm_names: Mapping[str, frozenset[str]], cluster: Cluster, nodes: Mapping[str, SlurmNode]) -> None:
@@ -198,17 +198,17 @@ class Where:
         return self._rooms[key]
 
 
-def requests_of(job: SlurmJob) -> str:
+def request_text(job: SlurmJob) -> str:
     """Return what a job asks for as far as its user can change it: another text is another job to the scheduler."""
-    said = said_in(job.comment)
+    said = parse_comment(job.comment)
     asked = sorted(f"{kind}={gpus}" for kind, gpus in job.requested.items())
     by_gpu = f"|{job.cpus_per_gpu}|{job.memory_mb_per_gpu}" if job.cpus_per_gpu or job.memory_mb_per_gpu else ""
     return printable(f"{said.job_type}|{said.total_steps}|{job.name}|{','.join(asked)}|{job.features}{by_gpu}")
 
 
-def tracked_from(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
+def new_tracked(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
     """Return what is followed of a job that has just been seen for the first time."""
-    mark = mark_in(job.admin_comment)
+    mark = parse_annotation(job.admin_comment)
     submitted = job.submit_seconds if mark is None else mark.submit_seconds
     place: Place = "node" if job.one_node else "any"
     return Tracked(
@@ -222,7 +222,7 @@ def tracked_from(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
         arrival_seconds=now_seconds if submitted is None else submitted,
         seen_seconds=now_seconds,
         total_steps=kind.total_steps,
-        asks=requests_of(job),
+        asks=request_text(job),
         is_known=kind.is_known,
         per_node=job.per_node,
         fewest_nodes=job.fewest_nodes,
@@ -232,7 +232,7 @@ def tracked_from(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
     )
 
 
-def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, settings: SlurmSettings) -> Job:
+def scheduler_job(tracked: Tracked, job: SlurmJob, where: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> Job:
     """Return the job that the scheduler is to decide on; `tracked` takes the default type where its own is not known anywhere.
 
     Raises `InputError` for a job that can run nowhere.
@@ -262,7 +262,7 @@ def job_for(tracked: Tracked, job: SlurmJob, where: Where, speeds: Speeds, setti
     )
 
 
-def _needs(job: SlurmJob, where: Where, accelerators: Iterable[str]) -> Resources:
+def _needs(job: SlurmJob, where: TypeMatcher, accelerators: Iterable[str]) -> Resources:
     """The CPUs and the memory, GB, that each GPU must find on its node, whatever they were asked for by.
 
     What is asked for by node is counted for the fewest nodes on which the gang can be: there its GPUs are most.
@@ -275,7 +275,7 @@ def _needs(job: SlurmJob, where: Where, accelerators: Iterable[str]) -> Resource
 
 
 def _with_room(
-    tracked: Tracked, accelerators: Iterable[str], locality: Locality, needs: Resources, where: Where, partition: str
+    tracked: Tracked, accelerators: Iterable[str], locality: Locality, needs: Resources, where: TypeMatcher, partition: str
 ) -> tuple[str, ...]:
     """Those of the types that have room for a gang. Raises `InputError` where none has: nothing but Slurm can place it then."""
     names, gpus = tuple(accelerators), tracked.num_gpus

@@ -197,17 +197,17 @@ NONE_16 = 65_534
 def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[str, ...]]:
     """Return the jobs by id, those that have ended included as long as Slurm knows them, and what could not be read."""
     jobs: dict[str, SlurmJob] = {}
-    unread: list[str] = []
+    unreadable: list[str] = []
     for entry in document.get("jobs") or []:
         try:
             for job_id in list(_ids(entry)):
                 jobs[job_id] = _job(job_id, entry)
         except READING_ERRORS as error:
             why = printable(str(error))
-            unread.append(f"job {printable(str(entry.get('job_id')))}: {why}")
+            unreadable.append(f"job {printable(str(entry.get('job_id')))}: {why}")
             with suppress(*READING_ERRORS):
                 jobs |= _unplanned(entry, why)
-    return jobs, tuple(unread)
+    return jobs, tuple(unreadable)
 
 
 def _unplanned(entry: Mapping[str, Any], why: str) -> dict[str, SlurmJob]:
@@ -288,7 +288,7 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         deadline_seconds=_moment(entry.get("deadline")),
         time_limit_seconds=_minutes(entry.get("time_limit")),
         restarts=_whole(entry.get("restart_cnt")),
-        most_tasks=_whole(entry.get("array_max_tasks")),
+        max_tasks=_whole(entry.get("array_max_tasks")),
         obstacles=tuple(_obstacles(entry)),
     )
 

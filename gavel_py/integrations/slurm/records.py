@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a job is on its way, whatever its version of Slurm calls it."""
+    """TypeMatcher a job is on its way, whatever its version of Slurm calls it."""
 
     WAITING = "waiting"
     """It holds no GPUs, and may be changed."""
@@ -52,7 +52,7 @@ class SlurmJob:
     give; held: {node: GPUs} where it runs; used_nodes: all nodes where it runs, also those that give it no GPUs; cpus: of the
     whole job, those that it has or that its tasks need; cpus_per_gpu, cpus_per_node, memory_mb_per_gpu, memory_mb_per_cpu,
     memory_mb_per_node: what it asks for in these units, 0 where it does not; tasks: processes that it starts; tasks_per_node: the
-    most on one node, 0: no limit; times: seconds of the clock that Slurm uses, None where unknown; most_tasks: how many of its
+    most on one node, 0: no limit; times: seconds of the clock that Slurm uses, None where unknown; max_tasks: how many of its
     array may run at a time, 0: all; obstacles: why it cannot be moved about, in words.
     """
 
@@ -94,7 +94,7 @@ class SlurmJob:
     deadline_seconds: float | None
     time_limit_seconds: float | None
     restarts: int
-    most_tasks: int = 0
+    max_tasks: int = 0
     obstacles: tuple[str, ...] = ()
 
     @property
@@ -115,9 +115,9 @@ class SlurmJob:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one moment. seconds: when it was read; unread: what was left out, and why."""
+    """A cluster at one moment. seconds: when it was read; unreadable: what was left out, and why."""
 
     seconds: float
     nodes: Mapping[str, SlurmNode]
     jobs: Mapping[str, SlurmJob]
-    unread: tuple[str, ...] = field(default=())
+    unreadable: tuple[str, ...] = field(default=())

@@ -1,7 +1,7 @@
 """The state of a driver that must not be lost: the scheduler, its throughputs and the jobs it follows, kept in a file.
 
 `Tracked` is one managed job from reading to reading: what it is, where it runs, how far it is. `Speeds` are the throughputs in use:
-a profile, what was measured here, and estimates for gang sizes that were never measured. `learn_from` takes measurements from jobs
+a profile, what was measured here, and estimates for gang sizes that were never measured. `record_measurements` takes measurements from jobs
 that leave, which also go to the store.
 """
 
@@ -269,7 +269,7 @@ SHORTEST = 60.0
 """Seconds; of less work, what a start takes would be the most part."""
 
 
-def learn_from(state: DriverState, tracked: Tracked, outcome: str, told_steps: float | None) -> set[tuple[str, int, str]]:
+def record_measurements(state: DriverState, tracked: Tracked, outcome: str, told_steps: float | None) -> set[tuple[str, int, str]]:
     """Add what a job that leaves has shown to the sums, and return what there is news of.
 
     Stays whose steps the job itself told count. One that told none counts if it finished, its user gave its steps, and it ran on

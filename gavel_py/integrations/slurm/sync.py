@@ -1,8 +1,8 @@
 """The scheduler kept in step with Slurm: jobs that arrive, progress, move, stop and leave, and the nodes that can be used.
 
-`sync_nodes`, `sync_lost`: which nodes are up, and how many of their GPUs other jobs have. `Progress`: how far jobs are, by a file
-that they write, or else by the time that they ran at the speed of the profile. `Watcher` follows managed jobs from one reading to
-the next, and `Follower` tells the scheduler all of it.
+`sync_nodes`, `sync_unavailable_gpus`: which nodes are up, and how many of their GPUs other jobs have. `Progress`: how far jobs are, by a file
+that they write, or else by the time that they ran at the speed of the profile. `JobMonitor` follows managed jobs from one reading to
+the next, and `Reconciler` tells the scheduler all of it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_mapping import (
     MappedJob,
-    Where,
-    closed_nodes,
-    cpus_used_by,
-    job_for,
-    kind_of,
-    requests_of,
+    TypeMatcher,
+    cpus_used,
+    gpus_used,
+    map_job,
+    new_tracked,
+    request_text,
+    scheduler_job,
     state_of,
-    tracked_from,
-    used_by,
+    unresponsive_nodes,
 )
-from gavel_py.integrations.slurm.job_roles import CERTAIN_NODES, SEVERAL_PARTITIONS, Eligibility, Role, beyond_limits, standing_of
+from gavel_py.integrations.slurm.job_roles import (
+    CERTAIN_NODES,
+    SEVERAL_PARTITIONS,
+    Eligibility,
+    Role,
+    eligibility_of,
+    over_array_limits,
+)
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, Tracked, learn_from
+from gavel_py.integrations.slurm.state import DriverState, Tracked, record_measurements
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState, RoundScheduler
 
@@ -57,7 +64,7 @@ def sync_nodes(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode]) -> dic
     return changed
 
 
-def sync_lost(
+def sync_unavailable_gpus(
     scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, int], used_cpus: Mapping[str, float]
 ) -> None:
     """Take away from the scheduler the GPUs that others use, and the free ones that nobody can start on.
@@ -73,7 +80,7 @@ def sync_lost(
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)
-    closed = closed_nodes(nodes)
+    closed = unresponsive_nodes(nodes)
     for node in scheduler.cluster.nodes:
         gpus = [(node.name, index) for index in range(node.num_gpus)]
         gone = [gpu for gpu in gpus if gpu in lost]
@@ -131,18 +138,18 @@ def _number(word: bytes) -> float | None:
     return steps if math.isfinite(steps) and steps >= 0 else None
 
 
-class Watcher:
+class JobMonitor:
     """Follows jobs from reading to reading. types: {node: accelerator}; log: is told when a job starts, stops and leaves."""
 
     def __init__(self, state: DriverState, progress: Progress, types: Mapping[str, str], log: Log) -> None:
         self._state, self._progress, self._types, self._log = state, progress, types, log
 
-    def watch(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
+    def update(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Take in what a reading says of the jobs that are tracked; those that have left leave the scheduler."""
         for tracked in [*self._state.tracked.values()]:
-            self.watch_one(tracked, jobs.get(tracked.job_id), now_seconds)
+            self.update_one(tracked, jobs.get(tracked.job_id), now_seconds)
 
-    def watch_one(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
+    def update_one(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
         """The same for one job; None: Slurm does not know it any more."""
         runs = job is not None and job.phase is Phase.RUNNING and bool(job.held)
         if tracked.runs:
@@ -200,7 +207,7 @@ class Watcher:
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
         told = self._progress.steps(tracked.job_id)
-        state.news |= learn_from(state, tracked, outcome, tracked.total_steps if told is None else None)
+        state.news |= record_measurements(state, tracked, outcome, tracked.total_steps if told is None else None)
         del state.tracked[tracked.job_id]
         if outcome == Phase.FINISHED:
             state.scheduler.complete(tracked.job_id)
@@ -223,28 +230,30 @@ MORE = 1.1
 """A job that has done all that was expected of it, and still runs, is expected to do so much in all."""
 
 
-class Follower:
+class Reconciler:
     """Keeps the scheduler at what Slurm says. standings: what was made of each job of the latest reading; refused: {job: why} of
     those that the scheduler would not take.
     """
 
-    def __init__(self, state: DriverState, settings: SlurmSettings, watcher: Watcher, where: Where, log: Log) -> None:
-        self._state, self._settings, self._watcher, self._where, self._log = state, settings, watcher, where, log
+    def __init__(self, state: DriverState, settings: SlurmSettings, monitor: JobMonitor, where: TypeMatcher, log: Log) -> None:
+        self._state, self._settings, self._monitor, self._where, self._log = state, settings, monitor, where, log
         self.standings: dict[str, Eligibility] = {}
         self.refused: dict[str, str] = {}
         self._kinds: dict[str, MappedJob] = {}
 
-    def follow(self, snapshot: Snapshot) -> None:
+    def reconcile(self, snapshot: Snapshot) -> None:
         """Tell the scheduler all that has happened up to this reading."""
         state, now = self._state, snapshot.seconds
-        self._watcher.watch(snapshot.jobs, now)
+        self._monitor.update(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.standings = {job_id: self._standing(job, now) for job_id, job in live.items()}
         state.several = {job_id for job_id, standing in self.standings.items() if standing.why == SEVERAL_PARTITIONS}
-        self.standings |= beyond_limits(live, [i for i, standing in self.standings.items() if standing.role is Role.MANAGED])
+        self.standings |= over_array_limits(live, [i for i, standing in self.standings.items() if standing.role is Role.MANAGED])
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
-            if self.standings[job_id].role is not Role.MANAGED or (job.phase is Phase.WAITING and tracked.asks != requests_of(job)):
+            if self.standings[job_id].role is not Role.MANAGED or (
+                job.phase is Phase.WAITING and tracked.asks != request_text(job)
+            ):
                 self._set_aside(job_id)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._take_in({job_id: job for job_id, job in live.items() if self.standings[job_id].role is Role.MANAGED}, now)
@@ -252,7 +261,7 @@ class Follower:
             self._log("node", node=name, state=str(node_state))
         self._sync_running()
         others = [job for job_id, job in live.items() if job_id not in state.tracked]
-        sync_lost(state.scheduler, snapshot.nodes, used_by(others), cpus_used_by(others))
+        sync_unavailable_gpus(state.scheduler, snapshot.nodes, gpus_used(others), cpus_used(others))
         self._report()
 
     def _standing(self, job: SlurmJob, now: float) -> Eligibility:
@@ -260,7 +269,7 @@ class Follower:
         if job.job_id in state.several and job.partition == partition and job.phase is not Phase.WAITING:
             return Eligibility(Role.OTHER, SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
-        standing = standing_of(job, partition, now, known, state.stopping)
+        standing = eligibility_of(job, partition, now, known, state.stopping)
         if standing.role is Role.MANAGED and job.job_id in known and known[job.job_id].is_given_up:
             tried = f"it did not start {known[job.job_id].failed_starts} times where it was decided"
             if job.phase is Phase.WAITING and known[job.job_id].not_before_round > state.rounds:
@@ -299,7 +308,7 @@ class Follower:
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked
             tracked.seen_seconds = now
-            self._watcher.watch_one(tracked, jobs[tracked.job_id], now)
+            self._monitor.update_one(tracked, jobs[tracked.job_id], now)
 
     def _learn_sizes(self, jobs: list[SlurmJob]) -> None:
         state = self._state
@@ -311,10 +320,10 @@ class Follower:
         """What is to be submitted for a job, None if it is refused."""
         state = self._state
         tracked = state.aside.get(job.job_id)
-        if tracked is None or tracked.asks != requests_of(job):
+        if tracked is None or tracked.asks != request_text(job):
             tracked = self._new(job, now, tracked)
         try:
-            return tracked, job_for(tracked, job, self._where, state.speeds, self._settings)
+            return tracked, scheduler_job(tracked, job, self._where, state.speeds, self._settings)
         except InputError as error:
             self._refuse(job.job_id, error)
             return None
@@ -333,8 +342,8 @@ class Follower:
         self.standings[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
     def _new(self, job: SlurmJob, now: float, before: Tracked | None) -> Tracked:
-        kind = kind_of(job, self._state.speeds.base, self._settings)
-        tracked = tracked_from(job, kind, now)
+        kind = map_job(job, self._state.speeds.base, self._settings)
+        tracked = new_tracked(job, kind, now)
         if before is not None:
             tracked.take_past_of(before)
         self._kinds[job.job_id] = kind
@@ -364,7 +373,7 @@ class Follower:
         nodes = {node for job_id in found for node in tracked[job_id].held}
         for node, index in scheduler.lost_gpus:
             if node in nodes:
-                scheduler.gpu_back(node, index)  # others had them; `sync_lost` takes what they have now
+                scheduler.gpu_back(node, index)  # others had them; `sync_unavailable_gpus` takes what they have now
         for job_id in found:
             try:
                 scheduler.found_running(job_id, tracked[job_id].held)
