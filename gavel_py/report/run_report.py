@@ -234,7 +234,7 @@ def write_report(
 
     Runs that differ in policy, load and seed only are compared in one section: means over seeds with 95 % confidence intervals
     (Student's t) and the best marked; distributions of completion times and finish-time fairness; used, promised and delivered time
-    and prices over time; trade-offs between metrics. Any other label that differs begins a section of its own. For single runs, a
+    and prices over time; trade-offs between metrics. Any other label that differs begins another section. For single runs, a
     Gantt chart shows the GPUs of each gang if they were recorded. The same input gives the same bytes with the same versions of
     matplotlib and jinja2. Files are written atomically.
 

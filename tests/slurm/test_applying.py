@@ -201,5 +201,5 @@ def test_cpus_stay_as_they_are_asked_for_where_a_state_does_not_say_what_the_use
     older = Tracked.from_dict(kept)
     job = replace(applied.jobs["1"], cpus_per_node=6)
     for target in ({"v100-0": 4}, {"v100-0": 4, "v100-1": 4}):
-        assert "MinCPUsNode" not in start_line(job, target, older.fewest_cpus)
+        assert "MinCPUsNode" not in start_line(job, target, older.min_cpus)
     assert "MinCPUsNode=10 " in start_line(job, {"v100-0": 4, "v100-1": 4}, 6)

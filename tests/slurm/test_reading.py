@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.job_roles import JobComment, parse_annotation, parse_comment, annotated
+from gavel_py.integrations.slurm.job_roles import JobComment, annotated, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.parsing import (
     as_number,
     as_words,
@@ -49,8 +49,8 @@ def test_nodes(version: str) -> None:
 
 @both_shapes
 def test_jobs(version: str) -> None:
-    jobs, unread = jobs_from(recorded("squeue", version))
-    assert unread == ()
+    jobs, unreadable = jobs_from(recorded("squeue", version))
+    assert unreadable == ()
     assert {job_id: str(job.phase) for job_id, job in jobs.items()} == {
         "101": "waiting",
         "102": "waiting",
@@ -62,7 +62,7 @@ def test_jobs(version: str) -> None:
     assert (requeued.num_gpus, requeued.restarts, requeued.is_held) == (3, 1, True)
     assert (requeued.required_nodes, requeued.comment) == (("v100-0",), "gavel: type=bert steps=200000")
     assert (typed.requested, typed.nodes, typed.one_node, typed.time_limit_seconds) == ({"v100": 4}, 2, False, 3600.0)
-    assert (task.num_gpus, task.array, task.most_tasks) == (1, "103", 2)
+    assert (task.num_gpus, task.array, task.max_tasks) == (1, "103", 2)
     assert sum(running.held.values()) == 6
     assert set(running.held) == {"p100-0", "p100-1"}
     assert all(not job.obstacles for job in jobs.values())
@@ -78,9 +78,9 @@ def test_a_job_that_cannot_be_read_is_told_and_the_others_are_read() -> None:
     document["jobs"][0]["required_nodes"] = "a[1-"
     document["jobs"][3] = {"job_id": "nonsense"}
     document["jobs"][4] |= {"job_id": 106, "array_job_id": 106, "array_task_string": "0-99999", "job_state": "PENDING", "nodes": ""}
-    jobs, unread = jobs_from(document)
+    jobs, unreadable = jobs_from(document)
     assert set(jobs) == {"101", "102", "103_0", "103_1", "103_2", "103_3", "103_7", "106"}
-    assert unread == (
+    assert unreadable == (
         "job 101: is not a list of nodes: 'a[1-'",
         "job nonsense: has no number",
         "job 106: its array has more than 10,000 tasks that wait",
@@ -159,7 +159,7 @@ def test_nothing_else_passes_for_a_node(text: str) -> None:
 def test_any_comment_can_be_read(text: str) -> None:
     said = parse_comment(text)
     assert said.total_steps is None or said.total_steps > 0
-    assert not any(ord(letter) < 32 for letter in said.job_type + said.wrong + printable(text))
+    assert not any(ord(letter) < 32 for letter in said.job_type + said.problem + printable(text))
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_any_comment_can_be_read(text: str) -> None:
         ("my thesis", JobComment()),
         ("gavel: type=bert steps=10", JobComment("bert", 10.0)),
         ("thesis; gavel: steps=1e3, type='a b'", JobComment("a b", 1000.0)),
-        ("gavel: type=bert gavel-hold", JobComment("bert", holds=True)),
-        ("gavel-hold", JobComment(holds=True)),
-        ("gavel: steps=nan", JobComment(wrong="steps=nan is not a number greater than 0")),
-        ("gavel: weight=9", JobComment(wrong="weight= is not known in a comment; known: type, steps")),
+        ("gavel: type=bert gavel-hold", JobComment("bert", is_held=True)),
+        ("gavel-hold", JobComment(is_held=True)),
+        ("gavel: steps=nan", JobComment(problem="steps=nan is not a number greater than 0")),
+        ("gavel: weight=9", JobComment(problem="weight= is not known in a comment; known: type, steps")),
     ],
 )
 def test_comments(comment: str, said: JobComment) -> None:

@@ -1,9 +1,8 @@
-"""Driving a Slurm cluster in rounds, and the job_submit plugin for a site that wants it.
+"""A driver that manages the jobs of a Slurm partition in rounds, and the job_submit plugin that holds new jobs for it.
 
-records, parsing: what Slurm says, as plain records (pure); settings: what the site decides; job_roles, job_mapping: what is made of
-jobs and nodes (pure); state: what the driver must not lose; sync: keeps the scheduler in step with Slurm; decision: the next round,
-and what it means in commands; apply: carries it out; commands: the only place that starts processes, and what the account may do;
-driver: one step after the other, with state, lock and log; event_log: the log, and the run that reports make of it.
+`records` and `parsing` read Slurm; `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler;
+`sync` reconciles the scheduler with Slurm; `decision` plans a round and derives its actions, which `apply` carries out through
+`commands`, the only module that starts processes; `driver` runs the loop with `state` and `event_log`.
 """
 
 from __future__ import annotations
@@ -36,10 +35,15 @@ __all__ = [
 
 
 def slurm_plugin(partition: str, administrators: Iterable[int] = (), *, is_default: bool = False) -> str:
-    """Return the job_submit.lua that holds new jobs of a partition.
+    """Return a job_submit.lua that puts new jobs of a partition on hold.
 
-    administrators: the user ids, beside root's, of those who release jobs: SlurmUser and the account of the driver; is_default:
-    whether jobs that name no partition come to this one. Raises `InputError`.
+    Args:
+        partition: The managed partition.
+        administrators: User ids, besides root, that may release jobs: SlurmUser and the account of the driver.
+        is_default: Whether jobs that name no partition are submitted to this one.
+
+    Raises:
+        InputError: The name of the partition is invalid.
     """
     if not is_node_name(partition):
         raise InputError(Fault("slurm", "partition", f"{partition!r} cannot be the name of a partition"))

@@ -1,8 +1,7 @@
-"""Slurm's own commands: the only place where a process is started, never with a shell and always with a time limit.
+"""Execution of Slurm's commands, always with a time limit and never in a shell; no other module starts processes.
 
-`read_cluster` reads nodes and jobs with two commands and changes nothing. `rights_of` finds out what the account of the driver may
-do in Slurm before anything is changed, and names the command that gives it more. `Clock` is the time and waiting, so that tests
-need neither Slurm nor patience.
+`read_cluster` reads nodes and jobs. `rights_of` checks the rights of the driver's account before anything is changed. `Clock` and
+`Commands` are replaced in tests.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
 
 
 class Clock(Protocol):
-    """The time, and waiting; tests have one of their own."""
+    """The current time, and waiting."""
 
     def now(self) -> float:
-        """Return the time, in seconds since 1970, as Slurm counts."""
+        """Return the time in seconds since 1970."""
         ...
 
     def sleep(self, seconds: float) -> bool:
-        """Wait, and say whether to go on: not if the program is to end."""
+        """Wait, and return whether to continue; False if the driver is to stop."""
         ...
 
 
 class WallClock:
-    """The time of this machine; `stop` ends all waiting."""
+    """The clock of this machine; `stop` ends all waiting."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -47,21 +46,21 @@ class WallClock:
         return time.time()
 
     def sleep(self, seconds: float) -> bool:
-        """Wait, and say whether to go on."""
+        """Wait, and return whether to continue; False after `stop`."""
         return not self._stopped.wait(max(0.0, seconds))
 
     def stop(self) -> None:
-        """Let the driver end after what it is doing; may be called by a signal's handler."""
+        """Ask the driver to end after its current step; may be called from a signal handler."""
         self._stopped.set()
 
 
 ENVIRONMENT = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
-"""Messages as they are known here, and lists of array tasks that are not cut."""
+"""Untranslated messages, and lists of array tasks in full length."""
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command came to."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -69,21 +68,33 @@ class CommandResult:
 
 
 class Commands(Protocol):
-    """How Slurm is asked and told; tests hand in one of their own."""
+    """Runs Slurm's commands."""
 
     def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
-        """Run one command with this text as its input. Raises `SlurmError` where it cannot be run or does not end."""
+        """Run a command with `text` as its input. Raises `SlurmError` if it cannot be run or exceeds its time limit."""
         ...
 
 
 @dataclass(frozen=True)
 class SlurmCommands:
-    """Runs Slurm's commands on this machine. timeout_seconds: of each; with a dead controller they would wait for minutes."""
+    """Runs Slurm's commands on this machine.
+
+    Attributes:
+        timeout_seconds: Time limit of each command; without it, commands wait for minutes if the controller is down.
+    """
 
     timeout_seconds: float = 60.0
 
     def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
-        """Run one command, found on the path, with this text as its input."""
+        """Run a command from the path.
+
+        Args:
+            arguments: The command and its arguments.
+            text: Standard input of the command.
+
+        Raises:
+            SlurmError: The command is not installed, cannot be run, or exceeds the time limit.
+        """
         program = shutil.which(arguments[0])
         if program is None:
             raise SlurmError(f"{arguments[0]} is not there: Slurm's commands must be installed and on the path of this program")
@@ -97,7 +108,7 @@ class SlurmCommands:
                 timeout=self.timeout_seconds,
                 env=os.environ | ENVIRONMENT,
                 check=False,
-                start_new_session=True,  # Ctrl-C is for the driver, which ends when its step is done
+                start_new_session=True,  # Ctrl-C only reaches the driver, which completes its step
             )
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{arguments[0]} has not answered within {self.timeout_seconds:g} s; is slurmctld up?") from None
@@ -107,22 +118,22 @@ class SlurmCommands:
 
 
 def json_from(commands: Commands, *arguments: str) -> dict[str, Any]:
-    """Return the JSON that a command prints. Raises `SlurmError` where it fails or prints something else."""
-    answer = commands.run(arguments)
-    said = printable(answer.err) or f"it ended with code {answer.code}"
-    if answer.code != 0:
-        raise SlurmError(f"{' '.join(arguments)} failed: {said}")
+    """Return the JSON object that a command prints. Raises `SlurmError` if it fails or prints anything else."""
+    result = commands.run(arguments)
+    message = printable(result.err) or f"it ended with code {result.code}"
+    if result.code != 0:
+        raise SlurmError(f"{' '.join(arguments)} failed: {message}")
     try:
-        document = json.loads(answer.out)
+        document = json.loads(result.out)
     except ValueError:
-        raise SlurmError(f"{' '.join(arguments)} printed no JSON: {printable(answer.out) or said}") from None
+        raise SlurmError(f"{' '.join(arguments)} printed no JSON: {printable(result.out) or message}") from None
     if not isinstance(document, dict):
         raise SlurmError(f"{' '.join(arguments)} printed JSON of another kind")
     return document
 
 
 def read_cluster(commands: Commands, now_seconds: float) -> Snapshot:
-    """Return nodes and jobs as they are now. Raises `SlurmError` where Slurm does not answer."""
+    """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
     nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
         raise SlurmError("sinfo --all --json names no nodes; this needs Slurm 21.08 or later, and a cluster that is configured")
@@ -131,7 +142,7 @@ def read_cluster(commands: Commands, now_seconds: float) -> Snapshot:
 
 
 def read_jobs(commands: Commands) -> dict[str, SlurmJob]:
-    """Return the jobs alone, as they are now."""
+    """Return the current jobs."""
     return jobs_from(json_from(commands, "squeue", "--all", "--json"))[0]
 
 
@@ -142,63 +153,64 @@ ACCOUNTING = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE)
 ACCOUNT = re.compile(r"UserName=(\S+?)\((\d+)\).*?AdminLevel=(\w+)", re.DOTALL)
 
 LEVELS = {"Operator": False, "Administrator": True}
-"""Whether one may write AdminComment, of those who may hold, requeue, release and change the jobs of others.
+"""The admin levels that may manage jobs of other users, and whether they may write AdminComment.
 
-A coordinator of accounts may do so too, but only to the jobs of these accounts, and holds them as their users do, who may release
-them again.
+Account coordinators are not sufficient: they manage only jobs of their accounts, and users can release what they hold.
 """
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)
-"""What Slurm says to whom it does not let change a job; the last two where a job_submit plugin does not."""
+"""Messages of Slurm for denied changes; the last two are caused by job_submit plugins."""
 
 JOB = re.compile(r"\bjob (\d+(?:_\d+)?)\b")
 
 
 class RightsError(SlurmError):
-    """The account of the driver may not do in Slurm what it must."""
+    """The account of the driver lacks rights in Slurm."""
 
 
 class Rights(NamedTuple):
-    """may_annotate: whether the account may write the AdminComment of jobs."""
+    """Rights of the driver's account. may_annotate: whether it may write the AdminComment of jobs."""
 
     may_annotate: bool
 
 
 def rights_of(commands: Commands) -> Rights:
-    """Return what the account that runs this program may do.
+    """Return the rights of the account that runs this program; nothing is changed.
 
-    Slurm checks rights by what the controller knows of an account, so that is what is asked for; Slurm itself changes nothing.
+    They are taken from the controller, which enforces them.
 
     Raises:
-        RightsError: It may not manage the jobs of others; the text says which command would let it.
+        RightsError: The account may not manage the jobs of other users; the message has the command that grants the right.
         SlurmError: Slurm does not answer.
     """
     uid = os.geteuid()
-    config = _asked(commands, "scontrol", "show", "config")
+    config = _output(commands, "scontrol", "show", "config")
     slurm_user = SLURM_USER.search(config)
     if slurm_user is None:
-        return Rights(may_annotate=False)  # what a future Slurm prints must not keep it from working; refusals are told later
+        return Rights(may_annotate=False)  # unknown output of a later version: refusals are reported when they occur
     if uid in {0, int(slurm_user[2])}:
         return Rights(may_annotate=True)
-    name, boss = _name_of(uid), printable(slurm_user[1])
-    who = f"{name} (uid {uid}) may not manage the jobs of other users: it is neither SlurmUser ({boss}) nor operator"
+    name, slurm_user_name = _name_of(uid), printable(slurm_user[1])
+    problem = f"{name} (uid {uid}) may not manage the jobs of other users: it is neither SlurmUser ({slurm_user_name}) nor operator"
     storage = ACCOUNTING.search(config)
     if storage is None or not storage[1].endswith("slurmdbd"):
         raise RightsError(
-            f"{who}, and without slurmdbd there are no operators; run it as {boss}: sudo -u {boss} gavel slurm run ..."
+            f"{problem}, and without slurmdbd there are no operators; "
+            f"run it as {slurm_user_name}: sudo -u {slurm_user_name} gavel slurm run ..."
         )
-    known = {int(number): level for _, number, level in ACCOUNT.findall(_accounts(commands, name))}
+    accounts = _output(commands, "scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
+    known = {int(number): level for _, number, level in ACCOUNT.findall(accounts)}
     if uid in known and known[uid] in LEVELS:
         return Rights(may_annotate=LEVELS[known[uid]])
     if uid in known:
-        cure = f"sacctmgr -i modify user where name={name} set adminlevel=operator"
+        command = f"sacctmgr -i modify user where name={name} set adminlevel=operator"
     else:
-        cure = f"sacctmgr -i add user {name} account=root adminlevel=operator"
-    raise RightsError(f"{who}; an administrator of Slurm makes it one with: {cure}")
+        command = f"sacctmgr -i add user {name} account=root adminlevel=operator"
+    raise RightsError(f"{problem}; an administrator of Slurm makes it one with: {command}")
 
 
 def check_started(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
-    """Raise `RightsError` if all jobs that were to start have not, since Slurm does not let this account start them."""
+    """Raise `RightsError` if no job was started because Slurm denies it to this account."""
     refused = {job_id: line for line in errors if REFUSED.search(line) for job_id in JOB.findall(line)}
     if not sent or started or not refused.keys() >= set(sent):
         return
@@ -217,12 +229,8 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def _accounts(commands: Commands, name: str) -> str:
-    return _asked(commands, "scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
-
-
-def _asked(commands: Commands, *arguments: str) -> str:
-    answer = commands.run(arguments)
-    if answer.code != 0:
-        raise SlurmError(f"{' '.join(arguments)} failed: {printable(answer.err or answer.out)}")
-    return answer.out
+def _output(commands: Commands, *arguments: str) -> str:
+    result = commands.run(arguments)
+    if result.code != 0:
+        raise SlurmError(f"{' '.join(arguments)} failed: {printable(result.err or result.out)}")
+    return result.out

@@ -1,7 +1,4 @@
-"""The driver: reads a Slurm cluster, lets the round scheduler decide, carries the round out, and checks that it has come about.
-
-A lock on a file keeps a second driver away; the operating system takes it back when the process ends, however it ends.
-"""
+"""The driver of a Slurm partition: reads the cluster, plans a round, carries it out, and watches jobs until the next one."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ from gavel_py.integrations.slurm.commands import (
     rights_of,
 )
 from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner, restore_lines
-from gavel_py.integrations.slurm.event_log import RunLog, applied_line, round_line, warn
+from gavel_py.integrations.slurm.event_log import EventLog, applied_line, round_line, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, measurements_of, save_state
 from gavel_py.integrations.slurm.sync import Progress
@@ -40,7 +37,7 @@ from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Within this, nobody else is. Raises `InputError` if another process has the lock."""
+    """Hold a lock that the operating system releases at the end of the process. Raises `InputError` if another process has it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -63,17 +60,27 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
 
-SLOWEST_RETRY = 60.0
+MAX_RETRY_SECONDS = 60.0
 
 
 class SlurmDriver:
     """Drives one partition of a Slurm cluster.
 
-    settings: what the site decides; profile: throughputs by job type; policy: a name or a `Policy`; directory: where the state, the
-    log and the lock are, None: nothing is kept, which is enough to look and to plan; progress: a directory with a file of each job;
-    store, measured: where measured throughputs go, under which name (None: nowhere); commands, clock: other ways to reach Slurm and
-    to tell time; options: `round_seconds`, `restart_seconds`, `min_run_seconds` and `solve_seconds` of `RoundScheduler`.
-    As a context manager it holds the lock, without which nothing is changed. Raises `InputError` for wrong arguments.
+    As a context manager it holds the lock of its directory, without which it changes nothing.
+
+    Args:
+        settings: The settings of the site.
+        profile: Throughputs by job type.
+        policy: A name or a `Policy`.
+        directory: For the state, the log and the lock; None to keep nothing, which suffices for `look` and `plan`.
+        progress: A directory in which jobs write their steps to files.
+        store: Where to add measured throughputs, if anywhere.
+        measured: Name of the profile for them in the store.
+        commands, clock: Replacements of Slurm's commands and of the system clock, for tests.
+        **options: `round_seconds`, `restart_seconds`, `min_run_seconds` and `solve_seconds` of `RoundScheduler`.
+
+    Raises:
+        InputError: An argument is invalid.
     """
 
     def __init__(
@@ -99,170 +106,193 @@ class SlurmDriver:
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
         self._planner = RoundPlanner(settings, profile, self.policy, options, path, steps, self._log)
-        self._applier = Applier(self._commands, self._clock, settings.stop_seconds, settings.start_seconds)
-        self._file: RunLog | None = None
-        self._locked = ExitStack()
+        self._event_log: EventLog | None = None
+        self._resources = ExitStack()
         self._rights: Rights | None = None
         self._unstored: set[tuple[str, int, str]] = set()
-        self._slurms: frozenset[str] = frozenset()
+        self._left_to_slurm: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
         if self._directory is None:
             raise InputError("a driver that is to change anything needs a directory for its state")
-        self._locked.enter_context(exclusive_lock(self._directory / LOCK))
-        self._file = self._locked.enter_context(RunLog(self._directory / LOG))
+        self._resources.enter_context(exclusive_lock(self._directory / LOCK))
+        self._event_log = self._resources.enter_context(EventLog(self._directory / LOG))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file = None
-        self._locked.close()
+        self._event_log = None
+        self._resources.close()
 
     @property
     def state(self) -> DriverState | None:
-        """What it knows; None before it has looked."""
+        """The state of the driver; None before the first reading."""
         return self._planner.state
 
     def look(self) -> ClusterSnapshot:
-        """Read the cluster and return it as this program sees it; nothing is changed. Raises `SlurmError`."""
+        """Read the cluster without changing anything.
+
+        Returns:
+            The reading with the driver's view of it.
+
+        Raises:
+            SlurmError: Slurm does not answer.
+        """
         return self._planner.picture(read_cluster(self._commands, self._clock.now()))
 
     def plan(self) -> Decided:
-        """Return what the next round would be; nothing is changed. Raises `SlurmError`, and what deciding raises."""
+        """Plan the next round without changing anything.
+
+        Returns:
+            The round and the actions that it requires.
+
+        Raises:
+            SlurmError: Slurm does not answer.
+            GavelError: No decision is possible.
+        """
         return self._planner.decide(self.look())
 
     def round(self) -> tuple[Decided, Applied]:
-        """Play one round: read, decide, carry out, compare.
+        """Plan one round, carry it out, and compare Slurm with the plan.
+
+        Returns:
+            The planned round and its outcome.
 
         Raises:
             SlurmError: Slurm does not answer, or does not let this account manage jobs.
-            GavelError: What deciding raises, or the state cannot be saved; then nothing has been changed in Slurm.
+            GavelError: No decision is possible, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
         if self._rights is None:
             self._rights = rights_of(self._commands)
         picture = self.look()
-        self._slurms = frozenset(job_id for job_id, standing in picture.standings.items() if standing.role.is_left_to_slurm)
+        self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
-        state, moves = picture.state, decided.moves
+        state, actions = picture.state, decided.moves
         self._log("round", seconds=decided.begun.start_seconds, **round_line(decided))
-        state.stopping |= set(moves.stop)
+        state.stopping |= set(actions.stop)
         self._save()
-        known = {**picture.known, **state.tracked}
-        applied = self._applier.apply(moves, known, most_nodes=picture.most_nodes, marks=self._rights.may_annotate)
-        self._take_in(applied, moves)
+        applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock).apply(
+            self.settings.stop_seconds,
+            self.settings.start_seconds,
+            picture.most_nodes,
+            may_annotate=self._rights.may_annotate,
+        )
+        self._record_outcome(state, actions, applied)
         state.stopping = set(applied.lingering)
-        self._save_if_possible()
+        self._try_to_save()
         self._log("applied", **applied_line(applied))
         if applied.given_back:
-            self._log("let_go", jobs={job_id: moves.give_back[job_id] for job_id in applied.given_back})
+            self._log("let_go", jobs={job_id: actions.give_back[job_id] for job_id in applied.given_back})
         check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
         return decided, applied
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
-        """Play rounds, until the clock says that it is to end, or so many; then leave or release the jobs that wait.
+        """Run rounds until the clock stops, then leave or release the jobs on hold.
 
-        tell: is called with each round and what came of it. A controller that does not answer is waited for. What goes wrong
-        after the first round is logged, and the next round is played when it is due; jobs go on meanwhile.
+        If the controller does not answer, the driver retries. Other errors after the first round are logged, and the next round
+        begins when it is due; jobs keep running meanwhile.
+
+        Args:
+            rounds: Number of rounds after which to end; None for no limit.
+            tell: Is called with each round and its outcome.
+
+        Raises:
+            GavelError: An error before the first round is complete that retrying would not resolve.
         """
-        retry, played = self.settings.retry_seconds, 0
+        retry, completed = self.settings.retry_seconds, 0
         while True:
             try:
                 decided, applied = self.round()
-                retry, played = self.settings.retry_seconds, played + 1
+                retry, completed = self.settings.retry_seconds, completed + 1
                 if tell is not None:
-                    with suppress(OSError):  # such as a full disk under standard output: jobs must not suffer from it
+                    with suppress(OSError):  # a full disk under standard output, for example, must not affect jobs
                         tell(decided, applied)
-                if rounds is not None and played >= rounds:
+                if rounds is not None and completed >= rounds:
                     break
-                end, had_any = decided.begun.end_seconds, bool(applied.kept or applied.started)
+                end, had_jobs = decided.begun.end_seconds, bool(applied.kept or applied.started)
             except (InputError, RightsError, SolverError) as error:
-                if not played:
-                    raise  # what never worked is to be told at once
+                if not completed:
+                    raise
                 self._log("undecided", why=str(error))
-                end, had_any = self._clock.now() + self._round_seconds, False
+                end, had_jobs = self._clock.now() + self._round_seconds, False
             except SlurmError as error:
                 self._log("no_answer", why=str(error), retry_seconds=retry)
-                end, had_any = self._clock.now() + retry, False
-                retry = min(SLOWEST_RETRY, retry * 2)
-            if not self._until(end, had_any):
+                end, had_jobs = self._clock.now() + retry, False
+                retry = min(MAX_RETRY_SECONDS, retry * 2)
+            if not self._watch_until(end, had_jobs):
                 break
         self.end()
 
-    def _until(self, end: float, had_any: bool) -> bool:
-        """Watch jobs until the next round is due, or nobody runs any more and somebody waits; say whether to go on."""
-        # Also where nothing is left of the round, since Slurm was slower than it is long, the driver may be to end.
-        while (left := max(0.0, end - self._clock.now())) >= 0:
+    def _watch_until(self, end: float, had_jobs: bool) -> bool:
+        """Update jobs until the next round is due or no job runs while others wait; return False if the clock stops."""
+        while True:
+            left = max(0.0, end - self._clock.now())
+            # Called even if Slurm took longer than the round, since the clock may have stopped.
             if not self._clock.sleep(min(left, self.settings.poll_seconds)):
                 return False
             if not left:
-                break
+                return True
             try:
-                if end - self._clock.now() > 0 and self._is_idle(had_any):
-                    break
+                if end - self._clock.now() > 0 and self._is_idle(had_jobs):
+                    return True
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
-        return True
 
-    def _is_idle(self, had_any: bool) -> bool:
-        """Take note of what has happened, and say whether a round is due: nobody runs, and there is somebody to run."""
-        state, monitor = self._planner.state, self._planner.monitor
-        if state is None or monitor is None:
+    def _is_idle(self, had_jobs: bool) -> bool:
+        """Update jobs, and return whether a round is due early: no managed job runs, and some can."""
+        state, reconciler = self._planner.state, self._planner.reconciler
+        if state is None or reconciler is None:
             return False
-        jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside, *self._slurms}, state.turnover
-        monitor.update(jobs, self._clock.now())
+        jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside, *self._left_to_slurm}, state.turnover
+        reconciler.update_jobs(jobs, self._clock.now())
         if state.turnover != before:
-            self._save_if_possible()
+            self._try_to_save()
         if any(tracked.runs for tracked in state.tracked.values()):
             return False
-        return any(self._is_new(job, known) for job in jobs.values()) or (
-            had_any and bool(state.tracked.keys() - state.unplanned.keys())
-        )
+        if had_jobs and state.tracked.keys() - state.unplanned.keys():
+            return True
+        new = [job for job in jobs.values() if job.phase is Phase.WAITING and job.job_id not in known]
+        now = self._clock.now()
+        return any(eligibility_of(job, self.settings.partition, now).role is Role.MANAGED for job in new)
 
-    def _is_new(self, job: SlurmJob, known: set[str]) -> bool:
-        if job.phase is not Phase.WAITING or job.job_id in known:
-            return False
-        return eligibility_of(job, self.settings.partition, self._clock.now()).role is Role.MANAGED
-
-    def _take_in(self, applied: Applied, moves: Actions) -> None:
-        """Let the scheduler know what came of the round."""
-        state, monitor = self._planner.state, self._planner.monitor
-        assert state is not None  # noqa: S101
-        assert monitor is not None  # noqa: S101
-        monitor.update(applied.jobs, self._clock.now())
+    def _record_outcome(self, state: DriverState, actions: Actions, applied: Applied) -> None:
+        """Update the scheduler and the records of jobs with the outcome of a round."""
+        if self._planner.reconciler is not None:
+            self._planner.reconciler.update_jobs(applied.jobs, self._clock.now())
         for job_id in [*applied.waiting, *applied.elsewhere]:
             if job_id in state.tracked:
                 state.scheduler.interrupted(job_id)
         for job_id in applied.waiting:
-            if job_id in state.tracked and (job_id not in moves.cannot or job_id in moves.misfits):
-                state.tracked[job_id].note_failed_start(state.rounds)
+            if job_id in state.tracked and (job_id not in actions.cannot or job_id in actions.misfits):
+                state.tracked[job_id].count_failed_start(state.rounds)
 
     def _decide(self, picture: ClusterSnapshot) -> Decided:
-        """Decide by what jobs have shown of their speed, and take it into use, and into the store.
+        """Plan a round with the latest measurements, and add them to the store.
 
-        With a decision, and at no other time: what is saved must have the speeds that its allocation was made with. Where nothing
-        can be decided, they stay news.
+        New throughputs are used only together with a new allocation, since a saved state must have the throughputs with which its
+        allocation was computed. If no decision is possible, they stay pending.
         """
         state = picture.state
-        before, had = state.speeds, state.scheduler.profile
-        measured = measurements_of(state.sums, state.news)
+        speeds, profile = state.speeds, state.scheduler.profile
+        measured = measurements_of(state.sums, state.pending)
         if measured:
-            state.speeds = before.with_measured({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
+            state.speeds = speeds.with_measured({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
             state.scheduler.profile = state.speeds.profile
         try:
             decided = self._planner.decide(picture)
         except BaseException:
             if measured:
-                state.speeds, state.scheduler.profile = before, had
+                state.speeds, state.scheduler.profile = speeds, profile
             raise
         if measured:
             self._log("measured", speeds=[[m.job_type, m.num_gpus, m.accelerator, m.steps_per_second] for m in measured])
-            self._put_into_store(state)
-        state.news = set()
+            self._add_to_store(state)
+        state.pending = set()
         return decided
 
-    def _put_into_store(self, state: DriverState) -> None:
-        """Add what there is news of to the store, with what it could not take before; the state has it in any case."""
-        self._unstored |= state.news
+    def _add_to_store(self, state: DriverState) -> None:
+        """Add pending measurements to the store, together with those that it did not accept before."""
+        self._unstored |= state.pending
         if self._store is None:
             return
         try:
@@ -274,12 +304,12 @@ class SlurmDriver:
             self._unstored = set()
 
     def end(self) -> None:
-        """Release the jobs that wait on hold, if the settings say so; `run` does it at its end."""
+        """Release the jobs on hold if the settings require it; `run` calls it at its end."""
         state = self._planner.state
         if self.settings.on_exit == "release" and state is not None:
             try:
                 jobs, known = read_jobs(self._commands), state.aside | state.tracked
-                # Also those that were not planned, since they wait for something else too, or came since the last round.
+                # This includes jobs that were set aside, and those that have arrived since the last round.
                 held = [job for job in jobs.values() if is_held_by_driver(job, self.settings.partition, known, state.stopping)]
                 lines = restore_lines(held, known, len(state.scheduler.cluster.nodes))
                 self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
@@ -288,18 +318,18 @@ class SlurmDriver:
                 self._log("no_answer", why=str(error))
         self._log("ended")
 
-    def _save_if_possible(self) -> None:
-        """Save what has come about. The next driver would find it in Slurm, too, and the next round is not begun unsaved."""
+    def _save(self) -> None:
+        if self._directory is not None and self._planner.state is not None:
+            save_state(self._directory / STATE, self._planner.state)
+
+    def _try_to_save(self) -> None:
+        """Save the state after changes that the next driver would also find in Slurm; an error is only logged."""
         try:
             self._save()
         except InputError as error:
             self._log("not_saved", why=str(error))
             warn(str(error))
 
-    def _save(self) -> None:
-        if self._directory is not None and self._planner.state is not None:
-            save_state(self._directory / STATE, self._planner.state)
-
-    def _log(self, event: str, seconds: float | None = None, **told: Any) -> None:
-        if self._file is not None:
-            self._file.write(event, self._clock.now() if seconds is None else seconds, **told)
+    def _log(self, event: str, seconds: float | None = None, **fields: Any) -> None:
+        if self._event_log is not None:
+            self._event_log.write(event, self._clock.now() if seconds is None else seconds, **fields)

@@ -1,9 +1,4 @@
-"""From Slurm's nodes and jobs to the scheduler's: the managed partition as a cluster, and the job types and steps of jobs.
-
-`partition_of`: which nodes there are; `state_of`, `unresponsive_nodes`, `gpus_used`: which may be used, and what other jobs use of them.
-`map_job`: the job type and the steps of a job, by its comment, a rule of the site, its name, or the default. `scheduler_job`: the job
-that the scheduler decides on.
-"""
+"""Conversion of Slurm's nodes and jobs to the cluster and the jobs of the scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.parsing import printable, satisfies
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
-from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
+from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import Speeds, Tracked
 from gavel_py.io.names import same_name
 from gavel_py.problem.cluster import Cluster
@@ -29,80 +24,78 @@ from gavel_py.throughput_profiles import ThroughputProfile
 
 DOWN = frozenset({"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID", "INVALID_REG", "POWERING_DOWN"})
 
-EMPTYING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED", "REBOOT_REQUESTED"})
+DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED", "REBOOT_REQUESTED"})
 
-SILENT = frozenset({"UNKNOWN", "NOT_RESPONDING", "NO_RESPOND", "REBOOT_ISSUED", "REBOOT"})
-"""Nobody can start there for now, but who runs there may be well: they are left alone until Slurm says more."""
+UNRESPONSIVE = frozenset({"UNKNOWN", "NOT_RESPONDING", "NO_RESPOND", "REBOOT_ISSUED", "REBOOT"})
+"""No job can start on these nodes, but running jobs may be unharmed and are left alone until the state is clear."""
 
 UNNAMED = "gpu"
-"""GPUs to which gres.conf gives no type."""
+"""Name of GPUs without a type in gres.conf."""
+
+MEGABYTES_PER_GIGABYTE = 1024.0
 
 
 @dataclass(frozen=True)
 class Partition:
-    """cluster: the nodes with GPUs; slurm_names: {accelerator: names of its GPU types in Slurm}; left_out: which nodes are left
-    out and why, and what else is to be said of them.
+    """The managed partition as a cluster.
+
+    cluster: its nodes with GPUs; slurm_names: {accelerator: GPU types in Slurm}; notes: on omitted nodes and renamed types.
     """
 
     cluster: Cluster
     slurm_names: Mapping[str, frozenset[str]]
-    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str]) -> Partition:
-    """Return the cluster that the managed partition is. known: accelerators of the profile, whose spelling counts.
+    """Return the managed partition. known: accelerators of the profile, whose spelling is used.
 
-    Raises `InputError` where the partition has no GPUs.
+    Raises `InputError` if the partition has no GPUs.
     """
-    kept: list[Node] = []
-    left_out: list[str] = []
+    included: list[Node] = []
+    notes: list[str] = []
     names: dict[str, set[str]] = {}
-    everywhere: set[str] = set()
+    partitions: set[str] = set()
     for node in sorted(nodes, key=lambda node: node.name):
-        everywhere |= node.partitions
+        partitions |= node.partitions
         if settings.partition not in node.partitions or not node.gpus:
             continue
         if len(node.gpus) > 1:
-            left_out.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is left out")
+            notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is left out")
             continue
-        ((kind, gpus),) = node.gpus.items()
-        called = settings.accelerators.get(kind or UNNAMED, kind or UNNAMED)
-        accelerator = same_name(called, known) or called
-        names.setdefault(accelerator, set()).add(kind)
-        memory = node.memory_mb / 1024 or None
-        kept.append(Node(name=node.name, accelerator=accelerator, num_gpus=gpus, cpus=node.cpus or None, memory_gb=memory))
-    if not kept:
-        raise InputError(Fault("slurm", "partition", _without_gpus(settings.partition, everywhere)))
-    text = "is taken for {!r} of the profile: they differ in case only"
-    left_out += [f"GPU type {k!r} {text.format(n)}" for n, found in names.items() for k in sorted(found) if _differ_in_case(k, n)]
-    kinds = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
-    return Partition(Cluster(kept, kinds), {name: frozenset(kinds) for name, kinds in names.items()}, tuple(left_out))
-
-
-def _differ_in_case(one: str, other: str) -> bool:
-    return one != other and one.casefold() == other.casefold()
-
-
-def _without_gpus(partition: str, partitions: set[str]) -> str:
-    if partition in partitions:
-        return f"{partition!r} has no node with GPUs"
-    return f"there is no partition {partition!r}{nearest(partition, sorted(partitions))}"
+        ((slurm_name, gpus),) = node.gpus.items()
+        name = settings.accelerators.get(slurm_name or UNNAMED, slurm_name or UNNAMED)
+        accelerator = same_name(name, known) or name
+        names.setdefault(accelerator, set()).add(slurm_name)
+        memory = node.memory_mb / MEGABYTES_PER_GIGABYTE or None
+        included.append(Node(name=node.name, accelerator=accelerator, num_gpus=gpus, cpus=node.cpus or None, memory_gb=memory))
+    if not included:
+        problem = f"there is no partition {settings.partition!r}{nearest(settings.partition, sorted(partitions))}"
+        if settings.partition in partitions:
+            problem = f"{settings.partition!r} has no node with GPUs"
+        raise InputError(Fault("slurm", "partition", problem))
+    for accelerator, slurm_names in names.items():
+        for name in sorted(slurm_names - {accelerator}):
+            if name.casefold() == accelerator.casefold():
+                notes.append(f"GPU type {name!r} is taken for {accelerator!r} of the profile: they differ in case only")
+    types = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
+    return Partition(Cluster(included, types), {name: frozenset(slurm_names) for name, slurm_names in names.items()}, tuple(notes))
 
 
 def state_of(node: SlurmNode | None) -> NodeState:
-    """Return what may become of gangs on a node; one that Slurm does not know any more is down."""
+    """Return the state of a node for the scheduler; a node that Slurm no longer lists is down."""
     if node is None or node.states & DOWN:
         return NodeState.DOWN
-    return NodeState.DRAINING if node.states & EMPTYING else NodeState.UP
+    return NodeState.DRAINING if node.states & DRAINING else NodeState.UP
 
 
 def unresponsive_nodes(nodes: Mapping[str, SlurmNode]) -> frozenset[str]:
-    """Return the nodes on which nobody can start, though they are not down."""
-    return frozenset(name for name, node in nodes.items() if node.states & SILENT and not node.states & DOWN)
+    """Return the nodes that are not down, but on which no job can start."""
+    return frozenset(name for name, node in nodes.items() if node.states & UNRESPONSIVE and not node.states & DOWN)
 
 
 def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
-    """Return {node: GPUs} that these jobs hold."""
+    """Return {node: GPUs held by these jobs}."""
     used: dict[str, int] = {}
     for job in jobs:
         if job.phase in {Phase.RUNNING, Phase.STOPPING}:
@@ -112,7 +105,7 @@ def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
 
 
 def cpus_used(jobs: Iterable[SlurmJob]) -> dict[str, float]:
-    """Return {node: CPUs} that these jobs have, which Slurm tells of each job as a whole: the same number on each of its nodes."""
+    """Return {node: CPUs held by these jobs}; Slurm reports the CPUs of whole jobs, which are divided evenly by node."""
     used: dict[str, float] = {}
     for job in jobs:
         for node in job.used_nodes:
@@ -122,8 +115,10 @@ def cpus_used(jobs: Iterable[SlurmJob]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class MappedJob:
-    """job_type: of the profile; total_steps: None where nobody has told them; is_known: whether the type is the job's own, and
-    not the default; notes: what was not as it should be, in words.
+    """The job type and steps of a job.
+
+    job_type: of the profile; total_steps: None if unknown; is_known: whether the type is the job's own rather than the default;
+    notes: on invalid comments and unknown types.
     """
 
     job_type: str
@@ -133,177 +128,178 @@ class MappedJob:
 
 
 def map_job(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) -> MappedJob:
-    """Return what a job is: by its comment, a rule for its name, its name if that is a type of the profile, or the default."""
-    said = parse_comment(job.comment)
-    notes = [said.wrong] if said.wrong else []
-    rule = _rule(said.job_type or job.name, settings)
-    wanted = [said.job_type, rule.job_type if rule is not None else "", "" if said.job_type else job.name]
-    job_type = next((name for name in wanted if name in profile.job_types), None)
+    """Return the type of a job: that of its comment, of the first matching rule, its name if that is a type, or the default."""
+    comment = parse_comment(job.comment)
+    notes = [comment.problem] if comment.problem else []
+    name = comment.job_type or job.name
+    rule = next((rule for rule in settings.type_rules if fnmatchcase(name, rule.pattern)), None)
+    candidates = [comment.job_type, rule.job_type if rule is not None else "", "" if comment.job_type else job.name]
+    job_type = next((candidate for candidate in candidates if candidate in profile.job_types), None)
     is_known = job_type is not None
     if job_type is None:
         job_type = settings.default_type or most_measured(profile)
-        what = f"type {said.job_type}" if said.job_type else f"a job named {printable(job.name) or '(nothing)'}"
+        what = f"type {comment.job_type}" if comment.job_type else f"a job named {printable(job.name) or '(nothing)'}"
         notes.append(f"{what} is not in profile {profile.name}; taken for {job_type}")
-    steps = said.total_steps or (rule.total_steps if rule is not None else None)
+    steps = comment.total_steps or (rule.total_steps if rule is not None else None)
     return MappedJob(job_type, steps, is_known, tuple(notes))
 
 
 def most_measured(profile: ThroughputProfile) -> str:
-    """Return the job type of which most gang sizes are known, the first of equals: others can be estimated best from it."""
+    """Return the first job type with measurements of the most gang sizes, from which others are best estimated."""
     sizes: dict[str, set[float]] = {job_type: set() for job_type in profile.job_types}
     for row in profile.rows:
         sizes[row.job_type].add(row.num_gpus)
     return max(sizes, key=lambda job_type: len(sizes[job_type]))
 
 
-def _rule(name: str, settings: SlurmSettings) -> TypeRule | None:
-    return next((rule for rule in settings.type_rules if fnmatchcase(name, rule.pattern)), None)
-
-
-MEGABYTES_PER_GIGABYTE = 1024.0
-
-
 class TypeMatcher:
-    """Where jobs may run. slurm_names: {accelerator: its names in Slurm}; nodes: all by name, of which the cluster has some."""
+    """Finds the accelerator types that meet the requests of jobs. nodes: all nodes by name, including those of the partition."""
 
-    def __init__(self, slurm_names: Mapping[str, frozenset[str]], cluster: Cluster, nodes: Mapping[str, SlurmNode]) -> None:
-        self._slurm_names, self._cluster = slurm_names, cluster
-        self.accelerators = frozenset(slurm_names)
+    def __init__(self, partition: Partition, nodes: Mapping[str, SlurmNode]) -> None:
+        self._slurm_names, self._cluster = partition.slurm_names, partition.cluster
+        self.accelerators = frozenset(partition.slurm_names)
         self._features: dict[str, set[frozenset[str]]] = {}
-        self._rooms: dict[tuple[str, int, Locality, Resources], bool] = {}
-        for node in cluster.nodes:
+        self._fits: dict[tuple[str, int, Locality, Resources], bool] = {}
+        for node in partition.cluster.nodes:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
 
     def candidates(self, job: SlurmJob) -> tuple[str, ...]:
-        """Return the accelerators on every node of which the job's request can be met: its GPU type, its --constraint."""
-        (kind,) = job.requested
+        """Return the accelerators whose nodes all meet the GPU type and the --constraint of a job."""
+        (slurm_name,) = job.requested
         return tuple(
             accelerator
             for accelerator, names in self._slurm_names.items()
-            if (not kind or kind in names)
+            if (not slurm_name or slurm_name in names)
             and all(satisfies(features, job.features) for features in self._features.get(accelerator, ()))
         )
 
-    def largest_on_node(self, accelerator: str, needs: Resources = NOTHING) -> int:
-        """Return how many GPUs of one node of a type have what each of them needs."""
-        return int(self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=needs.cpus, memory_gb_per_gpu=needs.memory_gb))
+    def largest_on_node(self, accelerator: str, resources: Resources = NOTHING) -> int:
+        """Return the size of the largest gang on one node of a type, given the resources of each GPU."""
+        cpus, memory = resources.cpus, resources.memory_gb
+        return int(self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=cpus, memory_gb_per_gpu=memory))
 
-    def has_room(self, accelerator: str, gpus: int, locality: Locality, needs: Resources) -> bool:
-        """Say whether a gang could run on a type if nobody else did, with as many GPUs on each of its nodes."""
-        key = accelerator, gpus, locality, needs
-        if key not in self._rooms:
-            more = {"cpus_per_gpu": needs.cpus, "memory_gb_per_gpu": needs.memory_gb}
-            self._rooms[key] = largest_even_gang(self._cluster, accelerator, gpus, locality, **more) >= gpus
-        return self._rooms[key]
+    def fits(self, accelerator: str, gpus: int, locality: Locality, resources: Resources) -> bool:
+        """Return whether the empty cluster has room for a gang with the same number of GPUs on each of its nodes."""
+        key = accelerator, gpus, locality, resources
+        if key not in self._fits:
+            per_gpu = {"cpus_per_gpu": resources.cpus, "memory_gb_per_gpu": resources.memory_gb}
+            self._fits[key] = largest_even_gang(self._cluster, accelerator, gpus, locality, **per_gpu) >= gpus
+        return self._fits[key]
 
 
 def request_text(job: SlurmJob) -> str:
-    """Return what a job asks for as far as its user can change it: another text is another job to the scheduler."""
-    said = parse_comment(job.comment)
-    asked = sorted(f"{kind}={gpus}" for kind, gpus in job.requested.items())
+    """Return the request of a job as text, without what the driver changes; a different text is a new job to the scheduler."""
+    comment = parse_comment(job.comment)
+    requested = sorted(f"{name}={gpus}" for name, gpus in job.requested.items())
     by_gpu = f"|{job.cpus_per_gpu}|{job.memory_mb_per_gpu}" if job.cpus_per_gpu or job.memory_mb_per_gpu else ""
-    return printable(f"{said.job_type}|{said.total_steps}|{job.name}|{','.join(asked)}|{job.features}{by_gpu}")
+    return printable(f"{comment.job_type}|{comment.total_steps}|{job.name}|{','.join(requested)}|{job.features}{by_gpu}")
 
 
-def new_tracked(job: SlurmJob, kind: MappedJob, now_seconds: float) -> Tracked:
-    """Return what is followed of a job that has just been seen for the first time."""
-    mark = parse_annotation(job.admin_comment)
-    submitted = job.submit_seconds if mark is None else mark.submit_seconds
+def new_tracked(job: SlurmJob, mapped: MappedJob, now_seconds: float) -> Tracked:
+    """Return the record of a job seen for the first time."""
+    annotation = parse_annotation(job.admin_comment)
+    submitted = job.submit_seconds if annotation is None else annotation.submit_seconds
     place: Place = "node" if job.one_node else "any"
+    # The nodes of a request are from an earlier start; only then does the annotation have the original place.
+    if annotation is not None and annotation.place is not None and job.required_nodes:
+        place = annotation.place
     return Tracked(
         job_id=job.job_id,
         name=printable(job.name),
         user=printable(job.user),
-        job_type=kind.job_type,
+        job_type=mapped.job_type,
         num_gpus=job.num_gpus,
-        # Only where a start has changed the request, the mark knows better what it was.
-        place=place if mark is None or mark.place is None or not job.required_nodes else mark.place,
+        place=place,
         arrival_seconds=now_seconds if submitted is None else submitted,
         seen_seconds=now_seconds,
-        total_steps=kind.total_steps,
-        asks=request_text(job),
-        is_known=kind.is_known,
+        total_steps=mapped.total_steps,
+        request=request_text(job),
+        is_known=mapped.is_known,
         per_node=job.per_node,
-        fewest_nodes=job.fewest_nodes,
-        most_nodes=job.most_nodes,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
         exact_nodes=math.ceil(job.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
-        fewest_cpus=job.cpus_per_node,
+        min_cpus=job.cpus_per_node,
     )
 
 
-def scheduler_job(tracked: Tracked, job: SlurmJob, where: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> Job:
-    """Return the job that the scheduler is to decide on; `tracked` takes the default type where its own is not known anywhere.
+def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> Job:
+    """Return the job for the scheduler; if the throughput of its type is unknown, `tracked` gets the default type.
 
     Raises `InputError` for a job that can run nowhere.
     """
-    candidates = where.candidates(job)
+    candidates = matcher.candidates(job)
     if not candidates:
-        raise InputError(Fault(f"job {job.job_id}", "", f"{_asked(job)}, which no nodes of partition {settings.partition} have"))
+        (slurm_name,) = job.requested
+        request = f"for GPUs of type {printable(slurm_name)}" if slurm_name else f"for --constraint={printable(job.features)}"
+        problem = f"asks {request}, which no nodes of partition {settings.partition} have"
+        raise InputError(Fault(f"job {job.job_id}", "", problem))
     known = _known(tracked, candidates, speeds, settings)
-    needs = _needs(job, where, known)
-    fits_one = job.num_gpus <= min(where.largest_on_node(name, needs) for name in known)
-    locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_one else "any"
-    known = _with_room(tracked, known, locality, needs, where, settings.partition)
+    resources = _resources_per_gpu(job, matcher, known)
+    fits_node = job.num_gpus <= min(matcher.largest_on_node(name, resources) for name in known)
+    locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_node else "any"
+    known = _with_room(tracked, known, locality, resources, matcher, settings.partition)
+    steps = tracked.total_steps or settings.default_steps
+    if not steps and job.time_limit_seconds is not None:
+        # Users choose a time limit that suffices on every type, hence on the slowest.
+        steps = job.time_limit_seconds * min(speeds.speed(tracked.job_type, tracked.num_gpus, name) for name in known)
     return Job(
         tracked.job_id,
         job_type=tracked.job_type,
         num_gpus=tracked.num_gpus,
-        total_steps=tracked.total_steps or settings.default_steps or _by_time_limit(tracked, job, known, speeds),
+        total_steps=steps,
         steps_done=tracked.steps_done,
         arrival_seconds=tracked.arrival_seconds,
         deadline_seconds=job.deadline_seconds,
         tenant=printable(job.account or job.user),
-        allowed_accelerators=None if set(known) == where.accelerators else known,
+        allowed_accelerators=None if set(known) == matcher.accelerators else known,
         locality=locality,
-        even_split=True,  # Slurm cannot be told any other
-        cpus_per_gpu=needs.cpus,
-        memory_gb_per_gpu=needs.memory_gb,
+        even_split=True,  # Slurm has no request for an uneven split
+        cpus_per_gpu=resources.cpus,
+        memory_gb_per_gpu=resources.memory_gb,
     )
 
 
-def _needs(job: SlurmJob, where: TypeMatcher, accelerators: Iterable[str]) -> Resources:
-    """The CPUs and the memory, GB, that each GPU must find on its node, whatever they were asked for by.
+def _resources_per_gpu(job: SlurmJob, matcher: TypeMatcher, accelerators: Iterable[str]) -> Resources:
+    """Return the CPUs and memory (GB) required per GPU, in whatever unit they were requested.
 
-    What is asked for by node is counted for the fewest nodes on which the gang can be: there its GPUs are most.
+    Requests per node are divided by the GPUs per node on the fewest nodes that can hold the gang.
     """
     gpus = job.num_gpus
-    nodes = min(math.ceil(gpus / max(1, where.largest_on_node(name))) for name in accelerators)
+    nodes = min(math.ceil(gpus / max(1, matcher.largest_on_node(name))) for name in accelerators)
     cpus = max(job.cpus_per_gpu, job.cpus / gpus, job.cpus_per_node * nodes / gpus)
     memory = max(job.memory_mb_per_gpu, job.memory_mb_per_node * job.nodes / gpus, job.memory_mb_per_cpu * cpus)
     return Resources(cpus, memory / MEGABYTES_PER_GIGABYTE)
 
 
 def _with_room(
-    tracked: Tracked, accelerators: Iterable[str], locality: Locality, needs: Resources, where: TypeMatcher, partition: str
+    tracked: Tracked, names: tuple[str, ...], locality: Locality, resources: Resources, matcher: TypeMatcher, partition: str
 ) -> tuple[str, ...]:
-    """Those of the types that have room for a gang. Raises `InputError` where none has: nothing but Slurm can place it then."""
-    names, gpus = tuple(accelerators), tracked.num_gpus
-    roomy = tuple(name for name in names if where.has_room(name, gpus, locality, needs))
-    if not roomy:
-        told = f"{needs.cpus:g} CPUs" + (f" and {needs.memory_gb:g} GB" if needs.memory_gb else "")
+    """Return the types that have room for a gang. Raises `InputError` if there is none, so that the job is left to Slurm."""
+    gpus = tracked.num_gpus
+    fitting = tuple(name for name in names if matcher.fits(name, gpus, locality, resources))
+    if not fitting:
+        each = f"{resources.cpus:g} CPUs" + (f" and {resources.memory_gb:g} GB" if resources.memory_gb else "")
         on = "one node" if locality == "node" else "nodes with the same number on each"
-        text = f"its {gpus} GPUs need {told} each, and no {' or '.join(names)} nodes of partition {partition} have that on {on}"
+        text = f"its {gpus} GPUs need {each} each, and no {' or '.join(names)} nodes of partition {partition} have that on {on}"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     exact = tracked.exact_nodes
     if not exact:
-        return roomy
-    # Gangs come on as few nodes as have room, so on these types no other number is likely.
-    right = tuple(name for name in roomy if math.ceil(gpus / where.largest_on_node(name, needs)) == exact and gpus % exact == 0)
-    if not right:
+        return fitting
+    # Gangs are placed on as few nodes as possible, so types on which that is another number are left out.
+    matching = tuple(
+        name for name in fitting if math.ceil(gpus / matcher.largest_on_node(name, resources)) == exact and gpus % exact == 0
+    )
+    if not matching:
         text = f"it must be on {exact} nodes (--ntasks-per-node), and its {gpus} GPUs would be placed on another number"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
-    return right
-
-
-def _asked(job: SlurmJob) -> str:
-    (kind,) = job.requested
-    return f"asks for GPUs of type {printable(kind)}" if kind else f"asks for --constraint={printable(job.features)}"
+    return matching
 
 
 def _known(tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings: SlurmSettings) -> tuple[str, ...]:
-    """The accelerators on which it is known how fast the job is, as what it is, or else as the default type."""
-    speeds.need([tracked.num_gpus])
+    """Return the accelerators on which the throughput of a job is known, with its own type or else with the default type."""
+    speeds.cover([tracked.num_gpus])
     for job_type in (tracked.job_type, settings.default_type or most_measured(speeds.base)):
         known = speeds.known_on(job_type, tracked.num_gpus, candidates)
         if known:
@@ -314,10 +310,3 @@ def _known(tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings
         f"{', '.join(candidates)}; add a measurement, or name another default type"
     )
     raise InputError(Fault(f"job {tracked.job_id}", "", text))
-
-
-def _by_time_limit(tracked: Tracked, job: SlurmJob, known: Iterable[str], speeds: Speeds) -> float | None:
-    """What its time limit allows on the slowest type: users give a limit that suffices wherever the job runs."""
-    if job.time_limit_seconds is None:
-        return None
-    return job.time_limit_seconds * min(speeds.speed(tracked.job_type, tracked.num_gpus, name) for name in known)

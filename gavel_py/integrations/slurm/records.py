@@ -1,4 +1,4 @@
-"""A Slurm cluster at one moment, as plain records: its nodes, and the jobs in its queue."""
+"""Plain records of the nodes and jobs of a Slurm cluster at one time."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """TypeMatcher a job is on its way, whatever its version of Slurm calls it."""
+    """The state of a job, independent of the version of Slurm."""
 
     WAITING = "waiting"
-    """It holds no GPUs, and may be changed."""
+    """Holds no GPUs and may be changed."""
     RUNNING = "running"
-    """It holds GPUs."""
+    """Holds GPUs."""
     STOPPING = "stopping"
-    """It is about to end, or to wait again; its GPUs are not free yet, and it may not be changed."""
+    """Is ending or being requeued; its GPUs are not yet free, and it cannot be changed."""
     FINISHED = "finished"
-    """It ended well."""
+    """Ended successfully."""
     CANCELLED = "cancelled"
-    """Somebody cancelled it."""
+    """Was cancelled."""
     FAILED = "failed"
-    """It ended otherwise: an error, its time limit, a node."""
+    """Ended by an error, its time limit or a node failure."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has left for good."""
+        """Whether the job has ended for good."""
         return self in {Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """One node. gpus: {type: GPUs}; states: words such as IDLE, DRAIN; memory_mb: of the host."""
+    """A node. gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory."""
 
     name: str
     gpus: Mapping[str, int]
@@ -44,21 +44,30 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job, or one task of an array.
+    """A job, or a task of a job array. Times are seconds on the clock of Slurm, None if unknown.
 
-    job_id: as in commands, 37 or 37_1; words: its states as Slurm calls them; requested: {type: GPUs} of the whole job, the type
-    "" where it names none; nodes: how many it is to have; fewest_nodes, most_nodes: between which it leaves the choice to Slurm,
-    0 where there is no limit; one_node: whether it asks for just one; per_node: whether it says how many GPUs each node is to
-    give; held: {node: GPUs} where it runs; used_nodes: all nodes where it runs, also those that give it no GPUs; cpus: of the
-    whole job, those that it has or that its tasks need; cpus_per_gpu, cpus_per_node, memory_mb_per_gpu, memory_mb_per_cpu,
-    memory_mb_per_node: what it asks for in these units, 0 where it does not; tasks: processes that it starts; tasks_per_node: the
-    most on one node, 0: no limit; times: seconds of the clock that Slurm uses, None where unknown; max_tasks: how many of its
-    array may run at a time, 0: all; obstacles: why it cannot be moved about, in words.
+    Attributes:
+        job_id: The id in commands, such as 37 or 37_1.
+        states: The states as Slurm names them.
+        requested: {type: GPUs} of the whole job; the type is "" if the job names none.
+        nodes: Number of nodes that it has or requests.
+        min_nodes, max_nodes: Range of node counts that it accepts; 0 for no limit.
+        one_node: Whether it requests a single node.
+        per_node: Whether it requests its GPUs per node.
+        held: {node: GPUs} of a running job.
+        used_nodes: All nodes of a running job, including those without GPUs.
+        cpus: CPUs of the whole job, allocated or required by its tasks.
+        cpus_per_gpu, cpus_per_node: Requested CPUs; 0 if not requested in this unit.
+        memory_mb_per_gpu, memory_mb_per_cpu, memory_mb_per_node: Requested memory; 0 if not requested in this unit.
+        tasks: Number of processes.
+        tasks_per_node: Limit of tasks on a node; 0 for none.
+        max_tasks: Limit of running tasks of its array; 0 for none.
+        obstacles: Reasons why it cannot be preempted and restarted elsewhere.
     """
 
     job_id: str
     phase: Phase
-    words: frozenset[str]
+    states: frozenset[str]
     name: str
     user: str
     account: str
@@ -77,8 +86,8 @@ class SlurmJob:
     dependency: str
     cpus: int
     memory_mb_per_node: float
-    fewest_nodes: int
-    most_nodes: int
+    min_nodes: int
+    max_nodes: int
     per_node: bool
     used_nodes: tuple[str, ...]
     cpus_per_gpu: int
@@ -99,23 +108,23 @@ class SlurmJob:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of the whole job."""
+        """Number of GPUs of the whole job."""
         return sum(self.requested.values())
 
     @property
     def array(self) -> str:
-        """The id of the array that it is a task of, or else its own."""
+        """The id of its array, or its own id if it is not a task of one."""
         return self.job_id.partition("_")[0]
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits because somebody holds it."""
+        """Whether it is waiting on hold."""
         return self.phase is Phase.WAITING and self.priority == 0
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one moment. seconds: when it was read; unreadable: what was left out, and why."""
+    """A cluster at one time. seconds: time of the reading; unreadable: entries left out, with the reason."""
 
     seconds: float
     nodes: Mapping[str, SlurmNode]

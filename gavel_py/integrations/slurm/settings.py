@@ -1,4 +1,4 @@
-"""What a site decides: which partition is managed, what jobs are taken for, and how long things may take."""
+"""Settings of a site: the managed partition, the mapping of jobs and GPU types, and time limits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 
 @dataclass(frozen=True)
 class TypeRule:
-    """Jobs whose name (or whose type, if it is none of the profile) fits the pattern, as in bert*, are of this type.
+    """Maps jobs to a job type by the name or the unknown type in their comment.
 
-    total_steps: what such a job does that does not say it.
+    Attributes:
+        pattern: A shell pattern, such as bert*.
+        job_type: The type of matching jobs in the profile.
+        total_steps: Steps of matching jobs that do not give their own; None to leave them unknown.
     """
 
     pattern: str
@@ -32,7 +35,17 @@ class TypeRule:
 
     @classmethod
     def from_csv(cls, path: str | Path) -> tuple[TypeRule, ...]:
-        """Read rules from CSV with the columns name (a pattern), job_type and, if wanted, total_steps. Raises `InputError`."""
+        """Read rules from a CSV file.
+
+        Args:
+            path: The file, with the columns name (a pattern), job_type and optionally total_steps.
+
+        Returns:
+            The rules in the order of the file.
+
+        Raises:
+            InputError: The file cannot be read or has invalid rows; the error lists all of them.
+        """
         rules, faults = [], []
         for where, row in reading.csv_rows(path, required=("name", "job_type")):
             faults += [Fault(where, name, "is required") for name in ("name", "job_type") if name not in row]
@@ -48,14 +61,22 @@ class TypeRule:
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """partition: the only one whose jobs are touched; accelerators: {name of a GPU type in Slurm: its name in the profile}, for
-    those that differ; prices_per_hour: {name in the profile: price}; type_rules: the first that fits counts; default_type: what a
-    job is taken for of which nothing is known, None: that with most gang sizes; default_steps: of jobs that tell none, None: what
-    their time limit allows on the slowest type; poll_seconds: how often the queue is read within a round; stop_seconds,
-    start_seconds: how long jobs may take to stop and to start; retry_seconds: the first wait for a controller that does not answer;
-    on_exit: whether jobs that wait on hold are left so, or released to Slurm.
+    """Settings of a driver.
 
-    Raises `InputError` for a wrong value.
+    Attributes:
+        partition: The partition whose jobs are managed; no other job is touched.
+        accelerators: {GPU type in Slurm: name in the profile}, where they differ.
+        prices_per_hour: {name in the profile: price of a GPU-hour}.
+        type_rules: Rules for job types, of which the first match applies.
+        default_type: Job type of jobs whose type is unknown; None for the type with measurements of the most gang sizes.
+        default_steps: Steps of jobs that give none; None for what the time limit allows on the slowest type.
+        poll_seconds: Interval between readings of the queue within a round.
+        stop_seconds, start_seconds: Time limits for jobs to stop and to start.
+        retry_seconds: First delay before a controller that does not answer is tried again.
+        on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
+
+    Raises:
+        InputError: A value is invalid.
     """
 
     partition: str
@@ -89,7 +110,7 @@ class SlurmSettings:
         ]
 
     def _name_faults(self) -> list[Fault]:
-        # Partitions are named by the rules of nodes; nothing else can stand in slurm.conf.
+        # Names of partitions follow the same rules as those of nodes.
         if is_node_name(self.partition):
             return []
         return [Fault("slurm", "partition", f"{self.partition!r} cannot be the name of a partition")]

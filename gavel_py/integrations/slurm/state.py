@@ -1,9 +1,4 @@
-"""The state of a driver that must not be lost: the scheduler, its throughputs and the jobs it follows, kept in a file.
-
-`Tracked` is one managed job from reading to reading: what it is, where it runs, how far it is. `Speeds` are the throughputs in use:
-a profile, what was measured here, and estimates for gang sizes that were never measured. `record_measurements` takes measurements from jobs
-that leave, which also go to the store.
-"""
+"""The saved state of a driver: the scheduler, the throughputs in use, and a record of each managed job."""
 
 from __future__ import annotations
 
@@ -26,55 +21,54 @@ from gavel_py.throughput_profiles.measurement import Row
 Measured = Mapping[tuple[str, float, str], float]
 
 Sums = dict[tuple[str, int, str], list[float]]
-"""{(job type, GPUs, accelerator): [steps, seconds]} of stays that were measured."""
+"""{(job type, GPUs, accelerator): [steps, seconds]} summed over measured stays."""
 
 
 class Speeds:
-    """base: the profile of the site; measured: {(job type, GPUs, accelerator): steps/s}, which come before it."""
+    """The throughputs in use, in steps/s: measurements, else the profile, else estimates for other gang sizes.
+
+    base: the profile of the site; measured: {(job type, GPUs, accelerator): steps/s}; sizes: gang sizes to estimate.
+    """
 
     def __init__(self, base: ThroughputProfile, measured: Measured | None = None, sizes: Iterable[int] = ()) -> None:
-        # Nobody shares GPUs here, and nobody is spread on purpose: Slurm cannot be told the splits that come of it.
-        alone = [row for row in base.measurements if row.partner_job_type is None and row.placement == "consolidated"]
-        self.base, self.measured, self.sizes = ThroughputProfile(base.name, alone), dict(measured or {}), set(sizes)
-        self.profile = self._made()
+        # Slurm can place neither co-located nor deliberately spread gangs.
+        usable = [row for row in base.measurements if row.partner_job_type is None and row.placement == "consolidated"]
+        self.base, self.measured, self.sizes = ThroughputProfile(base.name, usable), dict(measured or {}), set(sizes)
+        self.profile = self._combined()
 
     def with_measured(self, measured: Measured) -> Speeds:
         """Return these speeds with new measurements."""
         return Speeds(self.base, self.measured | dict(measured), self.sizes)
 
-    def need(self, sizes: Iterable[int]) -> None:
-        """See to it that these gang sizes are known as far as they can be."""
+    def cover(self, sizes: Iterable[int]) -> None:
+        """Add estimates for further gang sizes."""
         new = set(sizes) - self.sizes
         if new:
             self.sizes |= new
-            self.profile = self._made()
+            self.profile = self._combined()
 
     def known_on(self, job_type: str, num_gpus: int, accelerators: Iterable[str]) -> tuple[str, ...]:
-        """Return the accelerators on which the speed of such a gang is known, and is not 0."""
-        has, speed = self.profile.has, self.profile.throughput
-        return tuple(name for name in accelerators if has(job_type, num_gpus, name) and speed(job_type, num_gpus, name) > 0)
+        """Return the accelerators on which the throughput of a gang is known and positive."""
+        return tuple(name for name in accelerators if self.speed(job_type, num_gpus, name) > 0)
 
     def speed(self, job_type: str, num_gpus: int, accelerator: str) -> float:
-        """Return the steps/s of such a gang, 0 where they are not known."""
+        """Return the throughput of a gang in steps/s, 0 if unknown."""
         known = self.profile.has(job_type, num_gpus, accelerator)
         return self.profile.throughput(job_type, num_gpus, accelerator) if known else 0.0
 
-    def _made(self) -> ThroughputProfile:
-        rows = [row for row in self.base.measurements if not self._replaces(row)]
-        ours = [
+    def _combined(self) -> ThroughputProfile:
+        rows = [row for row in self.base.measurements if (row.job_type, row.num_gpus, row.accelerator) not in self.measured]
+        measured = [
             Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=speed, source="slurm")
             for (job_type, gpus, name), speed in self.measured.items()
         ]
-        return extend_profile(ThroughputProfile(self.base.name, [*rows, *ours]), self.sizes)
-
-    def _replaces(self, row: Measurement) -> bool:
-        return row.placement == "consolidated" and (row.job_type, row.num_gpus, row.accelerator) in self.measured
+        return extend_profile(ThroughputProfile(self.base.name, [*rows, *measured]), self.sizes)
 
 
-FAILURES_TO_PAUSE, LONGEST_PAUSE = 3, 16
-"""A job that did not start so often in a row is left to Slurm for a while, twice as long each time, in rounds."""
+MAX_FAILED_STARTS, MAX_PAUSE = 3, 16
+"""A job with this many failed starts in a row is left to Slurm for a pause in rounds, which doubles up to the limit."""
 
-PAST = (
+HISTORY = (
     "arrival_seconds",
     "place",
     "steps_done",
@@ -82,21 +76,39 @@ PAST = (
     "running_seconds",
     "starts",
     "preemptions",
-    "worked",
-    "ran_on",
+    "measured",
+    "types_used",
 )
+
+NODE_REQUEST = ("per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus")
+
+SAVED_KEYS = {
+    "stay_start_seconds": "stay_seconds",
+    "stay_start_steps": "stay_steps",
+    "measured": "worked",
+    "types_used": "ran_on",
+    "request": "asks",
+    "min_nodes": "fewest_nodes",
+    "max_nodes": "most_nodes",
+    "min_cpus": "fewest_cpus",
+}
+"""Keys of saved states that differ from the fields of `Tracked`."""
 
 
 @dataclass
 class Tracked:
-    """num_gpus: of its gang, whatever form the request has been given; place: whether it must be on one node; seen_seconds: up to
-    when its progress is counted; total_steps: None where nobody has told them; held, accelerator: where it was seen running last,
-    empty while it waits; stay_seconds, stay_steps: when it began to run there, and from which step on; failed_starts: in a row;
-    not_before_round: until when it is not tried again; worked: {accelerator: [steps, seconds]} of stays that were measured; ran_on:
-    the accelerators that it has had; asks: what its user asks for; is_known: whether its type is its own, not the default;
-    per_node, fewest_nodes, most_nodes: whether its user says how many GPUs each node is to give, and on how many nodes (0: no
-    limit), which each start changes; exact_nodes: on how many it must be, as its user says how many tasks each is to have, else 0;
-    fewest_cpus: that its user asks for on each node, None in states of versions that did not keep it.
+    """The record of a managed job from reading to reading.
+
+    num_gpus: size of the gang; place: whether it must be on one node; seen_seconds: time up to which progress is counted;
+    total_steps: None if unknown; held, accelerator: {node: GPUs} and type at the last reading, empty while it waits;
+    stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; failed_starts: in a row;
+    not_before_round: end of the pause after failed starts; measured: {accelerator: [steps, seconds]} of measured stays;
+    types_used: accelerators on which it has run; request: from `request_text`; is_known: whether the job type is its own, not the
+    default.
+
+    The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
+    accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
+    None in states of versions that did not save it.
     """
 
     job_id: str
@@ -111,55 +123,55 @@ class Tracked:
     steps_done: float = 0.0
     held: dict[str, int] = field(default_factory=dict)
     accelerator: str = ""
-    stay_seconds: float = 0.0
-    stay_steps: float | None = None
+    stay_start_seconds: float = 0.0
+    stay_start_steps: float | None = None
     first_start_seconds: float | None = None
     running_seconds: float = 0.0
     starts: int = 0
     preemptions: int = 0
     failed_starts: int = 0
     not_before_round: int = 0
-    worked: dict[str, list[float]] = field(default_factory=dict)
-    ran_on: list[str] = field(default_factory=list)
-    asks: str = ""
+    measured: dict[str, list[float]] = field(default_factory=dict)
+    types_used: list[str] = field(default_factory=list)
+    request: str = ""
     is_known: bool = True
     per_node: bool = False
-    fewest_nodes: int = 1
-    most_nodes: int = 0
+    min_nodes: int = 1
+    max_nodes: int = 0
     exact_nodes: int = 0
-    fewest_cpus: int | None = None
+    min_cpus: int | None = None
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it has failed so often to start where it was decided that only Slurm may know why."""
-        return self.failed_starts >= FAILURES_TO_PAUSE
+        """Whether the job has failed to start too often."""
+        return self.failed_starts >= MAX_FAILED_STARTS
 
     @property
     def runs(self) -> bool:
-        """Whether it held GPUs when it was seen last."""
+        """Whether the job held GPUs at the last reading."""
         return bool(self.held)
 
-    def take_past_of(self, before: Tracked) -> None:
-        """Go on from what has become of the job so far, when its user has changed what it asks for."""
-        # As long as it is about the same GPUs, the form of its request may be one that a start has given it.
-        form = ("per_node", "fewest_nodes", "most_nodes", "exact_nodes", "fewest_cpus") if before.num_gpus == self.num_gpus else ()
-        for name in (*PAST, *form):
+    def inherit_history(self, before: Tracked) -> None:
+        """Take over the progress of the same job from before its user changed the request."""
+        # With the same GPUs, the node request that Slurm shows may be one that a start has written.
+        for name in (*HISTORY, *(NODE_REQUEST if before.num_gpus == self.num_gpus else ())):
             setattr(self, name, getattr(before, name))
 
-    def note_failed_start(self, rounds: int) -> None:
-        """Count it, and leave the job to Slurm for a while if that has happened often; rounds: how many there were."""
+    def count_failed_start(self, rounds: int) -> None:
+        """Count a failed start and pause the job if there were too many; rounds: number of rounds so far."""
         self.failed_starts += 1
         if self.is_given_up:
-            self.not_before_round = rounds + min(LONGEST_PAUSE, 2 ** (self.failed_starts - FAILURES_TO_PAUSE))
+            self.not_before_round = rounds + min(MAX_PAUSE, 2 ** (self.failed_starts - MAX_FAILED_STARTS))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
+        """Return the record as plain data."""
+        return {SAVED_KEYS.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Tracked:
-        """Return what `to_dict` described."""
-        return cls(**document)
+        """Return the record that `to_dict` converted to plain data."""
+        names = {key: name for name, key in SAVED_KEYS.items()}
+        return cls(**{names.get(key, key): value for key, value in document.items()})
 
 
 DRIVER = SnapshotFormat("gavel-py slurm driver", 1, "the state of a driver, as gavel slurm run writes it")
@@ -167,12 +179,13 @@ DRIVER = SnapshotFormat("gavel-py slurm driver", 1, "the state of a driver, as g
 
 @dataclass
 class DriverState:
-    """scheduler: who decides; speeds: the throughputs that it has; tracked: the jobs in its hands; aside: those that wait for
-    something else, for when they come back; stopping: those that are being stopped, so that nobody takes their hold for another's;
-    gone: jobs that the scheduler can forget after the next decision; sums: what was measured; news: of which sums there is news
-    that the speeds do not have yet; rounds: how many there were; past: GPU-seconds that jobs that have left were promised, had,
-    and are still owed; unplanned: {job: why} of those that the latest decision leaves to Slurm; several: those that wait in several
-    partitions, which cannot be seen of them any more once they run.
+    """The state of a driver.
+
+    tracked: managed jobs; aside: jobs set aside, in case they return; stopping: jobs being stopped, whose hold is the driver's;
+    departed: jobs that the scheduler forgets after the next decision; sums: of measured stays; pending: entries of `sums` that
+    `speeds` does not have yet; rounds: number of rounds so far; departed_totals: promised, delivered and owed GPU-seconds of
+    forgotten jobs; unplanned: {job: why} of jobs that the latest decision leaves to Slurm; multi_partition: jobs that wait in
+    several partitions, of which Slurm shows only one once they run.
     """
 
     partition: str
@@ -181,33 +194,34 @@ class DriverState:
     tracked: dict[str, Tracked] = field(default_factory=dict)
     aside: dict[str, Tracked] = field(default_factory=dict)
     stopping: set[str] = field(default_factory=set)
-    gone: list[str] = field(default_factory=list)
+    departed: list[str] = field(default_factory=list)
     sums: Sums = field(default_factory=dict)
-    news: set[tuple[str, int, str]] = field(default_factory=set)
+    pending: set[tuple[str, int, str]] = field(default_factory=set)
     rounds: int = 0
-    past: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    departed_totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     unplanned: dict[str, str] = field(default_factory=dict)
-    several: set[str] = field(default_factory=set)
+    multi_partition: set[str] = field(default_factory=set)
 
     @property
     def turnover(self) -> tuple[int, int, int]:
-        """Another number of jobs, of starts or of those that run: something has happened that is worth saving."""
+        """Numbers of jobs, of starts and of running jobs; the state is saved when they change."""
         jobs = self.tracked.values()
         return len(jobs), sum(job.starts for job in jobs), sum(job.runs for job in jobs)
 
-    def forget_gone(self) -> None:
-        """Let the scheduler drop the accounts of jobs that have left, and keep their sums."""
-        for job_id in self.gone:
+    def forget_departed(self) -> None:
+        """Drop departed jobs from the scheduler, and add their promised, delivered and owed time to the totals."""
+        for job_id in self.departed:
             account = self.scheduler.delivery_of(job_id)
             if account is not None:
                 seconds = (account.promised_seconds, account.delivered_seconds, account.shortfall_seconds)
-                self.past = [sum_ + account.num_gpus * each for sum_, each in zip(self.past, seconds, strict=True)]
-        self.scheduler.forget(*self.gone)
-        self.gone = []
+                totals = zip(self.departed_totals, seconds, strict=True)
+                self.departed_totals = [total + account.num_gpus * each for total, each in totals]
+        self.scheduler.forget(*self.departed)
+        self.departed = []
 
 
 def save_state(path: Path, state: DriverState) -> None:
-    """Write the state to its file, which holds what it held before until the new one is whole. Raises `InputError`."""
+    """Write the state to a file atomically. Raises `InputError`."""
     speeds = state.speeds
     document = {
         "partition": state.partition,
@@ -217,29 +231,29 @@ def save_state(path: Path, state: DriverState) -> None:
         "tracked": [job.to_dict() for job in state.tracked.values()],
         "aside": [job.to_dict() for job in state.aside.values()],
         "stopping": sorted(state.stopping),
-        "gone": list(state.gone),
+        "gone": list(state.departed),
         "sums": [[*entry, *sums] for entry, sums in state.sums.items()],
-        "news": sorted(map(list, state.news)),
+        "news": sorted(map(list, state.pending)),
         "rounds": state.rounds,
-        "past": list(state.past),
+        "past": list(state.departed_totals),
         "unplanned": dict(state.unplanned),
-        "several": sorted(state.several),
+        "several": sorted(state.multi_partition),
     }
     DRIVER.write(path, document)
 
 
 def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
-    """Return the state that was saved, with this policy from the next round on. Raises `InputError`."""
+    """Load a saved state, with the given policy from the next round on. Raises `InputError`."""
     document = DRIVER.read(path)
     with damage_as_fault(path):
         if document["partition"] != partition:
             text = f"is of partition {document['partition']!r}, not {partition!r}; give each partition a directory of its own"
             raise InputError(Fault(str(path), "", text))
         speeds = _speeds(document)
-        written = document["scheduler"]["policy"]["document"]
-        handed = policy if written is None else None  # one of the user's own, which no file can hold
-        scheduler = RoundScheduler.from_dict(document["scheduler"], speeds.profile, policy=handed, source=path)
-        if policy_document(policy) != written:
+        saved_policy = document["scheduler"]["policy"]["document"]
+        custom = policy if saved_policy is None else None  # policies defined by users cannot be saved
+        scheduler = RoundScheduler.from_dict(document["scheduler"], speeds.profile, policy=custom, source=path)
+        if policy_document(policy) != saved_policy:
             scheduler.policy = policy
         return DriverState(
             partition=partition,
@@ -248,51 +262,50 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             tracked={job["job_id"]: Tracked.from_dict(job) for job in document["tracked"]},
             aside={job["job_id"]: Tracked.from_dict(job) for job in document["aside"]},
             stopping=set(document["stopping"]),
-            gone=list(document["gone"]),
-            sums={(kind, gpus, name): [steps, seconds] for kind, gpus, name, steps, seconds in document["sums"]},
-            news={(kind, gpus, name) for kind, gpus, name in document["news"]},
+            departed=list(document["gone"]),
+            sums={(job_type, gpus, name): [steps, seconds] for job_type, gpus, name, steps, seconds in document["sums"]},
+            pending={(job_type, gpus, name) for job_type, gpus, name in document["news"]},
             rounds=document["rounds"],
-            past=list(document["past"]),
+            departed_totals=list(document["past"]),
             unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these two
-            several=set(document.get("several", ())),
+            multi_partition=set(document.get("several", ())),
         )
 
 
 def _speeds(document: Mapping[str, Any]) -> Speeds:
     profile = document["profile"]
     base = ThroughputProfile(profile["name"], [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]])
-    measured = {(kind, gpus, name): speed for kind, gpus, name, speed in document["measured"]}
+    measured = {(job_type, gpus, name): speed for job_type, gpus, name, speed in document["measured"]}
     return Speeds(base, measured, profile["sizes"])
 
 
-SHORTEST = 60.0
-"""Seconds; of less work, what a start takes would be the most part."""
+MIN_MEASURED_SECONDS = 60.0
+"""Shorter measurements are dominated by the start of the job."""
 
 
-def record_measurements(state: DriverState, tracked: Tracked, outcome: str, told_steps: float | None) -> set[tuple[str, int, str]]:
-    """Add what a job that leaves has shown to the sums, and return what there is news of.
+def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None) -> set[tuple[str, int, str]]:
+    """Add the measured stays of a departing job to the sums, and return the entries with new measurements.
 
-    Stays whose steps the job itself told count. One that told none counts if it finished, its user gave its steps, and it ran on
-    one type only: then all its steps took all its time.
+    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only.
     """
     if not tracked.is_known:
         return set()
-    worked: Mapping[str, list[float]] = tracked.worked
-    if not worked and outcome == Phase.FINISHED and told_steps and len(tracked.ran_on) == 1:
-        worked = {tracked.ran_on[0]: [told_steps, tracked.running_seconds]}
-    news = set()
-    for accelerator, (steps, seconds) in worked.items():
+    measured: Mapping[str, list[float]] = tracked.measured
+    if not measured and outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1:
+        measured = {tracked.types_used[0]: [user_steps, tracked.running_seconds]}
+    changed = set()
+    for accelerator, (steps, seconds) in measured.items():
         if seconds > 0 and steps > 0:
             entry = (tracked.job_type, tracked.num_gpus, accelerator)
             sums = state.sums.setdefault(entry, [0.0, 0.0])
             sums[0] += steps
             sums[1] += seconds
-            news.add(entry)
-    return {entry for entry in news if state.sums[entry][1] >= SHORTEST}
+            changed.add(entry)
+    return {entry for entry in changed if state.sums[entry][1] >= MIN_MEASURED_SECONDS}
 
 
 def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Measurement]:
-    """Return the mean speeds of these entries, all that was measured so far together."""
+    """Return the mean throughputs of these entries over all measured stays."""
     return [
         Measurement(
             job_type=job_type,

@@ -105,7 +105,7 @@ class GridPlace:
 
 
 def packed(run: Run) -> bytes:
-    """Return a run as compressed JSON, without its labels and metrics, which are columns of their own."""
+    """Return a run as compressed JSON, without its labels and metrics, which are stored in other columns."""
     document = document_of(run)
     del document["labels"], document["metrics"]
     return zlib.compress(json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
