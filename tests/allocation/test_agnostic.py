@@ -191,7 +191,7 @@ class TestAllTypesAllowed:
 
 class TestSomeTypesAllowed:
     @pytest.mark.parametrize("name", [*DEMANDS, "max_total_throughput", "nash_welfare", "water_filling"])
-    @settings(max_examples=examples(25))
+    @settings(max_examples=examples(25, costly=True))
     @given(problem=masked())
     def test_the_split_is_the_most_even_one(self, name: str, problem: gp.AllocationProblem) -> None:
         assert_most_even(twin(problem, name))
@@ -212,7 +212,7 @@ class TestSomeTypesAllowed:
                     assert np.all(one >= other - 1e-9)
 
     @pytest.mark.parametrize("name", DEMANDS)
-    @settings(max_examples=examples(25))
+    @settings(max_examples=examples(25, costly=True))
     @given(problem=masked(max_jobs=6, max_types=3))
     def test_total_times_are_the_fairest_that_keep_the_level(self, name: str, problem: gp.AllocationProblem) -> None:
         allocation = twin(problem, name)
@@ -271,7 +271,7 @@ class TestSomeTypesAllowed:
 
 class TestRules:
     @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "max_total_throughput", "water_filling"])
-    @settings(max_examples=examples(20))
+    @settings(max_examples=examples(20, costly=True))
     @given(data=st.data())
     def test_the_split_is_the_most_even_one_that_keeps_hard_constraints(self, name: str, data: st.DataObject) -> None:
         problem = data.draw(tenanted(max_jobs=6))
@@ -341,7 +341,7 @@ class TestRules:
         assert allocation.time_fractions == pytest.approx(np.tile([1 / 3, 2 / 3], (3, 1)), abs=1e-6)
 
     @pytest.mark.parametrize("name", [*DEMANDS[:2], "max_total_throughput", "water_filling", *PRICED])
-    @settings(max_examples=examples(15))
+    @settings(max_examples=examples(15, costly=True))
     @given(data=st.data())
     def test_soft_constraints_and_costs_of_change_are_proven(self, name: str, data: st.DataObject) -> None:
         problem = data.draw(tenanted(max_jobs=6))
@@ -428,7 +428,7 @@ class TestPrices:
         rules = [cp.sum(x, axis=1) <= 1, problem.num_gpus @ x <= problem.capacities, cp.multiply(x, ~problem.runnable) == 0]
         return float(cp.Problem(cp.Maximize(cp.sum(cp.multiply(gains, x))), rules).solve(solver=cp.HIGHS))
 
-    @settings(max_examples=examples(40))
+    @settings(max_examples=examples(40, costly=True))
     @given(problem=masked(max_jobs=6), data=st.data())
     def test_throughput_per_dollar_comes_first_and_chance_second(self, problem: gp.AllocationProblem, data: st.DataObject) -> None:
         k = len(problem.capacities)

@@ -369,7 +369,7 @@ def one_of(problem: gp.AllocationProblem, data: st.DataObject) -> str:
     return data.draw(st.sampled_from(list(problem.job_ids)))
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=problems(), data=st.data())
 def test_one_more_gpu_has_the_effect_that_an_independent_program_finds(problem: gp.AllocationProblem, data: st.DataObject) -> None:
     problem = able(problem)
@@ -385,7 +385,7 @@ def test_one_more_gpu_has_the_effect_that_an_independent_program_finds(problem: 
 
 
 @pytest.mark.parametrize("name", SUMS_AND_LEVELS)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4), data=st.data())
 def test_types_that_bind_are_full_and_worth_their_price_and_others_are_worth_nothing(
     name: str, problem: gp.AllocationProblem, data: st.DataObject
@@ -420,7 +420,7 @@ def solved(problem: gp.AllocationProblem, policy: gp.Policy, j: int, more: float
     return value
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4), data=st.data())
 def test_a_throughput_that_is_certain_is_the_same_in_every_best_allocation(
     problem: gp.AllocationProblem, data: st.DataObject
@@ -453,7 +453,7 @@ def most_throughput(problem: gp.AllocationProblem, need: np.ndarray, i: int) -> 
 
 
 @pytest.mark.parametrize("name", ["max_total_throughput", "max_min_fairness"])
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=3), data=st.data())
 def test_a_limit_gains_at_most_its_price(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     problem = able(problem)
@@ -479,7 +479,7 @@ def test_a_limit_gains_at_most_its_price(name: str, problem: gp.AllocationProble
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(15, costly=True))
 @given(problem=crowds(max_jobs=12, max_types=3), data=st.data())
 def test_holdings_sum_up_to_what_is_in_use(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     job_id = one_of(problem, data)

@@ -34,7 +34,7 @@ def jobs(tmp_path: Path, gavel: Gavel) -> list[str]:  # noqa: ARG001
     return ["pairs.csv", "--cluster", "v100:2", "--sharing"]
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(case=cases(), policy=st.sampled_from(["max_min_fairness", "max_total_throughput"]), data=st.data())
 def test_the_price_of_a_pair_is_what_the_objective_loses_at_least(case: dict[str, Any], policy: str, data: st.DataObject) -> None:
     """The program over all pairs of jobs, with a little time that the two must share, loses that much or more."""

@@ -288,7 +288,7 @@ def test_the_error_says_which_figure_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "min_cost", "fifo"])
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(gangs=st.lists(st.sampled_from([1, 1, 2, 4, 8]), min_size=1, max_size=12), sharing=st.booleans())
 def test_what_is_solved_with_placements_and_pairs_is_verified(policy: str, gangs: list[int], sharing: bool) -> None:
     gp.solve(of_profile(gangs, sharing=sharing and policy != "fifo"), policy).verify()

@@ -24,7 +24,7 @@ def with_more(problem: gp.AllocationProblem, policy: gp.Policy, column: int, mor
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(50, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4), data=st.data())
 def test_gains_are_at_most_the_price_and_tend_to_it(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     able = np.flatnonzero(problem.runnable.any(axis=1))

@@ -75,7 +75,7 @@ def check(found: gp.Allocation, best: gp.Allocation) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: getattr(policy, "label", policy))
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(problem=crowds(max_jobs=12, max_types=4), looks=st.integers(0, 30))
 def test_a_stopped_solve_is_valid_and_its_bound_holds(policy: str | gp.Policy, problem: gp.AllocationProblem, looks: int) -> None:
     try:
@@ -87,7 +87,7 @@ def test_a_stopped_solve_is_valid_and_its_bound_holds(policy: str | gp.Policy, p
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 @pytest.mark.parametrize("policy", ["max_min_fairness", "min_makespan", "max_total_throughput", "min_cost", "water_filling"])
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(data=st.data(), problem=tenanted(), looks=st.integers(0, 40))
 def test_constraints_hold_also_in_a_stopped_solve(
     policy: str, data: st.DataObject, problem: gp.AllocationProblem, looks: int

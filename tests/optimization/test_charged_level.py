@@ -140,7 +140,7 @@ def wanting(draw: st.DrawFn) -> tuple[gp.AllocationProblem, list[gp.Constraint]]
     return problem, [*soft, *costs]
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(wanted=wanting())
 def test_fairness_less_penalties_is_that_of_one_linear_program(wanted: tuple[gp.AllocationProblem, list[gp.Constraint]]) -> None:
     problem, constraints = wanted
@@ -155,7 +155,7 @@ def test_fairness_less_penalties_is_that_of_one_linear_program(wanted: tuple[gp.
     ("name", "need"),
     [("min_makespan", makespan_need), ("min_lateness", lateness_need), ("finish_time_fairness", finish_need)],
 )
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(wanted=wanting())
 def test_a_time_and_its_penalties_are_the_least_over_all_times(
     name: str, need: Need, wanted: tuple[gp.AllocationProblem, list[gp.Constraint]]
@@ -180,7 +180,7 @@ def test_a_time_and_its_penalties_are_the_least_over_all_times(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "min_lateness", "finish_time_fairness"])
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(50, costly=True))
 @given(problem=crowds(max_jobs=12, max_types=4), data=st.data())
 def test_levels_and_penalties_of_any_size_are_proven(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     """From seconds to years, and needs from all of a job's time to a millionth."""

@@ -69,7 +69,7 @@ CURVES: dict[str, gp.SumPolicy] = {name: policy(objective) for name, (objective,
 
 
 @pytest.mark.parametrize("name", CURVES)
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(problem=st.one_of(problems(), crowds()))
 def test_every_curve_is_solved_and_proven(name: str, problem: gp.AllocationProblem) -> None:
     allocation = gp.solve(problem, CURVES[name])
@@ -85,7 +85,7 @@ def test_every_curve_is_solved_and_proven(name: str, problem: gp.AllocationProbl
 
 
 @pytest.mark.parametrize("name", SLOPES)
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(problem=problems())
 def test_no_valid_direction_goes_up(name: str, problem: gp.AllocationProblem) -> None:
     """No allocation Y is better than the answer X, by linear programs of their own.
@@ -289,7 +289,7 @@ def test_a_price_at_a_kink_is_that_of_more() -> None:
     assert allocation.shadow_prices.tolist() == [0]
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4), more=st.sampled_from([1e-3, 0.1, 1.0, 10.0]), data=st.data())
 def test_a_gain_lies_between_the_prices_before_and_after(problem: gp.AllocationProblem, more: float, data: st.DataObject) -> None:
     problem = problem.select(problem.runnable.any(axis=1))

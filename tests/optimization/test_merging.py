@@ -26,7 +26,7 @@ def noisy(seed: int, jobs: int = 30, noise: float = 0.02) -> gp.AllocationProble
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(seed=st.integers(0, 2**32 - 1), tolerance=st.sampled_from([1e-4, 0.01, 0.05, 0.2]))
 def test_the_loss_is_bounded_and_told(name: str, seed: int, tolerance: float) -> None:
     problem = noisy(seed)

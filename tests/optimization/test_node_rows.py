@@ -58,7 +58,7 @@ class TestPromises:
         assert allocation.time_fractions[:, 0] == pytest.approx(expected)
         allocation.verify()
 
-    @settings(max_examples=examples(25))
+    @settings(max_examples=examples(25, costly=True))
     @given(cores=st.lists(st.sampled_from([0.0, 3.0, 6.0]), min_size=2, max_size=12), data=st.data())
     def test_jobs_that_share_gpus_keep_to_them_under_gandiva(self, cores: list[float], data: st.DataObject) -> None:
         profile = gp.ThroughputProfile.builtin("gavel-osdi20")

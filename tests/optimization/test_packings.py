@@ -147,7 +147,7 @@ SCENES = st.builds(
 )
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, costly=True))
 @given(SCENES, st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))
 def test_all_that_is_promised_can_be_packed(scene: Scene, policy: str) -> None:
     """As long as rows are looked for: what is left after 30 rounds is little."""
@@ -176,7 +176,7 @@ def test_of_many_small_instances_none_promises_too_much(memory: bool, cpus: bool
         pytest.param({"MOST_STATES": 1, "MOST_GPUS": 0}, id="each GPU by itself"),
     ],
 )
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(scene=SCENES, seed=st.integers(0, 2**32 - 1))
 def test_no_row_keeps_out_what_can_be_packed(limits: dict[str, int], scene: Scene, seed: int) -> None:
     problem, chance = scene.problem, np.random.default_rng(seed)

@@ -104,7 +104,7 @@ def test_the_optimum_is_that_of_all_pairs_of_jobs(case: dict[str, Any], policy: 
     assert_valid(problem, allocation)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(case=cases(), policy=st.sampled_from(["finish_time_fairness", "water_filling", "nash_welfare", "max_progress_rate"]))
 def test_every_policy_with_an_objective_shares(case: dict[str, Any], policy: str) -> None:
     problem = problem_of(case)
@@ -153,7 +153,7 @@ def one_by_one(policy: gp.Policy) -> gp.Policy:
     return each
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(50, costly=True))
 @given(case=crowds(), policy=st.sampled_from([*PROGRAMS, "nash_welfare", "finish_time_fairness"]))
 def test_classes_do_as_well_as_single_jobs_and_are_dealt_out_to_pairs(case: dict[str, Any], policy: str) -> None:
     problem, asked = problem_of(case), gp.resolve_policy(policy)

@@ -52,7 +52,7 @@ def unreduced(problem: gp.AllocationProblem, policy: gp.Policy) -> float:
 
 
 @every_policy
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(80, costly=True))
 @given(problem=crowds())
 def test_reduced_and_unreduced_objectives_are_equal(policy: gp.Policy, problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -74,7 +74,7 @@ def test_reduced_and_unreduced_objectives_are_equal(policy: gp.Policy, problem: 
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=12, max_types=4))
 def test_levels_are_those_of_an_independent_program(name: str, problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -111,7 +111,7 @@ def test_the_efficiency_stage_finds_the_most_that_the_level_leaves(problem: gp.A
 
 
 @every_policy
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(30, costly=True))
 @given(problem=crowds(), data=st.data())
 def test_permuting_jobs_permutes_the_answer(policy: gp.Policy, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     order = np.array(data.draw(st.permutations(range(problem.num_jobs))))
@@ -128,7 +128,7 @@ def test_equal_jobs_get_equal_time(problem: gp.AllocationProblem) -> None:
         assert np.array_equal(x[(rows == rows[i]).all(axis=1)], np.tile(x[i], ((rows == rows[i]).all(axis=1).sum(), 1)))
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds())
 def test_types_and_arrays_give_the_same_answer(problem: gp.AllocationProblem) -> None:
     same = gp.AllocationProblem.from_arrays(
@@ -202,7 +202,7 @@ def test_levels_of_unknown_form_are_searched_from_the_side_of_too_much() -> None
     assert levels.affordable(60.0, Prices(np.array([0.5, 0.5]), np.zeros(0))) < 80  # other prices prove less
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4))
 def test_a_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     problem = able(problem)

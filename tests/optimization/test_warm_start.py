@@ -59,7 +59,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, costly=True))
 @given(
     events=st.lists(st.sampled_from(["arrive", "leave", "progress", "fail", "repair"]), min_size=1, max_size=8),
     seed=st.integers(0, 2**32 - 1),

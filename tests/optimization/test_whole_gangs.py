@@ -137,7 +137,7 @@ def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, see
             assert row.loads[0] @ wanted[:, 0] > row.most
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(problem=scenes(), policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))
 def test_what_is_promised_on_one_type_can_be_delivered(problem: gp.AllocationProblem, policy: str) -> None:
     """With gangs that may run anywhere: the time fractions are a mix of rounds."""

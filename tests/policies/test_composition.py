@@ -89,7 +89,7 @@ def test_a_weighted_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     assert allocation.objective_bound == pytest.approx(expected, rel=1e-7)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4))
 def test_after_fairness_the_most_throughput_that_it_leaves(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -104,7 +104,7 @@ def test_after_fairness_the_most_throughput_that_it_leaves(problem: gp.Allocatio
     assert allocation.verify().stages == allocation.stages
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=10, max_types=4))
 def test_after_throughput_the_fairest_that_it_leaves(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
@@ -234,7 +234,7 @@ def test_compositions_are_parts_of_compositions() -> None:
     assert left.verify().stages == left.stages
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(problem=crowds(max_jobs=8, max_types=3))
 def test_each_part_of_a_composition_of_three_is_the_best_that_the_others_leave(problem: gp.AllocationProblem) -> None:
     problem, part = able(problem), 0.05
@@ -310,7 +310,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("least_cost_is", ["first", "second"])
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=8, max_types=3), seed=st.integers(0, 99))
 def test_stages_within_a_part_are_kept_as_they_are(least_cost_is: str, problem: gp.AllocationProblem, seed: int) -> None:
     """What comes after min_cost may cost a little more and makes nobody late; water_filling may lose a part of its last level."""

@@ -181,7 +181,7 @@ def assume_finite(name: str, problem: gp.AllocationProblem, *wanted: gp.Constrai
 
 @every_policy
 @ignore_idle_constraints
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, costly=True))
 @given(data=st.data())
 def test_the_optimum_is_that_of_one_row_per_job(name: str, data: st.DataObject) -> None:
     problem = data.draw(tenanted())
@@ -209,7 +209,7 @@ def test_the_optimum_is_that_of_one_row_per_job(name: str, data: st.DataObject) 
 
 @pytest.mark.parametrize("name", ["max_total_throughput", "max_min_fairness"])
 @ignore_idle_constraints
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(data=st.data())
 def test_the_optimum_less_penalties_is_that_of_one_row_per_job(name: str, data: st.DataObject) -> None:
     problem = data.draw(tenanted())
@@ -229,7 +229,7 @@ def test_the_optimum_less_penalties_is_that_of_one_row_per_job(name: str, data: 
 
 
 @ignore_idle_constraints
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(data=st.data())
 def test_what_is_missed_and_lost_adds_up(data: st.DataObject) -> None:
     problem = data.draw(tenanted())
@@ -275,7 +275,7 @@ def test_an_order_keeps_constraints_or_says_which_it_does_not(name: str, options
 
 @every_policy
 @ignore_idle_constraints
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(data=st.data())
 def test_equal_jobs_share_rows_without_loss(name: str, data: st.DataObject) -> None:
     problem = data.draw(tenanted(max_jobs=16))
@@ -300,7 +300,7 @@ def permuted(problem: gp.AllocationProblem, order: list[int]) -> gp.AllocationPr
 
 @every_policy
 @ignore_idle_constraints
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(data=st.data())
 def test_permuting_jobs_permutes_the_answer(name: str, data: st.DataObject) -> None:
     problem = data.draw(tenanted())
@@ -317,7 +317,7 @@ def test_permuting_jobs_permutes_the_answer(name: str, data: st.DataObject) -> N
 
 
 @ignore_idle_constraints
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, costly=True))
 @given(data=st.data())
 def test_a_conflict_names_rules_that_cannot_hold_and_none_too_many(data: st.DataObject) -> None:
     problem = data.draw(tenanted(distinct=True))
@@ -692,7 +692,7 @@ class TestOutcomes:
 
     @every_policy
     @ignore_idle_constraints
-    @settings(max_examples=examples(60))
+    @settings(max_examples=examples(60, costly=True))
     @given(data=st.data())
     def test_less_strict_limits_gain_at_most_their_price(self, name: str, data: st.DataObject) -> None:
         problem = data.draw(tenanted())
@@ -782,7 +782,7 @@ class TestPricesOfGpus:
 
     @every_policy
     @ignore_idle_constraints
-    @settings(max_examples=examples(50))
+    @settings(max_examples=examples(50, costly=True))
     @given(data=st.data())
     def test_more_gpus_gain_at_most_their_price(self, name: str, data: st.DataObject) -> None:
         problem = data.draw(tenanted())
@@ -811,7 +811,7 @@ class TestWhatDoesNotBind:
 
     @every_policy
     @ignore_idle_constraints
-    @settings(max_examples=examples(40))
+    @settings(max_examples=examples(40, costly=True))
     @given(problem=tenanted())
     def test_the_objective_stays(self, name: str, problem: gp.AllocationProblem) -> None:
         assume(problem.runnable.any())
@@ -864,7 +864,7 @@ class TestClasses:
 
 @every_policy
 @ignore_idle_constraints
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(data=st.data())
 def test_a_kept_solver_finds_what_a_new_one_finds_whatever_constraints_come_and_go(name: str, data: st.DataObject) -> None:
     problem = data.draw(tenanted())

@@ -213,7 +213,7 @@ def test_a_quota_that_asks_for_more_than_the_level_lets_its_jobs_rise_on() -> No
 # --- the definition
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(200, costly=True))
 @given(case=hierarchies())
 def test_every_job_has_what_the_definition_says(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
     problem, tree = case
@@ -228,7 +228,7 @@ def test_every_job_has_what_the_definition_says(case: tuple[gp.AllocationProblem
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 @every_tree
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(data=st.data())
 def test_constraints_are_kept_beside_the_tree(tree: gp.TenantTree, data: st.DataObject) -> None:
     problem = data.draw(tenanted(max_jobs=6))

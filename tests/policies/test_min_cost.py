@@ -126,7 +126,7 @@ def test_a_type_without_a_price_and_a_wrong_share_are_named() -> None:
         gp.solve(three_jobs([NONE] * 3), "min_cost", min_share=-1.0)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=8, max_types=4), min_share=st.sampled_from([None, 0.0, 0.3, 2.0]), seed=st.integers(0, 99))
 def test_shortfall_and_cost_are_those_of_an_independent_program(
     problem: gp.AllocationProblem, min_share: float | None, seed: int

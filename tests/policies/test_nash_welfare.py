@@ -51,7 +51,7 @@ def test_a_mix_of_types_by_hand() -> None:
     assert allocation.throughputs == pytest.approx([7 / 2, 7 / 6], rel=1e-7)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(problem=st.one_of(problems(), crowds()))
 def test_no_other_allocation_gains_more_per_cent_than_it_costs(problem: gp.AllocationProblem) -> None:
     """Σ w_i u_i(Y) / u_i(X) <= Σ w for every valid Y: the condition of the optimum, with a linear program to find the worst Y."""
@@ -101,7 +101,7 @@ def test_each_job_has_its_part_of_what_it_would_have_alone(problem: gp.Allocatio
     assert np.all(gp.solve(problem, "nash_welfare").throughputs >= share * alone(problem) * (1 - 1e-6))
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, costly=True))
 @given(problem=crowds())
 def test_one_row_per_job_gives_the_same_throughputs(problem: gp.AllocationProblem) -> None:
     class OneByOne(NashWelfare):
@@ -139,7 +139,7 @@ def test_a_weight_counts_in_the_discount() -> None:
     assert times == pytest.approx([0.25 * 0.75**3, 0.75 * 0.25 ** (1 / 3)], rel=1e-6)
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, costly=True))
 @given(problem=problems(max_jobs=5), seed=st.integers(0, 2**32 - 1))
 def test_nobody_gains_by_stating_wrong_throughputs(problem: gp.AllocationProblem, seed: int) -> None:
     problem = able(problem)
@@ -168,7 +168,7 @@ def test_without_the_discount_a_job_can_gain_by_it() -> None:
         assert (lying > honest * 1.01) == gains
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, costly=True))
 @given(problem=crowds(max_jobs=10))
 def test_what_is_kept_is_between_a_part_of_e_and_all(problem: gp.AllocationProblem) -> None:
     problem = able(problem)

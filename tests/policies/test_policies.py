@@ -129,7 +129,7 @@ def test_allocation_is_valid_and_proven(name: str, options: dict[str, Any], prob
 
 
 @every_policy
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, costly=True))
 @given(problem=detailed_problems(), data=st.data())
 def test_permuting_jobs_permutes_the_answer(
     name: str, options: dict[str, Any], problem: gp.AllocationProblem, data: st.DataObject

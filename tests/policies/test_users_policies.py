@@ -71,7 +71,7 @@ def test_a_weighted_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     assert allocation.policy == "max_progress_rate"
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=problems(max_jobs=6))
 def test_a_minimum_in_the_objective_is_optimal_and_bounded(problem: gp.AllocationProblem) -> None:
     problem = active(problem)
@@ -89,7 +89,7 @@ def test_a_minimum_in_the_objective_is_optimal_and_bounded(problem: gp.Allocatio
     assert gp.solve(problem, WorstAndAverage()).objective_value == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(problem=problems())
 def test_several_minimums_and_a_constant_are_proven(problem: gp.AllocationProblem) -> None:
     allocation = gp.solve(active(problem), TwoWorst())
@@ -429,7 +429,7 @@ def test_variables_that_are_bounded_by_the_objective_do_no_harm(objective: Any, 
     assert allocation.verify().gap <= 1e-7
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(problem=crowds(max_jobs=10))
 def test_a_variable_of_ones_own_is_solved_and_proven(problem: gp.AllocationProblem) -> None:
     problem = active(problem)

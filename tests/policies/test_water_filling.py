@@ -88,7 +88,7 @@ def test_a_promised_throughput_counts_and_is_no_head_start() -> None:
     assert promised.throughputs.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.8, 0.7])
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, costly=True))
 @given(problem=st.one_of(problems(max_jobs=6), crowds(max_jobs=9, max_types=4)))
 def test_every_job_has_what_the_definition_gives_it(problem: gp.AllocationProblem) -> None:
     assume(problem.runnable.any())
@@ -98,7 +98,7 @@ def test_every_job_has_what_the_definition_gives_it(problem: gp.AllocationProble
     assert allocation.route.failed == ()
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(problem=crowds(max_jobs=8, max_types=4), seed=st.integers(0, 2**32 - 1))
 def test_every_job_has_what_the_definition_gives_it_within_limits(problem: gp.AllocationProblem, seed: int) -> None:
     """Promised throughputs, a limit on a tenant and a budget, all of which some allocation keeps."""
@@ -140,7 +140,7 @@ def some_allocation(problem: gp.AllocationProblem, chance: np.random.Generator) 
     return x / np.maximum(1.0, problem.num_gpus @ x / np.maximum(1e-9, problem.capacities))
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(problem=problems())
 def test_it_starts_as_max_min_fairness_and_is_no_worse_for_anybody_further_up(problem: gp.AllocationProblem) -> None:
     assume(problem.runnable.any())
@@ -153,7 +153,7 @@ def test_it_starts_as_max_min_fairness_and_is_no_worse_for_anybody_further_up(pr
     assert not len(apart) or ours[apart[0]] > theirs[apart[0]]
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(problem=crowds())
 def test_every_level_is_proven(problem: gp.AllocationProblem) -> None:
     assume(problem.runnable.any())
@@ -164,7 +164,7 @@ def test_every_level_is_proven(problem: gp.AllocationProblem) -> None:
     assert allocation.verify().stages == allocation.stages
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(one=crowds(max_types=3), other=crowds(max_types=3))
 def test_throughputs_do_not_depend_on_where_the_solver_starts(one: gp.AllocationProblem, other: gp.AllocationProblem) -> None:
     """The vector v is unique, though time fractions are not."""

@@ -95,7 +95,7 @@ def policy_of(text: str) -> gp.Policy:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(
     trace=traces(),
     policy=st.sampled_from(POLICIES),

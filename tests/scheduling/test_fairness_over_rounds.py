@@ -33,7 +33,7 @@ def mixture(rng: np.random.Generator, sizes: NDArray[np.int64], capacities: NDAr
     return fractions
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, costly=True))
 @given(seed=st.integers(0, 2**32 - 1), backfill=st.booleans())
 def test_single_gpu_jobs_that_use_every_gpu_all_of_the_time(seed: int, backfill: bool) -> None:
     """Rows sum to 1 and columns to the capacities, as in a doubly stochastic matrix: no slip can be made good in idle time."""
@@ -59,7 +59,7 @@ def test_without_hysteresis_single_gpu_jobs_are_never_owed_more_than_a_round(see
     assert play(150, fractions, capacities.tolist(), mechanism=by_deadline).deficits.max() <= 1 + 1e-9
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(15, costly=True))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_single_gpu_jobs_in_competition_for_too_few_gpus(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def test_single_gpu_jobs_in_competition_for_too_few_gpus(seed: int) -> None:
     assert (fractions - played.share).max() <= MOST_OWED / 250
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(15, costly=True))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_gangs_of_all_sizes_that_can_be_packed(seed: int) -> None:
     """Mixed gangs make each round a packing problem that is not solved exactly: 4 % of the GPU time at most stays undelivered."""

@@ -55,7 +55,7 @@ def job_list(drawn: list[tuple[str, float, float | None, float]]) -> list[gp.Job
 
 
 @given(jobs_drawn, st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3), st.booleans(), st.data())
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25, costly=True), suppress_health_check=[HealthCheck.too_slow])
 def test_no_gpu_gives_more_than_it_has(
     drawn: list[tuple[str, float, float | None, float]], nodes: list[str], sharing: bool, data: st.DataObject
 ) -> None:

@@ -76,7 +76,7 @@ def seats_anew(
     return seats, left
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(
     trace=traces(),
     policy=st.sampled_from(POLICIES),

@@ -74,7 +74,7 @@ def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("exchanged")
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_is_kept_is_what_placing_all_anew_gives(seed: int) -> None:
     chance = Random(seed)  # noqa: S311

@@ -260,7 +260,7 @@ class TestExchange:
         assert places["c"] == "n0:2 n1:2"
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(100, costly=True))
 @given(scene=scenes(), seed=st.integers(0, 2**32 - 1))
 def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
     """Whatever the kinds, which change between rounds; what is kept for all rounds changes nothing."""

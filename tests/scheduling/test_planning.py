@@ -79,7 +79,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     return Scene(cluster, jobs, raw, draw(st.booleans()))
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, costly=True))
 @given(scene=scenes())
 def test_any_round_keeps_the_rules(scene: Scene) -> None:
     rounds, ledger = play_on(8, scene.cluster, scene.jobs, scene.fractions, backfill=scene.backfill)

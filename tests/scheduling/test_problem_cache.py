@@ -51,7 +51,7 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
     )
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, costly=True))
 @given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
 def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
     nodes, rows = NodeStates(CLUSTER), JobRows()

@@ -288,7 +288,7 @@ def test_a_round_given_away_is_not_the_schedulers_own() -> None:
     assert made.next_round().kept == ("a",)
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_any_history_keeps_the_books(seed: int) -> None:
     """Jobs come, report and go at random; each round's account adds up, and the same history gives the same rounds."""

@@ -59,7 +59,7 @@ def rounds(trace: list[gp.Submission], cluster: gp.Cluster, policy: str, **optio
     return found
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 @given(
     trace=traces(),
     policy=st.sampled_from(POLICIES),

@@ -326,7 +326,7 @@ def test_progress_alone_is_counted_by_who_was_there_however_seldom_the_policy_is
     mechanism=st.sampled_from(["deficit", "priority"]),
     comes=st.lists(st.integers(0, 2), min_size=8, max_size=8),
 )
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, costly=True))
 def test_those_who_come_take_nothing_from_those_who_were_there(parts: list[float], mechanism: Any, comes: list[int]) -> None:
     """Neither GPUs nor turns: what was received under the allocation goes on being counted."""
     policy = Fixed(shares={f"j{i}": {"v100": part * 3 / max(3, len(parts))} for i, part in enumerate(parts)}, fills=False)
@@ -382,7 +382,7 @@ COUNTS: list[int] = []
     st.booleans(),
     st.data(),
 )
-@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15, costly=True), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 def test_whoever_comes_and_goes_shares_and_spreads(
     tmp_path: Path, kinds: list[int], nodes: list[int], mechanism: str, sharing: bool, data: st.DataObject

@@ -250,7 +250,7 @@ def traces(draw: st.DrawFn) -> list[Submission]:
     return found
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, costly=True))
 @given(
     trace=traces(),
     policy=st.sampled_from(["fifo", "shortest_job_first", "max_min_fairness", "finish_time_fairness"]),

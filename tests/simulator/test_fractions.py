@@ -26,7 +26,7 @@ def used_at_most_once(begun: gp.Round) -> None:
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["max_min_fairness", "fifo"]), st.sampled_from([0.0, 0.1]), st.booleans())
-@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10, costly=True), suppress_health_check=[HealthCheck.too_slow])
 def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, by_events: bool) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 600, 3600),))

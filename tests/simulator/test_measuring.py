@@ -64,7 +64,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
     return found
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40, costly=True), suppress_health_check=[HealthCheck.too_slow])
 @given(
     trace=traces(),
     window=st.tuples(NUMBER, NUMBER).map(lambda ends: (min(ends), max(ends) + 1)),

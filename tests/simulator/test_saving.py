@@ -90,7 +90,7 @@ IN_ROUNDS = ("fifo", "shortest_job_first", "max_min_fairness", "finish_time_fair
 BY_EVENTS = ("fifo", "shortest_job_first", "priority")
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40, costly=True), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces(), data=st.data())
 def test_it_goes_on_with_the_same_bytes(trace: list[gp.Submission], data: st.DataObject, path: Path) -> None:
     events = data.draw(st.booleans())

@@ -94,7 +94,7 @@ def test_who_loses_its_gpus_loses_what_it_did_since_its_last_checkpoint(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.floats(2.0, 10.0), st.sampled_from([0.0, 0.3]), st.sampled_from([None, 60.0]))
-@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15, costly=True), suppress_health_check=[HealthCheck.too_slow])
 def test_time_of_gpus_is_conserved(seed: int, nodes: int, load: float, failures: float, checkpoint: float | None) -> None:
     """Used + idle + down is all there was, used is what jobs count as theirs, and who finishes has done all steps."""
     cluster = gp.Cluster(
