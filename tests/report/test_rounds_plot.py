@@ -1,4 +1,4 @@
-"""Pictures of rounds: the bars are the assignments, colours can be told apart, files are whole and the same each time."""
+"""Gantt charts of rounds: bars match assignments, colours are distinguishable, files are atomic and reproducible."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import struct
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ CLUSTER = gp.Cluster.from_inline("v100:4/2,k80:1")
 UNEVEN = gp.Cluster.from_inline("v100:4/3,k80:1")
 Gpus = Sequence[tuple[str, int]]
 
-# What those see who lack one kind of cones, from linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+# Colour vision deficiencies as matrices on linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
 EYES = {
     "all cones": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -37,7 +38,7 @@ EYES = {
 
 
 def rounds_of(plan: Iterable[Mapping[str, Gpus]], *, first: int = 0, seconds: float = 360.0) -> list[gp.Round]:
-    """Rounds with these GPUs of each job; who kept them, who started and who was preempted follows from that."""
+    """Return rounds with these GPUs of each job; kept, started and preempted jobs follow from them."""
     rounds: list[gp.Round] = []
     before: Mapping[str, gp.Assignment] = {}
     for index, held in enumerate(plan, first):
@@ -60,7 +61,7 @@ def test_bars_and_blocks_of_a_small_plan() -> None:
     lanes, rounds = lanes_of(CLUSTER), rounds_of(PLAN)
     grid = grid_of(rounds, lanes)
     assert grid.job_ids == ["a", "b", "c"]
-    # a moves by one GPU: it starts anew on the one that it keeps. b is preempted by that.
+    # a moves by one GPU, restarts on the one that it keeps, and preempts b.
     assert bars_of(grid, rounds) == [
         Bar(0, 0, 1, 0, 2, started=True, preempted=False),
         Bar(0, 1, 2, 0, 2, started=True, preempted=False),
@@ -69,7 +70,7 @@ def test_bars_and_blocks_of_a_small_plan() -> None:
         Bar(0, 2, 3, 2, 3, started=True, preempted=False),
         Bar(2, 4, 5, 1, 3, started=True, preempted=False),
     ]
-    # On one node the two GPUs of a are one block; over two nodes they are two.
+    # The two GPUs of a are one block on one node, and two blocks on two nodes.
     assert [(block.job, block.first_lane, block.end_lane, block.first) for block in blocks_of(bars_of(grid, rounds), lanes)] == [
         (0, 0, 2, 0),
         (0, 1, 2, 2),
@@ -88,7 +89,7 @@ def test_a_stay_that_began_before_the_first_round_has_no_start() -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> list[dict[str, Gpus]]:
-    """Rounds in which each GPU of the uneven cluster has one of a few jobs or none."""
+    """Draw rounds in which each GPU of the uneven cluster is idle or has one of a few jobs."""
     gpus = lanes_of(UNEVEN).gpus
     plan = []
     for owners in draw(st.lists(st.tuples(*[st.sampled_from(["", "a", "b", "c"])] * len(gpus)), min_size=1, max_size=6)):
@@ -120,7 +121,7 @@ def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
         assert all(job in rounds[n].kept for n in range(bar.first + 1, bar.end))
         assert bar.started == (job in rounds[bar.first].started)
         goes_on = bar.end < len(rounds) and job in rounds[bar.end].kept
-        assert not goes_on  # no bar ends where the stay does not
+        assert not goes_on  # a bar ends with its stay
         assert bar.preempted == (bar.end < len(rounds) and job in rounds[bar.end].preempted)
 
 
@@ -144,7 +145,7 @@ def test_jobs_far_apart_take_colours_in_turn() -> None:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_colours_differ_for_all_eyes(eyes: str) -> None:
+def test_colours_differ_in_all_colour_vision(eyes: str) -> None:
     seen = [_lab(np.clip(np.array(EYES[eyes]) @ _linear(colour), 0, 1)) for colour in (*COLOURS, "#FFFFFF")]
     assert min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)) > 13  # CIELAB; 2.3 can just be seen
 
@@ -160,7 +161,7 @@ def _lab(linear: np.ndarray) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_marks_stand_at_even_rounds_and_times() -> None:
+def test_ticks_are_at_even_rounds_and_times() -> None:
     rounds = rounds_of([{}] * 50, first=7)
     assert round_ticks(rounds, 50)[:2] == [(0.5, "7"), (1.5, "8")]
     assert [label for _, label in round_ticks(rounds, 11)] == [str(n) for n in range(10, 57, 5)]
@@ -181,7 +182,7 @@ def test_times_follow_rounds_that_start_late() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.25, "0.25 s"), (60, "1 min"), (360.0, "6 min"), (5400, "1.5 h")])
-def test_durations_are_told_in_a_unit_that_suits(seconds: float, text: str) -> None:
+def test_durations_have_a_suitable_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -198,7 +199,7 @@ def test_an_svg_has_the_names_as_text(tmp_path: Path) -> None:
     assert "<dc:date>" not in content
 
 
-def test_a_png_is_one(tmp_path: Path) -> None:
+def test_a_png_file_is_written(tmp_path: Path) -> None:
     assert draw(tmp_path / "R.PNG").startswith(b"\x89PNG\r\n")
 
 
@@ -209,7 +210,7 @@ def test_the_same_input_makes_the_same_bytes_whatever_the_users_settings(tmp_pat
     first = draw(tmp_path / name)
     with mpl.rc_context({"font.size": 20, "svg.hashsalt": "other", "axes.facecolor": "red"}):
         assert draw(tmp_path / f"again-{name}") == first
-        assert mpl.rcParams["font.size"] == 20  # which are left alone
+        assert mpl.rcParams["font.size"] == 20  # the user's settings are unchanged
 
 
 def test_names_of_any_kind_are_drawn(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_large_picture_stays_bounded(tmp_path: Path) -> None:
     plan = [{f"j{lane}-{(n + lane) // 5}": [gpu] for lane, gpu in enumerate(gpus)} for n in range(20)]
     svg, png = draw(tmp_path / "r.svg", plan, cluster), draw(tmp_path / "r.png", plan, cluster)
     assert len(svg) < 2_000_000
-    assert svg.count(b"<image") == 1  # more than 5,000 bars are no shapes of their own any more
+    assert svg.count(b"<image") == 1  # more than 3,000 bars are drawn as an image
     assert max(struct.unpack(">II", png[16:24])) < 4000
 
 
@@ -264,9 +265,7 @@ def test_the_title_tells_policy_and_delivery(tmp_path: Path) -> None:
         ({"round_seconds": "6"}, "must be a finite number greater than 0, found '6'"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(
-    change: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_input_is_an_error(change: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.svg").mkdir()
     arguments = {"rounds": rounds_of(PLAN), "cluster": CLUSTER, "path": "r.svg", "round_seconds": 360.0} | change
@@ -281,6 +280,17 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monke
         gp.check_plot(tmp_path / "r.svg")
     with pytest.raises(gp.InputError, match=r"pip install 'gavel-py\[plot\]'"):
         draw(tmp_path / "r.svg")
+
+
+def test_runs_and_simulations_do_not_import_the_libraries_of_pictures() -> None:
+    code = """
+import sys
+import gavel_py as gp
+gp.Run, gp.simulate, gp.plot_rounds, gp.write_report
+print([name for name in ("matplotlib", "jinja2") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_an_old_picture_stays_if_the_new_one_cannot_be_put_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
