@@ -1,4 +1,4 @@
-"""Runs made up for tests and measurements: like those of simulations, and the same each time."""
+"""Synthetic, reproducible runs for tests and benchmarks, similar to those of simulations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def some_runs(
     jobs: int = 200,
     **labels: str | float,
 ) -> list[gp.Run]:
-    """One run for each policy, load and seed."""
+    """Return a run for each policy, load and seed."""
     return [
         some_run(policy, load, seed, jobs, place=place, **labels)
         for load in loads
@@ -30,7 +30,7 @@ def some_runs(
 
 
 def some_run(policy: str, load: float | None, seed: int, jobs: int = 200, *, place: int = 0, **labels: str | float) -> gp.Run:
-    """A run that is the slower the later its policy stands and the higher the load is."""
+    """Return a run that is slower for later policies and higher loads."""
     rng = np.random.default_rng([seed, round(10 * (load or 0.0)), place])
     pressure = 1.0 + (load or 3.0) / 4 + 0.15 * place
     jct = np.sort(rng.lognormal(9.5, 1.2, jobs) * pressure)
@@ -75,7 +75,7 @@ def _over_time(rng: np.random.Generator, makespan: float, pressure: float, stret
 
 
 def some_stays(nodes: int = 6, gpus: int = 4, rounds: int = 40, seed: int = 0) -> list[gp.Stay]:
-    """Gangs of one or two GPUs on nodes of two types, for a few rounds each; never more than a node has."""
+    """Return stays of gangs of one or two GPUs on nodes of two types, for a few rounds each."""
     rng = np.random.default_rng(seed)
     stays: list[gp.Stay] = []
     for node in range(nodes):

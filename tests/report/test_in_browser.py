@@ -1,4 +1,4 @@
-"""Reports in a real browser: no page is wider than its window, and the browser has nothing to complain of."""
+"""Reports in a real browser: no page is wider than its window, and the browser logs no errors."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ onload = () => {{
 
 
 def browse(tmp_path: Path, report: Path, *, dark: bool) -> tuple[list[list[str]], list[str]]:
-    """For each width: the width asked for, that of the page, that of its content, elements that stick out, letters that are too
-    small, and the colour of the page; and what the browser wrote to its console.
+    """Return (rows, console messages); a row has the requested width, the widths of page and content, overflowing elements, text
+    that is too small, and the colour of the page.
     """
     frames = "".join(f'<iframe width="{width}" height="900" src="{report.name}"></iframe>' for width in WIDTHS)
     (tmp_path / "measured.html").write_text(MEASURING.format(frames=frames))

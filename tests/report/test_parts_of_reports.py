@@ -1,4 +1,4 @@
-"""The parts of a report, each against something worked out in another way."""
+"""Parts of a report, checked against independent computations."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
     assert estimate([None, math.nan]) is None
 
 
-def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
+def test_intervals_cover_the_mean_with_the_stated_probability() -> None:
     rng = np.random.default_rng(0)
     made = [estimate(rng.normal(5.0, 2.0, 4).tolist()) for _ in range(4000)]
     assert sum(each.low <= 5.0 <= each.high for each in made if each) / 4000 == pytest.approx(0.95, abs=0.012)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
-def test_who_is_beaten_is_beaten_by_someone_who_is_not(pairs: list[tuple[float, float]]) -> None:
+def test_every_dominated_point_is_dominated_by_a_pareto_optimal_one(pairs: list[tuple[float, float]]) -> None:
     kept = {pair for pair, best in zip(pairs, not_beaten(pairs), strict=True) if best}
     for pair, best in zip(pairs, not_beaten(pairs), strict=True):
         as_good = [other for other in kept if other != pair and other[0] <= pair[0] and other[1] <= pair[1]]
@@ -59,7 +59,7 @@ def test_who_is_beaten_is_beaten_by_someone_who_is_not(pairs: list[tuple[float, 
 
 
 @given(arrays(float, st.integers(1, 30), elements=st.floats(0, 1) | st.just(math.nan)), st.integers(1, 40))
-def test_thinning_keeps_what_there_was_in_all(values: np.ndarray, most: int) -> None:
+def test_interval_means_preserve_the_overall_mean(values: np.ndarray, most: int) -> None:
     seconds = np.concatenate([[0.0], np.cumsum(1.0 + np.arange(len(values)) % 3)])
     limits = interval_limits(seconds, most)
     assert len(limits) <= most + 1
@@ -67,7 +67,7 @@ def test_thinning_keeps_what_there_was_in_all(values: np.ndarray, most: int) -> 
     whole = interval_means(seconds, values, seconds[[0, -1]])
     if known.any():
         assert whole[0] == pytest.approx(np.average(values[known], weights=np.diff(seconds)[known]))
-        # The whole is the mean of the parts, each by the time of which anything is known.
+        # The overall mean is the mean of the intervals, weighted by their known time.
         there = interval_means(seconds, known.astype(float), limits) * np.diff(limits)
         parts = interval_means(seconds, values, limits)
         assert np.nansum(parts * there) / there.sum() == pytest.approx(whole[0])
@@ -78,7 +78,7 @@ def test_thinning_keeps_what_there_was_in_all(values: np.ndarray, most: int) -> 
 
 
 @given(arrays(float, st.integers(1, 300), elements=NUMBERS), st.integers(2, 50))
-def test_quantiles_are_values_with_the_part_that_is_no_larger(values: np.ndarray, most: int) -> None:
+def test_quantiles_are_values_with_the_share_of_values_no_larger(values: np.ndarray, most: int) -> None:
     points, parts = quantiles(values, most)
     assert len(points) <= max(most, 1)
     assert points[-1] == values.max()
@@ -119,11 +119,11 @@ def test_every_stay_has_its_gpus_on_its_node_and_shares_none(given_stays: list[g
         busiest = max(sum(s.gpus for s in here if s.start_seconds <= t < s.end_seconds) for t in range(30))
         assert node.end - node.first == busiest
     names = [kind.name for kind in lanes.types]
-    assert names == sorted(names, reverse=True)  # type-1 was asked for first
+    assert names == sorted(names, reverse=True)  # type-1 was requested first
 
 
 @given(stays(), st.integers(1, 60))
-def test_the_grid_shows_who_is_there_in_the_middle_of_each_stretch(given_stays: list[gp.Stay], columns: int) -> None:
+def test_the_grid_shows_the_jobs_at_the_middle_of_each_interval(given_stays: list[gp.Stay], columns: int) -> None:
     lanes = stay_lanes(given_stays)
     grid = stay_grid(lanes, columns)
     length = (lanes.end_seconds - lanes.start_seconds) / columns
@@ -150,14 +150,14 @@ def contrast(one: str, other: str) -> float:
 
 
 def lab(colour: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* of linear RGB: distances are about as large as they look."""
+    """Convert linear RGB to CIE L*a*b*, in which distances correspond to perceived differences."""
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(colour, 0, 1)
     f = np.where((xyz := xyz / [0.9505, 1, 1.089]) > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_colours_stand_out_from_the_page_and_from_each_other_to_all_eyes(theme: dict[str, str]) -> None:
+def test_colours_contrast_with_the_page_and_each_other_in_all_colour_vision(theme: dict[str, str]) -> None:
     tones = [theme[f"tone-{style}"] for style in range(NUM_STYLES)]
     assert all(contrast(tone, theme["page"]) >= 2.99 for tone in tones)
     assert all(contrast(theme[ink], theme[page]) >= 4.5 for ink in ("ink", "muted", "good", "link") for page in ("page", "soft"))
@@ -200,7 +200,7 @@ def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> 
 
 
 @pytest.mark.parametrize(("seed", "said"), [(7, "One run of each policy (seed 7)."), (None, "One run of each policy.")])
-def test_charts_of_one_run_of_each_policy_tell_its_seed_if_it_has_one(seed: int | None, said: str) -> None:
+def test_charts_of_one_run_of_each_policy_name_its_seed_if_it_has_one(seed: int | None, said: str) -> None:
     runs = [some_run(policy, 2.0, 0, jobs=20) for policy in ("fifo", "las")]
     (setting,) = settings_of([replace(run, labels={"policy": run.labels["policy"], "seed": seed}) for run in runs])
     charts = list(time_charts(palette_of(setting)))

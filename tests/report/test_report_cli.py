@@ -1,4 +1,4 @@
-"""gavel report: files of runs become a page; what is wrong with them is told in a line."""
+"""The command gavel report: pages from files of runs, and one-line errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = [replace(some_run(policy, load, 0, jobs=20), over_time=None, shares={}) f
 
 
 def stored(path: Path, runs: list[gp.Run], failed: list[tuple[dict[str, str | float | None], str]] = []) -> None:  # noqa: B006
-    """The file of a sweep with these cells."""
+    """Write the store of a sweep with these cells."""
     done = [StoredCell(f"d{n}", "{}", "done", metrics=run.metrics, run=packed(run)) for n, run in enumerate(runs)]
     broken = [StoredCell(f"f{n}", "{}", "failed", error=error) for n, (_, error) in enumerate(failed)]
     grid = [GridPlace(cell.key, run.labels) for cell, run in zip(done, runs, strict=True)]
@@ -89,7 +89,7 @@ def test_what_failed_is_listed_and_does_not_stop_the_report(gavel: Gavel, tmp_pa
         ([], "Missing argument 'RESULTS...'"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(gavel: Gavel, tmp_path: Path, words: list[str], told: str) -> None:  # noqa: F811
+def test_errors_are_one_line(gavel: Gavel, tmp_path: Path, words: list[str], told: str) -> None:  # noqa: F811
     gp.write_runs(tmp_path / "r.json", RUNS)
     gp.write_runs(tmp_path / "q.json", RUNS[:-2] + RUNS[-1:])
     gp.write_runs(tmp_path / "none.json", [])

@@ -1,4 +1,4 @@
-"""Files of runs: what is written is read again, and what is no file of runs is told."""
+"""Files of runs: round trips, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def example(policy: str) -> gp.Run:
 
 
 def stored(path: Path) -> None:
-    """A sweep of three cells: one is done under two names, one has failed, one has not been played."""
+    """Write a sweep of three cells: one finished under two labels, one failed, one not yet run."""
     with CellStore(path) as store:
         labels = [{"policy": name, "seed": 0} for name in ("fifo", "first", "bad", "later")]
         grid = [GridPlace(key, each) for key, each in zip(["a", "a", "b", "c"], labels, strict=True)]
@@ -115,7 +115,7 @@ def changed(path: Path, statement: str) -> None:
         ("UPDATE grid SET labels = '[1]'", "is damaged: "),
     ],
 )
-def test_a_store_that_is_not_as_it_should_be_is_told(tmp_path: Path, statement: str, said: str) -> None:
+def test_invalid_stores_are_errors(tmp_path: Path, statement: str, said: str) -> None:
     changed(tmp_path / "sweep.sqlite", statement)
     with pytest.raises(gp.InputError) as caught:
         gp.read_runs(tmp_path / "sweep.sqlite")
@@ -126,13 +126,13 @@ def test_a_store_that_is_not_as_it_should_be_is_told(tmp_path: Path, statement: 
     "statement",
     ["UPDATE grid SET labels = '[1]'", "UPDATE grid SET labels = 'no JSON'", """UPDATE grid SET labels = '{"policy": []}'"""],
 )
-def test_failures_whose_labels_are_damaged_are_told(tmp_path: Path, statement: str) -> None:
+def test_failures_with_damaged_labels_are_an_error(tmp_path: Path, statement: str) -> None:
     changed(tmp_path / "sweep.sqlite", statement)
     with pytest.raises(gp.InputError, match="is damaged: "):
         gp.read_failures(tmp_path / "sweep.sqlite")
 
 
-def test_a_store_that_is_cut_off_is_damaged(tmp_path: Path) -> None:
+def test_a_truncated_store_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "sweep.sqlite"
     stored(path)
     path.write_bytes(path.read_bytes()[:9000])
@@ -153,14 +153,14 @@ def test_a_store_that_is_cut_off_is_damaged(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_holds_no_runs_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_without_runs_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "runs.json").write_text(text)
     with pytest.raises(gp.InputError) as caught:
         gp.read_runs(tmp_path / "runs.json")
     assert said in str(caught.value)
 
 
-def test_curves_of_different_lengths_are_told(tmp_path: Path) -> None:
+def test_series_of_different_lengths_are_an_error(tmp_path: Path) -> None:
     document = document_of(example("fifo"))
     document["over_time"]["active_jobs"].append(1.0)
     (tmp_path / "runs.json").write_text(json.dumps({"format": "gavel-py runs", "version": 1, "runs": [document]}))
@@ -169,7 +169,7 @@ def test_curves_of_different_lengths_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, 7), (4, "four"), (4, True), (5, None), (6, float("inf"))])
-def test_a_stay_that_is_none_is_told(tmp_path: Path, place: int, value: object) -> None:
+def test_an_invalid_stay_is_an_error(tmp_path: Path, place: int, value: object) -> None:
     document = document_of(example("fifo")) | {"stays": [["a", "A3C", "node", "v100", 4, 0.0, 10]]}
     assert run_from(document).stays == (gp.Stay("a", "A3C", "node", "v100", 4, 0.0, 10),)
     document["stays"][0][place] = value
@@ -178,6 +178,6 @@ def test_a_stay_that_is_none_is_told(tmp_path: Path, place: int, value: object) 
         gp.read_runs(tmp_path / "runs.json")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(gp.InputError, match="cannot be read: No such file"):
         gp.read_runs(tmp_path / "absent")

@@ -1,4 +1,4 @@
-"""Reports of runs: what they say, that nothing in a name can change them, and that they are the same each time."""
+"""Reports of runs: contents, escaping of names, and reproducibility."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOID = {"meta", "br", "wbr", "link", "img", "hr"}
 
 
 class Page(HTMLParser):
-    """The page as a reader finds it: tags must close in turn, ids must be there once; cells by table, text by tag."""
+    """Parser that checks nesting and unique ids, and collects cells by table and text by tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def report(path: Path, runs: list[gp.Run], **more: object) -> Page:
 
 
 def bare(runs: list[gp.Run]) -> list[gp.Run]:
-    """The runs without what most charts are made of."""
+    """Return the runs without the data of most charts."""
     return [replace(run, over_time=None, shares={}) for run in runs]
 
 
@@ -147,7 +147,7 @@ def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_of_one_run_it_shows_where_gangs_were_and_compares_nothing(tmp_path: Path) -> None:
+def test_a_report_of_one_run_shows_its_gangs_without_comparison(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays())])
     assert page.tables[0][0] == ["metric", "value"]
     assert "GPUs over time" in page.words["h3"]
@@ -158,7 +158,7 @@ def test_of_one_run_it_shows_where_gangs_were_and_compares_nothing(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+def test_names_with_markup_are_escaped(tmp_path: Path) -> None:
     first, *others = some_runs([HOSTILE, "fifo"], seeds=2, jobs=20, **{f"trace{HOSTILE}": HOSTILE})
     stays = [replace(stay, job_id=HOSTILE, node=HOSTILE, job_type=HOSTILE, accelerator=HOSTILE) for stay in some_stays()[:3]]
     shares = {HOSTILE: {HOSTILE: 0.5}}
@@ -177,7 +177,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_a_report_is_self_contained(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays(80, 8, 100))])
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert len(page.addresses) == 1
@@ -209,7 +209,7 @@ def test_charts_are_written_as_files_too(tmp_path: Path) -> None:
     assert ">Makespan<" in svg
 
 
-def test_more_policies_than_can_be_told_apart(tmp_path: Path) -> None:
+def test_more_policies_than_styles(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", bare(some_runs([f"policy-{n}" for n in range(12)], [3.0], seeds=1)))
     assert len(page.tables[0]) == 1 + 1 + 12
     bars = next(table for table in page.tables[1:] if table[0][1].startswith("makespan"))
@@ -225,7 +225,7 @@ def test_more_settings_than_charts(tmp_path: Path) -> None:
     assert sum("No charts" in text for text in page.words["p"]) == 5
 
 
-def test_solves_and_simulations_stand_apart_and_what_lacks_is_left_out(tmp_path: Path) -> None:
+def test_solves_and_simulations_have_separate_sections_and_omit_missing_metrics(tmp_path: Path) -> None:
     solve = gp.Run({"policy": "fifo", "mode": "solve"}, {"objective": 1.5, "gap": None}, shares={"lm": {"v100": 0.5}})
     simulated = replace(some_run("fifo", 4.0, 0), labels={"policy": "fifo", "mode": "simulate"}, metrics={"cost": np.nan})
     page = report(tmp_path / "r.html", [solve, simulated])
@@ -235,7 +235,7 @@ def test_solves_and_simulations_stand_apart_and_what_lacks_is_left_out(tmp_path:
     assert empty.tags["svg"] == 0
 
 
-def test_runs_of_one_seed_are_not_taken_for_several(tmp_path: Path) -> None:
+def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [plain("fifo", 7, cost=cost) for cost in (1.0, 2.0)] + [plain("las", 7, cost=3.0)])
     assert row(page, "fifo") == ["fifo", "1", "1.5 best"]
 
@@ -278,7 +278,7 @@ def without(module: str) -> Callable[[pytest.MonkeyPatch], None]:
         ("r.html", without("matplotlib"), "reports need matplotlib"),
     ],
 )
-def test_what_stands_in_the_way_is_told(
+def test_obstacles_are_reported_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, patch: Callable[[pytest.MonkeyPatch], None] | None, told: str
 ) -> None:
     if patch is not None:
@@ -288,7 +288,7 @@ def test_what_stands_in_the_way_is_told(
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_is_no_run_and_no_place_for_charts_is_told(tmp_path: Path) -> None:
+def test_invalid_runs_and_chart_folders_are_errors(tmp_path: Path) -> None:
     with pytest.raises(gp.InputError, match=r"run 2: must be a gavel_py\.Run, found str"):
         gp.write_report([plain("fifo"), "fifo"], tmp_path / "r.html")  # type: ignore[list-item]
     with pytest.raises(gp.InputError, match="nothing to report"):

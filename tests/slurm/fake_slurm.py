@@ -1,4 +1,4 @@
-"""A Slurm in memory: nodes, jobs and time behind the commands that the driver runs, in the shapes of two versions."""
+"""An in-memory Slurm that answers the commands of the driver in the JSON of two versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = 1_700_000_000.0
 
 @dataclass
 class FakeClock:
-    """Time passes only where somebody waits; `on_sleep` is what happens meanwhile."""
+    """A clock that only advances in `sleep`, which calls `on_sleep`."""
 
     seconds: float = START
     on_sleep: Callable[[float], None] | None = None
@@ -38,7 +38,7 @@ class FakeClock:
 
 @dataclass
 class FakeJob:
-    """A job as Slurm keeps it; per_node: GPUs of each node, or per_job: of all, with a type before a colon."""
+    """A job in Slurm. per_node, per_job: requested GPUs of each node or of the whole job, as "type:count" or "count"."""
 
     number: int
     per_node: str = ""
@@ -63,9 +63,9 @@ class FakeJob:
 
 
 class FakeSlurm:
-    """nodes: {name: (type, GPUs)}; new: whether it prints what 24.05 does, and not 22.05; stuck: jobs that never start;
-    slow: {job: seconds that it takes to stop}; fails: called before each command, and may raise; refuses: called with each line for
-    scontrol, returns what Slurm says if it refuses it; config, accounts: what scontrol shows, by default that we are SlurmUser.
+    """nodes: {name: (type, GPUs)}; new: whether the output is that of 24.05 instead of 22.05; stuck: jobs that never start;
+    slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
+    scontrol, if any; config, accounts: output of scontrol, by default with the current account as SlurmUser.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -82,7 +82,7 @@ class FakeSlurm:
         self.refuses: Callable[[str], str] = lambda _: ""
 
     def submit(self, number: int, **fields: Any) -> FakeJob:
-        """As with the plugin: on hold, with its mark, unless said otherwise."""
+        """Submit a job; by default, it is on hold and annotated as by the plugin."""
         mark = {"admin_comment": f"gavel:submit={self.clock.now():.0f};plugin"} if fields.get("partition", "gpu") == "gpu" else {}
         self.jobs[number] = FakeJob(number, **(mark | fields))
         return self.jobs[number]
@@ -110,7 +110,7 @@ class FakeSlurm:
     def node_fails(self, name: str) -> None:
         self.states[name] = "DOWN"
         for job in self.jobs.values():
-            if name in job.held:  # Slurm starts it again by itself after a while
+            if name in job.held:  # Slurm requeues it after a while
                 job.state, job.held, job.restarts = "PENDING", {}, job.restarts + 1
                 job.eligible, job.reason = self.clock.now() + 120, "BeginTime"
 
@@ -179,7 +179,7 @@ class FakeSlurm:
                 job.eligible = self.clock.now() + 120
 
     def _schedule(self) -> None:
-        """Start what is released, and wherever there is room: on the nodes that it asks for, if it does."""
+        """Start released jobs on the nodes that they request, or wherever there is room."""
         self._stop_those_whose_time_has_come()
         for job in self.jobs.values():
             if job.state != "PENDING" or not job.priority or job.eligible > self.clock.now() or job.number in self.stuck:
@@ -267,5 +267,5 @@ class FakeSlurm:
 
 
 def no_answer(*_: object) -> None:
-    """What happens while the controller is down."""
+    """Fail as Slurm's commands do while the controller is down."""
     raise SlurmError("squeue has not answered within 60 s; is slurmctld up?")

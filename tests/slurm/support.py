@@ -1,4 +1,4 @@
-"""What tests of the driver share: a small cluster, its profile, and drivers on it."""
+"""A small cluster, its profile and drivers for it, shared by the tests of the driver."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 BERT, LSTM = "gavel: type=bert steps=100000", "gavel: type=lstm steps=100000"
-"""Comments of jobs whose speeds are known."""
+"""Comments of jobs with known throughputs."""
 
 RECORDED = Path(__file__).parent / "recorded"
 SPEEDS = {"bert": (8.0, 2.0), "lstm": (3.0, 2.0)}
 
 
 def profile() -> gp.ThroughputProfile:
-    """Two types, on v100 and k80, for gangs of 1, 2 and 4 GPUs."""
+    """Return throughputs of two job types on v100 and k80, for gangs of 1, 2 and 4 GPUs."""
     return gp.ThroughputProfile(
         "small",
         [
@@ -47,12 +47,12 @@ def profile() -> gp.ThroughputProfile:
 
 
 def cluster(*, new: bool = False) -> FakeSlurm:
-    """A v100 node and a k80 node with 4 GPUs each."""
+    """Return a cluster of a v100 node and a k80 node with 4 GPUs each."""
     return FakeSlurm(FakeClock(), {"v100-0": ("v100", 4), "k80-0": ("k80", 4)}, new=new)
 
 
 def cluster_with(count: int, gpus: int) -> FakeSlurm:
-    """The same with so many jobs, numbered from 1, that ask for so many GPUs each."""
+    """Return the small cluster with `jobs` jobs, numbered from 1, of `gpus` GPUs each."""
     slurm = cluster()
     for number in range(1, count + 1):
         slurm.submit(number, per_job=f"gpu:{gpus}", comment=BERT)
@@ -78,18 +78,18 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of the log of one kind."""
+    """Return the entries of one event in the log."""
     lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line["event"] == name]
 
 
 class KilledError(BaseException):
-    """The process is no more."""
+    """The process has been killed."""
 
 
 @contextmanager
 def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
-    """Within this, whoever gives so many commands is killed: before an odd one, after an even one."""
+    """Kill the driver at its n-th opportunity: odd ones are before a command, even ones after it."""
     calls, plain = 0, slurm.run
 
     def dying(arguments: Sequence[str], text: str = "") -> CommandResult:
@@ -110,7 +110,7 @@ def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
 
 
 def recorded_commands(folder: Path) -> str:
-    """Write a sinfo and a squeue that answer with what was recorded of Slurm 22.05 into a folder, and return it."""
+    """Write programs sinfo and squeue that print recordings of Slurm 22.05 into a folder, and return it."""
     folder.mkdir()
     for name in ("sinfo", "squeue"):
         program = folder / name

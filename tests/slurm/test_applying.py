@@ -1,4 +1,4 @@
-"""Carrying out a round while jobs take their time, and their users do something else."""
+"""Execution of rounds with slow jobs and changes by users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, cluster, cluster_with, driver
 
 
-def test_a_job_that_takes_long_to_stop_keeps_only_those_waiting_that_are_to_have_its_gpus(tmp_path: Path) -> None:
+def test_a_slow_stop_delays_only_the_jobs_that_get_its_gpus(tmp_path: Path) -> None:
     slurm = cluster()
     for number in range(1, 5):
         slurm.submit(number, per_job="gpu:4", comment=BERT, more={"features": "v100" if number % 2 else "k80"})
@@ -35,7 +35,7 @@ def test_a_job_that_takes_long_to_stop_keeps_only_those_waiting_that_are_to_have
     assert 60 <= started["v100-0"] < 70
 
 
-def test_one_that_does_not_stop_in_time_is_told_and_what_was_to_have_its_gpus_waits(tmp_path: Path) -> None:
+def test_a_stop_beyond_its_limit_is_reported_and_the_next_job_waits(tmp_path: Path) -> None:
     slurm = cluster()
     for number in (1, 2):
         slurm.submit(number, per_job="gpu:4", comment=BERT, more={"features": "v100"})
@@ -58,7 +58,7 @@ def test_one_that_does_not_stop_in_time_is_told_and_what_was_to_have_its_gpus_wa
 
 
 @pytest.mark.parametrize("now", [{"per_job": "gpu:1"}, {"per_job": "", "per_node": "gpu:v100:1,gpu:k80:1"}])
-def test_what_its_user_changes_between_decision_and_start_is_not_undone(tmp_path: Path, now: dict[str, str]) -> None:
+def test_changes_by_users_between_decision_and_start_are_kept(tmp_path: Path, now: dict[str, str]) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT)
     slurm.submit(2, per_job="gpu:2", comment=BERT)
@@ -69,7 +69,7 @@ def test_what_its_user_changes_between_decision_and_start_is_not_undone(tmp_path
 
     with driver(slurm, tmp_path) as driven:
         driven.look()
-        slurm.submit(3, per_job="gpu:1", comment=BERT, priority=5)  # it is to be held first
+        slurm.submit(3, per_job="gpu:1", comment=BERT, priority=5)  # it has to be held first
         slurm.stuck = {3}
         slurm.fails = change
         _, applied = driven.round()
@@ -84,8 +84,8 @@ def test_what_its_user_changes_between_decision_and_start_is_not_undone(tmp_path
         assert list(slurm.jobs[1].held.values()) == [1]
 
 
-def test_who_runs_on_a_node_that_does_not_respond_is_left_alone_for_many_rounds(tmp_path: Path) -> None:
-    """Also where it is the turn of others, and nobody is sent there."""
+def test_jobs_on_an_unresponsive_node_are_left_alone(tmp_path: Path) -> None:
+    """This holds even when it is the turn of other jobs; no job is started there."""
     slurm = cluster_with(4, 4)
     with driver(slurm, tmp_path) as driven:
         driven.round()
@@ -104,7 +104,7 @@ def test_who_runs_on_a_node_that_does_not_respond_is_left_alone_for_many_rounds(
     assert slurm.jobs[there].restarts > 0
 
 
-def test_what_does_not_start_is_held_again_and_reported_and_after_three_times_left_to_slurm_for_a_while(tmp_path: Path) -> None:
+def test_failed_starts_are_held_again_and_pause_after_three(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT)
     slurm.submit(2, per_job="gpu:4", comment=BERT)
@@ -127,7 +127,7 @@ def test_what_does_not_start_is_held_again_and_reported_and_after_three_times_le
     assert slurm.jobs[1].state == "RUNNING"
 
 
-def test_what_slurm_places_elsewhere_is_told_and_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_placement_by_slurm_elsewhere_is_reported_and_accepted(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", comment=BERT)
     slurm.elsewhere = {1: {"k80-0": 2}}
@@ -142,7 +142,7 @@ def test_what_slurm_places_elsewhere_is_told_and_taken_as_it_is(tmp_path: Path) 
     assert slurm.jobs[1].held in ({"k80-0": 2}, {"v100-0": 2})
 
 
-def test_a_silent_node_gets_nobody_and_keeps_whom_it_has(tmp_path: Path) -> None:
+def test_an_unresponsive_node_gets_no_jobs_and_keeps_its_own(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", comment=BERT)
     with driver(slurm, tmp_path) as driven:
@@ -155,7 +155,7 @@ def test_a_silent_node_gets_nobody_and_keeps_whom_it_has(tmp_path: Path) -> None
     assert decided.moves.start == {"2": {"k80-0": 2}}
 
 
-def test_one_that_slurm_has_started_before_it_was_held_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_job_started_before_it_was_held_delays_no_other(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT, priority=5, reason="Resources")
     slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "v100"})
@@ -176,7 +176,7 @@ def test_one_that_slurm_has_started_before_it_was_held_keeps_nobody_waiting(tmp_
 
 
 def test_cpus_of_a_gang_are_spread_over_its_nodes_as_its_gpus_are(tmp_path: Path) -> None:
-    """Slurm would give it 16 CPUs on one of two nodes, and 4 on the other."""
+    """By default, Slurm allocates 16 CPUs on one of two nodes and 4 on the other."""
     slurm = FakeSlurm(FakeClock(), dict.fromkeys(("v100-0", "v100-1"), ("v100", 4)))
     slurm.submit(1, per_job="gpu:8", comment=BERT, more={"cpus": 20})
     slurm.submit(2, per_job="gpu:4", comment=BERT, more={"cpus": 8, "minimum_cpus_per_node": 6})
@@ -191,7 +191,7 @@ def test_cpus_of_a_gang_are_spread_over_its_nodes_as_its_gpus_are(tmp_path: Path
     assert not any("MinCPUsNode" in line for line in lines[2]), "on one node it is what its user asks for"
 
 
-def test_cpus_stay_as_they_are_asked_for_where_a_state_does_not_say_what_the_user_wanted(tmp_path: Path) -> None:
+def test_cpu_requests_are_kept_if_an_old_state_lacks_them(tmp_path: Path) -> None:
     slurm = FakeSlurm(FakeClock(), dict.fromkeys(("v100-0", "v100-1"), ("v100", 4)))
     slurm.submit(1, per_job="gpu:8", comment=BERT, more={"cpus": 20, "minimum_cpus_per_node": 6})
     with driver(slurm, tmp_path) as driven:

@@ -1,4 +1,4 @@
-"""gavel slurm on the command line, with programs in the place of Slurm's that print what was recorded."""
+"""The command gavel slurm, with programs that print recordings in place of Slurm's."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_plan_changes_nothing(gavel: Gavel, tmp_path: Path) -> None:
         (("--partition", "opt", "--map-accelerator", "v100"), "is not of the form OLD=NEW"),
     ],
 )
-def test_mistakes_are_told(gavel: Gavel, words: tuple[str, ...], text: str) -> None:
+def test_mistakes_are_reported(gavel: Gavel, words: tuple[str, ...], text: str) -> None:
     done = gavel("plan", *words)
     assert done.code == 2
     assert text in done.err
     assert "Traceback" not in done.err
 
 
-def test_slurm_that_is_not_there_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "sinfo"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     done = gavel("plan", "--partition", "opt", "--timeout", "0.2")
@@ -114,7 +114,7 @@ def test_report(gavel: Gavel, tmp_path: Path) -> None:
     metrics = json.loads(gavel("report", str(tmp_path), "--json").out)["metrics"]
     assert metrics["finished"] == 4
     with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('{"event":"sto')  # as of a driver that was killed
+        log.write('{"event":"sto')  # the incomplete line of a killed driver
     assert gp.slurm_run(tmp_path / "log.jsonl").metrics == run.metrics
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     assert "is not of the log of a driver" in gavel("report", str(tmp_path / "other.jsonl")).err

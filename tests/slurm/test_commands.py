@@ -1,4 +1,4 @@
-"""Running Slurm's commands: nothing that is meant for the driver reaches them."""
+"""Execution of Slurm's commands, which signals to the driver do not reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import gavel_py as gp
 
-# Says when it has begun, and answers after a second, unless it is interrupted.
+# Reports its start, and answers after a second unless it is interrupted.
 PROGRAM = "#!/bin/sh\ntouch {begun}\nsleep 1\necho '{{\"jobs\": []}}'\n"
 ASKING = """\
 import signal
@@ -25,7 +25,7 @@ print(gp.SlurmCommands().run(["squeue", "--json"]).code)
 
 @pytest.mark.slow
 def test_ctrl_c_does_not_cut_off_a_command(tmp_path: Path) -> None:
-    """A terminal sends it to all that the driver has started."""
+    """A terminal sends the signal to the whole process group of the driver."""
     begun, program = tmp_path / "begun", tmp_path / "squeue"
     program.write_text(PROGRAM.format(begun=begun))
     program.chmod(0o755)
@@ -39,7 +39,7 @@ def test_ctrl_c_does_not_cut_off_a_command(tmp_path: Path) -> None:
         assert process.communicate(timeout=60)[0] == "0\n"
 
 
-def test_a_command_gets_its_input_and_tells_its_end(tmp_path: Path) -> None:
+def test_a_command_gets_its_input_and_returns_its_exit_code(tmp_path: Path) -> None:
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\ncat\necho no >&2\nexit 3\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The driver on a Slurm in memory: what it does in a round, and what it makes of all that may happen meanwhile."""
+"""The driver on an in-memory Slurm: rounds, and events between and during them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05
 
 
 def assert_sound(slurm: FakeSlurm) -> None:
-    """No GPU twice."""
+    """Assert that no GPU is allocated twice."""
     assert all(slurm.free(name) >= 0 for name in slurm.nodes)
 
 
@@ -98,7 +98,7 @@ def test_jobs_of_others_are_left_alone_and_their_gpus_are_not_planned(tmp_path: 
         ({"more": {"features": "[v100*2&k80]"}}, "it has a --constraint that is more than names joined by & or |"),
     ],
 )
-def test_what_is_not_planned_and_why(fields: dict[str, object], why: str) -> None:
+def test_unplanned_jobs_have_a_reason(fields: dict[str, object], why: str) -> None:
     slurm = cluster()
     slurm.submit(1, **({"per_job": "gpu:2", "comment": BERT} | fields))
     plan = driver(slurm, None).plan()
@@ -130,7 +130,7 @@ def test_gangs_that_fit_one_node_are_not_split_and_larger_ones_are_split_evenly(
     assert set(slurm.jobs[2].held.values()) == {4}
 
 
-def test_a_running_cluster_is_taken_over_without_stopping_anybody(tmp_path: Path) -> None:
+def test_a_running_cluster_is_taken_over_without_stopping_jobs(tmp_path: Path) -> None:
     slurm = cluster()
     for number, node in ((1, "v100-0"), (2, "k80-0")):
         slurm.submit(
@@ -168,7 +168,7 @@ def test_nodes_that_drain_are_emptied_and_dead_ones_are_avoided(tmp_path: Path) 
     assert changes == {("v100-0", "draining"), ("k80-0", "down"), ("v100-0", "up")}
 
 
-def test_jobs_that_end_are_credited_and_what_they_showed_is_learnt(tmp_path: Path) -> None:
+def test_ended_jobs_are_credited_and_their_throughput_is_measured(tmp_path: Path) -> None:
     slurm = cluster()
     store = gp.ThroughputStore(tmp_path / "store.sqlite")
     slurm.submit(1, per_job="gpu:2", comment="gavel: type=bert steps=4000")
@@ -187,7 +187,7 @@ def test_jobs_that_end_are_credited_and_what_they_showed_is_learnt(tmp_path: Pat
     assert row.steps_per_second == pytest.approx(20, rel=0.02)
 
 
-def test_a_job_on_its_way_out_and_one_whose_node_fails_are_not_preempted(tmp_path: Path) -> None:
+def test_ending_jobs_and_jobs_on_failed_nodes_do_not_count_as_preempted(tmp_path: Path) -> None:
     slurm = cluster()
     for number, node in ((1, "v100"), (2, "k80")):
         slurm.submit(number, per_job="gpu:4", comment=BERT, more={"features": node})
@@ -221,7 +221,7 @@ def test_progress_files_come_before_estimates(tmp_path: Path) -> None:
         assert driven.state.scheduler.jobs[0].steps_done == pytest.approx(1234 + 100 * 16, rel=0.05)
 
 
-def test_a_job_that_goes_on_beyond_its_steps_is_expected_to_need_more(tmp_path: Path) -> None:
+def test_a_job_beyond_its_total_steps_is_expected_to_need_more(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:1", comment="gavel: type=bert steps=10")
     with driver(slurm, tmp_path) as driven:
@@ -235,7 +235,7 @@ def test_a_job_that_goes_on_beyond_its_steps_is_expected_to_need_more(tmp_path: 
     assert job.total_steps > job.steps_done > 10
 
 
-def test_unknown_types_are_taken_for_the_default_and_told(tmp_path: Path) -> None:
+def test_unknown_types_get_the_default_with_a_note(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:1", comment="gavel: type=gpt9 steps=-3")
     slurm.submit(2, per_job="gpu:1", name="bert-large")
@@ -251,7 +251,7 @@ def test_unknown_types_are_taken_for_the_default_and_told(tmp_path: Path) -> Non
     assert notes["2"] == notes["3"] == []
 
 
-def test_gangs_that_no_profile_knows_are_refused_and_told(tmp_path: Path) -> None:
+def test_gangs_unknown_to_the_profile_are_refused_with_a_reason(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:h100:1", comment=BERT)
     with driver(slurm, tmp_path) as driven:
@@ -279,13 +279,13 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 26))
-def test_whenever_it_is_killed_the_next_start_picks_up(tmp_path: Path, at: int) -> None:
-    """At every command, and whether it has been carried out or not: nobody is lost, run twice, or left on hold for ever."""
+def test_a_driver_killed_at_any_command_is_succeeded_by_the_next(tmp_path: Path, at: int) -> None:
+    """Killed before or after any command, the driver loses no job, runs none twice and leaves none on hold."""
     slurm = cluster_with(5, 2)
     slurm.submit(6, per_job="gpu:1", comment="gavel-hold")
     with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
         driven.run()
-    if at % 3 == 0:  # its state is gone too; what stands in Slurm must do
+    if at % 3 == 0:  # its state is lost too; the annotations in Slurm must suffice
         (tmp_path / "state.json").unlink(missing_ok=True)
     ran: set[int] = set()
     with driver(slurm, tmp_path) as driven:
@@ -300,7 +300,7 @@ def test_whenever_it_is_killed_the_next_start_picks_up(tmp_path: Path, at: int) 
     assert slurm.jobs[6].priority == 0
 
 
-def test_two_drivers_are_one_too_many(tmp_path: Path) -> None:
+def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     slurm = cluster()
     with (
         driver(slurm, tmp_path),
@@ -312,7 +312,7 @@ def test_two_drivers_are_one_too_many(tmp_path: Path) -> None:
         pass
 
 
-def test_a_round_ends_early_when_nobody_runs_any_more(tmp_path: Path) -> None:
+def test_a_round_ends_early_when_no_job_runs(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT)
 
@@ -353,7 +353,7 @@ def test_planning_and_looking_change_nothing(tmp_path: Path) -> None:
     assert picture.snapshot.jobs["1"].phase is Phase.WAITING
 
 
-def test_nothing_of_a_user_gets_into_a_command_or_the_log_unchecked(tmp_path: Path) -> None:
+def test_texts_of_users_are_checked_before_commands_and_log(tmp_path: Path) -> None:
     slurm = cluster()
     nasty = 'x"; scancel 1\nshutdown \x1b[2J'
     slurm.submit(1, per_job="gpu:2", comment=f"gavel: type={nasty}", name=nasty, admin_comment=f"gavel:submit=1;plugin {nasty}")
@@ -388,7 +388,7 @@ class TestTypesThatTheProfileLacks:
         assert decided.picture.state.scheduler.cluster.accelerator_names == ("k80", "v100")
         assert decided.picture.notes == ("GPU type 'V100' is taken for 'v100' of the profile: they differ in case only",)
 
-    def test_none_known_is_an_error_before_the_first_round_only(self, tmp_path: Path) -> None:
+    def test_no_known_type_is_an_error_before_the_first_round_only(self, tmp_path: Path) -> None:
         strange = FakeSlurm(FakeClock(), {"a": ("v10", 4)})
         with driver(strange, tmp_path / "a") as driven, pytest.raises(gp.UnknownNameError) as error:
             driven.round()
@@ -403,7 +403,7 @@ class TestTypesThatTheProfileLacks:
         assert len(decided.picture.notes) == 1
         assert "does not know GPU type 'h100'; it has v100, k80; its nodes are left out" in decided.picture.notes[0]
 
-    def test_a_state_whose_types_the_profile_has_lost_is_begun_anew(self, tmp_path: Path) -> None:
+    def test_a_state_with_types_missing_in_the_profile_begins_anew(self, tmp_path: Path) -> None:
         slurm = cluster_with(2, 4)
         with driver(slurm, tmp_path) as driven:
             driven.round()

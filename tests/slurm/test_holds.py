@@ -1,4 +1,4 @@
-"""Whose hold it is that a job waits on: no job of ours stays on hold for ever, and no other hold is taken away."""
+"""Holds: the driver releases all of its own, and none of users or other drivers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, 
 
 
 @pytest.mark.parametrize("mark", ["gavel:submit=1700000000;plugin", "gavel:submit=1700000000;place=any"])
-def test_what_the_driver_of_another_partition_holds_stays_on_hold(tmp_path: Path, mark: str) -> None:
+def test_holds_of_another_partitions_driver_stay(tmp_path: Path, mark: str) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", partition="free", admin_comment=mark, reason="JobHeldAdmin")
     slurm.submit(2, per_job="gpu:2", comment=BERT)
@@ -20,7 +20,7 @@ def test_what_the_driver_of_another_partition_holds_stays_on_hold(tmp_path: Path
     assert not events(tmp_path, "let_go")
 
 
-def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(tmp_path: Path) -> None:
+def test_a_job_moved_to_another_partition_is_released(tmp_path: Path) -> None:
     slurm = cluster_with(3, 4)
     with driver(slurm, tmp_path) as driven:
         driven.round()
@@ -31,7 +31,7 @@ def test_a_job_that_its_user_moves_to_another_partition_is_given_back_to_slurm(t
     assert [list(event["jobs"]) for event in events(tmp_path, "let_go")] == [[str(waiting.number)]]
 
 
-def test_at_the_end_all_that_waits_on_its_hold_is_released_and_nothing_else(tmp_path: Path) -> None:
+def test_at_the_end_only_jobs_on_its_own_hold_are_released(tmp_path: Path) -> None:
     slurm = cluster_with(4, 4)
     slurm.submit(5, per_job="gpu:4", comment=BERT, more={"dependency": "afterok:1(unfulfilled)"})
     slurm.submit(6, per_node="gpu:a100:3", comment=BERT)
@@ -48,8 +48,8 @@ def test_at_the_end_all_that_waits_on_its_hold_is_released_and_nothing_else(tmp_
 
 
 @pytest.mark.parametrize("at", range(1, 26))
-def test_without_the_plugin_and_with_its_state_lost_it_knows_what_it_holds(tmp_path: Path, at: int) -> None:
-    """Killed before or after any command; jobs ran or waited already when the driver began for the first time."""
+def test_holds_are_known_without_plugin_and_state(tmp_path: Path, at: int) -> None:
+    """The driver is killed before or after any command; jobs ran or waited before its first start."""
     slurm = cluster()
     for number, node in ((1, "v100-0"), (2, "k80-0")):
         slurm.submit(
@@ -69,7 +69,7 @@ def test_without_the_plugin_and_with_its_state_lost_it_knows_what_it_holds(tmp_p
     assert ran == {1, 2, 3, 4}
 
 
-def test_a_job_that_the_plugin_holds_and_that_cannot_be_managed_goes_back_to_slurm(tmp_path: Path) -> None:
+def test_unmanageable_jobs_held_by_the_plugin_are_released(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", wanted=["k80-0"])
     slurm.submit(2, per_job="gpu:2", wanted=["k80-0"], comment="gavel-hold")
@@ -82,7 +82,7 @@ def test_a_job_that_the_plugin_holds_and_that_cannot_be_managed_goes_back_to_slu
 
 
 @pytest.mark.parametrize(("on_exit", "held"), [("leave", True), ("release", False)])
-def test_what_becomes_of_waiting_jobs_at_the_end(tmp_path: Path, on_exit: str, held: bool) -> None:
+def test_waiting_jobs_at_the_end(tmp_path: Path, on_exit: str, held: bool) -> None:
     slurm = cluster_with(4, 4)
     slurm.submit(5, per_job="gpu:4", comment="gavel-hold")
     slurm.clock.stops_at = slurm.clock.now() + 250

@@ -1,4 +1,4 @@
-"""Jobs that cannot be planned: they are neither stopped nor held, Slurm has them back as they were, and everybody is told why."""
+"""Jobs that cannot be planned are neither stopped nor held, but released with their original request and a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wide(slurm: FakeSlurm, number: int, **fields: Any) -> None:
 
 @both_shapes
 @pytest.mark.parametrize("by", ["gres:gpu:8", "gres/gpu:8"])
-def test_a_gang_is_spread_where_its_cpus_do_not_fit_one_node(tmp_path: Path, new: bool, by: str) -> None:
+def test_a_gang_is_spread_if_its_cpus_do_not_fit_one_node(tmp_path: Path, new: bool, by: str) -> None:
     slurm = cluster(new=new)
     slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
     slurm.submit(1, per_job="gpu:4", comment=BERT, more={"cpus_per_tres": by})
@@ -36,8 +36,8 @@ def test_a_gang_is_spread_where_its_cpus_do_not_fit_one_node(tmp_path: Path, new
 
 
 @both_shapes
-def test_memory_is_counted_however_it_is_asked_for(tmp_path: Path, new: bool) -> None:
-    """A node has 62.5 GB; each of these asks for 80 GB in all, which two nodes have."""
+def test_memory_is_counted_in_every_unit_of_request(tmp_path: Path, new: bool) -> None:
+    """A node has 62.5 GB; each of these jobs requests 80 GB in all, which two nodes have."""
     number = {"set": True, "infinite": False, "number": 10_240} if new else 10_240
     asked: list[dict[str, object]] = [
         {"memory_per_tres": "gres:gpu:20480"},
@@ -53,7 +53,7 @@ def test_memory_is_counted_however_it_is_asked_for(tmp_path: Path, new: bool) ->
 
 
 @both_shapes
-def test_what_runs_and_cannot_be_planned_goes_on_and_its_gpus_are_not_planned(tmp_path: Path, new: bool) -> None:
+def test_running_unplannable_jobs_continue_and_keep_their_gpus(tmp_path: Path, new: bool) -> None:
     slurm = cluster(new=new)
     wide(slurm, 1, admin_comment="", state="RUNNING", held={"v100-0": 2}, priority=5, start=slurm.clock.now())
     for number in (2, 3, 4):
@@ -70,7 +70,7 @@ def test_what_runs_and_cannot_be_planned_goes_on_and_its_gpus_are_not_planned(tm
 
 
 @both_shapes
-def test_what_waits_and_cannot_be_planned_is_given_back_and_everybody_is_told_why(tmp_path: Path, new: bool) -> None:
+def test_waiting_unplannable_jobs_are_released_with_a_reason(tmp_path: Path, new: bool) -> None:
     slurm = cluster(new=new)
     wide(slurm, 1)
     slurm.submit(2, per_job="gpu:4", comment=BERT)
@@ -90,8 +90,8 @@ def test_what_waits_and_cannot_be_planned_is_given_back_and_everybody_is_told_wh
     assert roles == {"1": f"left to Slurm: {NO_ROOM}", "2": "managed"}
 
 
-def test_what_a_constraint_forbids_is_left_to_slurm_until_it_does_not(tmp_path: Path) -> None:
-    """The scheduler finds that out only when it decides; one such job runs, the other waits."""
+def test_jobs_excluded_by_a_constraint_are_left_to_slurm_until_it_changes(tmp_path: Path) -> None:
+    """Only a decision of the scheduler shows it; one such job runs, the other waits."""
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT, state="RUNNING", held={"v100-0": 4}, priority=5, start=slurm.clock.now())
     slurm.submit(2, per_job="gpu:2", comment=BERT)
@@ -123,7 +123,7 @@ def test_what_a_constraint_forbids_is_left_to_slurm_until_it_does_not(tmp_path: 
     assert slurm.jobs[1].restarts + slurm.jobs[2].restarts > 0, "they take their turns again"
 
 
-def test_on_the_only_nodes_for_it_a_job_goes_on_while_they_drain(tmp_path: Path) -> None:
+def test_a_job_without_alternative_continues_on_draining_nodes(tmp_path: Path) -> None:
     slurm = cluster()
     for number in (1, 2):
         slurm.submit(number, per_node="gpu:v100:4", comment=BERT)
@@ -157,7 +157,7 @@ def test_on_the_only_nodes_for_it_a_job_goes_on_while_they_drain(tmp_path: Path)
         ({"per_job": "gpu:v100:4"}, {"per_job": "gpu:v100:4", "nodes": 1}, {"per_job": "gpu:v100:4", "nodes": 1}),
     ],
 )
-def test_a_job_goes_back_as_its_user_submitted_it(
+def test_a_released_job_has_its_original_request(
     tmp_path: Path, asked: dict[str, Any], sent: dict[str, Any], back: dict[str, Any]
 ) -> None:
     slurm = cluster()
@@ -174,7 +174,7 @@ def test_a_job_goes_back_as_its_user_submitted_it(
     assert (slurm.jobs[1].wanted, slurm.jobs[1].priority) == ([], 1000)
 
 
-def test_one_whose_user_asks_for_something_else_meanwhile_keeps_that(tmp_path: Path) -> None:
+def test_a_released_job_keeps_later_changes_by_its_user(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_node="gpu:4", comment=BERT)
     slurm.submit(2, per_node="gpu:4", comment=BERT)
@@ -192,8 +192,8 @@ def test_one_whose_user_asks_for_something_else_meanwhile_keeps_that(tmp_path: P
     }
 
 
-def test_one_that_was_sent_to_several_nodes_goes_back_for_as_many(tmp_path: Path) -> None:
-    """Slurm 22.05 never forgets that GPUs were asked for by node; on another number of nodes, it would give another number."""
+def test_a_job_once_spread_is_released_for_as_many_nodes(tmp_path: Path) -> None:
+    """Slurm 22.05 cannot undo a request per node; on another number of nodes, the number of GPUs would change."""
     slurm = cluster()
     slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
     slurm.submit(1, per_job="gpu:8", comment="gavel: type=lstm")
@@ -206,7 +206,7 @@ def test_one_that_was_sent_to_several_nodes_goes_back_for_as_many(tmp_path: Path
     assert (job.per_node, job.nodes, job.wanted, job.priority) == ("gpu:4", 2, [], 1000)
 
 
-def test_one_that_slurm_has_started_after_it_was_given_back_is_not_stopped(tmp_path: Path) -> None:
+def test_a_released_job_started_by_slurm_is_not_stopped(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT)
     slurm.stuck = {1}
@@ -229,7 +229,7 @@ def test_one_that_slurm_has_started_after_it_was_given_back_is_not_stopped(tmp_p
 
 
 @pytest.mark.parametrize("at", range(1, 26))
-def test_whenever_it_is_killed_what_is_given_back_is_lost_to_nobody(tmp_path: Path, at: int) -> None:
+def test_no_released_job_is_lost_when_the_driver_is_killed(tmp_path: Path, at: int) -> None:
     slurm = cluster()
     slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
     wide(slurm, 1)
@@ -251,8 +251,8 @@ def test_whenever_it_is_killed_what_is_given_back_is_lost_to_nobody(tmp_path: Pa
     assert [slurm.jobs[number].restarts for number in (1, 5)] == [0, 0]
 
 
-def test_gangs_that_must_be_on_so_many_nodes_are_on_no_others(tmp_path: Path) -> None:
-    """Four tasks on each of two nodes: on four nodes there would be 16."""
+def test_gangs_run_on_the_required_number_of_nodes_only(tmp_path: Path) -> None:
+    """Four tasks on each of two nodes; on four nodes, there would be 16."""
     slurm = cluster()
     slurm.nodes |= {"v100-1": ("v100", 4), "v100-2": ("v100", 4), "v100-3": ("v100", 4)}
     slurm.states |= dict.fromkeys(["v100-1", "v100-2", "v100-3"], "IDLE")
@@ -277,7 +277,7 @@ def test_gangs_that_must_be_on_so_many_nodes_are_on_no_others(tmp_path: Path) ->
     assert slurm.jobs[1].held == {"v100-0": 4, "v100-1": 4}
 
 
-def test_nobody_is_sent_where_others_leave_too_few_cpus(tmp_path: Path) -> None:
+def test_no_job_starts_where_others_leave_too_few_cpus(tmp_path: Path) -> None:
     slurm = cluster()
     del slurm.nodes["k80-0"]
     slurm.submit(1, partition="free", per_node="", state="RUNNING", priority=1, start=1.0, more={"nodes": "v100-0", "cpus": 9})
@@ -299,7 +299,7 @@ def test_nobody_is_sent_where_others_leave_too_few_cpus(tmp_path: Path) -> None:
         assert "5" not in {**decided.moves.start, **applied.waiting}, "there is not one CPU left for the free GPU"
 
 
-def test_who_shares_nodes_with_certain_jobs_only_is_not_planned() -> None:
+def test_jobs_with_restricted_node_sharing_are_not_planned() -> None:
     for new, shared in ((False, "user"), (True, ["user"]), (True, ["mcs"])):
         slurm = cluster(new=new)
         slurm.submit(1, per_job="gpu:2", comment=BERT, more={"shared": shared})
@@ -308,8 +308,8 @@ def test_who_shares_nodes_with_certain_jobs_only_is_not_planned() -> None:
         assert dict(plan.moves.give_back) == plan.picture.left_alone
 
 
-def test_jobs_of_several_partitions_are_given_back_once_it_is_known(tmp_path: Path) -> None:
-    """Once such a job runs, Slurm names one partition only; it may be stopped once for that, and not again."""
+def test_jobs_of_several_partitions_are_released_once_known(tmp_path: Path) -> None:
+    """Slurm shows only one partition of a running job; it may be stopped once before the others are known."""
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT, partition="gpu,free", admin_comment="")
     slurm.jobs[1].priority, slurm.stuck = 5, {1}
@@ -327,7 +327,7 @@ def test_jobs_of_several_partitions_are_given_back_once_it_is_known(tmp_path: Pa
     assert (slurm.jobs[1].state, slurm.jobs[1].restarts) == ("RUNNING", 0)
 
 
-def test_an_array_that_is_too_long_to_be_planned_is_given_back(tmp_path: Path) -> None:
+def test_an_array_beyond_the_limit_is_released(tmp_path: Path) -> None:
     slurm = cluster()
     array = {"array_job_id": 1, "array_task_string": "0-99999"}
     slurm.submit(1, per_job="gpu:1", comment=BERT, more=array)

@@ -1,4 +1,4 @@
-"""What Slurm prints, as records: recorded from 22.05, and the same cluster in the shapes of 24.05."""
+"""Parsing of recordings from Slurm 22.05, and of the same cluster in the format of 24.05."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_jobs(version: str) -> None:
     assert all(not job.obstacles for job in jobs.values())
 
 
-def test_both_shapes_are_the_same_cluster() -> None:
+def test_both_json_formats_describe_the_same_cluster() -> None:
     assert nodes_from(recorded("sinfo", "22.05")) == nodes_from(recorded("sinfo", "24.05"))
     assert jobs_from(recorded("squeue", "22.05")) == jobs_from(recorded("squeue", "24.05"))
 
 
-def test_a_job_that_cannot_be_read_is_told_and_the_others_are_read() -> None:
+def test_an_unreadable_job_is_reported_and_the_others_are_read() -> None:
     document = recorded("squeue", "22.05")
     document["jobs"][0]["required_nodes"] = "a[1-"
     document["jobs"][3] = {"job_id": "nonsense"}
@@ -141,13 +141,13 @@ def test_lists_of_nodes(text: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a b", "a;b", "-a", "a[0-999999999]", "a[1-9]x[1-99999]", "a[", "a\n", "$(x)"])
-def test_what_is_no_list_of_nodes(text: str) -> None:
+def test_invalid_node_lists(text: str) -> None:
     with pytest.raises(ValueError, match=r"list of nodes|more than"):
         expand(text)
 
 
 @given(st.text())
-def test_nothing_else_passes_for_a_node(text: str) -> None:
+def test_node_names_are_safe(text: str) -> None:
     try:
         names = expand(text)
     except ValueError:
@@ -180,7 +180,7 @@ def test_comments(comment: str, said: JobComment) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]))
-def test_marks_come_back_and_are_safe_in_a_command(text: str, seconds: int, place: Any) -> None:
+def test_annotations_survive_a_round_trip_and_are_safe_in_a_command(text: str, seconds: int, place: Any) -> None:
     written = annotated(text, float(seconds), place)
     if written is None:
         return

@@ -1,4 +1,4 @@
-"""What the driver's account may do in Slurm: found out at the start, and told with its cure; nothing is asked that it may not."""
+"""Rights of the driver's account: checked at the start, and reported with a remedy if one is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOMEBODY = 12_345
 def with_account(
     slurm: FakeSlurm, level: str | None, *, storage: str = "accounting_storage/slurmdbd", uid: int | None = None
 ) -> str:
-    """Let Slurm know us as an account of this level, None: not at all; return our name."""
+    """Register the current account in Slurm with an admin level, None for no account, and return its name."""
     name = pwd.getpwuid(os.geteuid()).pw_name
     slurm.config = f"AccountingStorageType   = {storage}\nSlurmUser               = slurm({SOMEBODY})\n"
     others = RECORD.format(name="anna", uid=SOMEBODY + 1, level="Administrator")
@@ -31,12 +31,12 @@ def with_account(
 
 @pytest.fixture(autouse=True)
 def _not_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may do anything; these tests are about everybody else."""
+    """Root has all rights; these tests need another account."""
     if os.geteuid() == 0:
         monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("daemon").pw_uid)
 
 
-def test_an_operator_writes_no_admin_comment_and_starts_stops_and_gives_back_all_the_same(tmp_path: Path) -> None:
+def test_an_operator_manages_jobs_without_writing_admin_comments(tmp_path: Path) -> None:
     slurm = cluster_with(5, 4)
     for job in slurm.jobs.values():
         job.admin_comment = ""
@@ -54,7 +54,7 @@ def test_an_operator_writes_no_admin_comment_and_starts_stops_and_gives_back_all
 
 
 @pytest.mark.parametrize("level", ["Administrator", None])
-def test_administrators_and_slurm_user_note_what_they_hold(tmp_path: Path, level: str | None) -> None:
+def test_administrators_and_slurm_user_annotate_their_holds(tmp_path: Path, level: str | None) -> None:
     slurm = cluster()
     if level is not None:
         with_account(slurm, level)
@@ -88,7 +88,7 @@ def test_a_missing_right_is_an_error_before_anything_is_changed(tmp_path: Path, 
     assert not events(tmp_path, "round")
 
 
-def test_an_account_that_the_controller_knows_under_another_number_is_none(tmp_path: Path) -> None:
+def test_an_account_with_another_uid_in_the_controller_has_no_rights(tmp_path: Path) -> None:
     slurm = cluster_with(1, 4)
     with_account(slurm, "Operator", uid=SOMEBODY)
     with driver(slurm, tmp_path) as driven, pytest.raises(gp.SlurmError, match="may not manage"):
@@ -112,8 +112,8 @@ def test_looking_and_planning_need_no_right() -> None:
 @pytest.mark.parametrize(
     "said", ["Access/permission denied for job {}", "Invalid user id for job {}", "Unspecified error for job {}"]
 )
-def test_where_slurm_lets_it_start_nothing_it_says_so_and_does_not_go_on(tmp_path: Path, said: str) -> None:
-    """The job_submit plugin does not know the account, say."""
+def test_denied_starts_of_all_jobs_are_an_error(tmp_path: Path, said: str) -> None:
+    """This happens, for example, if the job_submit plugin does not know the account."""
     slurm = cluster_with(2, 4)
     name = with_account(slurm, "Operator")
 
@@ -129,7 +129,7 @@ def test_where_slurm_lets_it_start_nothing_it_says_so_and_does_not_go_on(tmp_pat
     assert all(job.priority == 0 for job in slurm.jobs.values()), "they stay as they were"
 
 
-def test_one_job_that_slurm_does_not_let_it_start_is_no_missing_right(tmp_path: Path) -> None:
+def test_a_single_denied_start_is_no_missing_right(tmp_path: Path) -> None:
     slurm = cluster_with(2, 4)
     slurm.refuses = lambda line: "Unspecified error for job 1" if line == "update JobId=1 Priority=4294967293" else ""
     slurm.stuck = {1}

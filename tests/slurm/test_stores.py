@@ -1,4 +1,4 @@
-"""Where the driver keeps things: in the directory of its state by default, and nothing but the state can keep it from working."""
+"""State, log and store: only a state that cannot be saved stops the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.commands import Gavel, runner
 
 
 class BrokenStore(gp.ThroughputStore):
-    """A store whose file cannot be written, until it can."""
+    """A store that fails until its file can be written."""
 
     works = False
 
@@ -23,7 +23,7 @@ class BrokenStore(gp.ThroughputStore):
         super().add(name, measurements)
 
 
-def test_a_store_that_fails_is_told_and_gets_all_later(tmp_path: Path) -> None:
+def test_a_failing_store_is_reported_and_filled_later(tmp_path: Path) -> None:
     slurm = cluster()
     store = BrokenStore(tmp_path / "store.sqlite")
     for number, name in ((1, "v100"), (2, "k80")):
@@ -44,7 +44,7 @@ def test_a_store_that_fails_is_told_and_gets_all_later(tmp_path: Path) -> None:
     assert [event["why"] for event in events(tmp_path, "not_stored")] == ["cannot be opened"]
 
 
-def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_log_does_not_stop_the_driver(tmp_path: Path) -> None:
     slurm = cluster_with(3, 4)
     (tmp_path / "log.jsonl").mkdir()
     said = "log.jsonl cannot be written, and the driver goes on without it"
@@ -53,7 +53,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
 
 
-def test_whom_it_tells_of_its_rounds_may_go_away(tmp_path: Path) -> None:
+def test_a_closed_output_does_not_stop_the_driver(tmp_path: Path) -> None:
     slurm = cluster_with(3, 4)
 
     def tell(*_: object) -> None:
@@ -64,8 +64,8 @@ def test_whom_it_tells_of_its_rounds_may_go_away(tmp_path: Path) -> None:
     assert len(events(tmp_path, "applied")) == 3
 
 
-def test_unsaved_nothing_is_stopped_or_started_and_the_driver_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is about to do must be on the disk first: a driver that is killed then knows by it which holds are its own."""
+def test_without_a_saved_state_no_job_is_changed_and_the_driver_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actions must be saved first, so that the successor of a killed driver knows its holds."""
     slurm = cluster_with(4, 4)
     told: list[int] = []
     breaks = iter([False, True, True, False])
@@ -83,7 +83,7 @@ def test_unsaved_nothing_is_stopped_or_started_and_the_driver_goes_on(tmp_path: 
     assert len(told) == 3
 
 
-def test_a_state_that_can_never_be_saved_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_saved_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = cluster_with(4, 4)
 
     def save(*_: object) -> None:
@@ -97,7 +97,7 @@ def test_a_state_that_can_never_be_saved_is_told_at_once(tmp_path: Path, monkeyp
 
 @pytest.fixture
 def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
-    """The command, with a recorded cluster, and of an account without a home."""
+    """The command with a recorded cluster, run by an account without home directory."""
     monkeypatch.setenv("PATH", f"{recorded_commands(tmp_path / 'bin')}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", "/nonexistent")
     for name in ("GAVEL_PY_STORE", "XDG_STATE_HOME", "XDG_DATA_HOME"):
@@ -122,7 +122,7 @@ def test_a_profile_may_be_one_that_the_driver_has_measured(gavel: Gavel, tmp_pat
     assert "has no profile 'slurm'" in done.err
 
 
-def test_nothing_is_needed_of_a_home(gavel: Gavel, tmp_path: Path) -> None:
+def test_no_home_directory_is_needed(gavel: Gavel, tmp_path: Path) -> None:
     assert gavel("status", "--partition", "opt").code == 0
     assert gavel("plan", "--partition", "opt", "--state", str(tmp_path / "state")).code == 0
     assert not (tmp_path / "state").exists()

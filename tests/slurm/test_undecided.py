@@ -1,4 +1,4 @@
-"""Rounds that cannot be decided: nothing is changed meanwhile, and nothing is lost by it."""
+"""Failed decisions change nothing in Slurm and lose no measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gavel_py as gp
 from tests.slurm.support import BERT, cluster, driver, events
 
 
-def test_what_cannot_be_decided_for_a_while_stops_nobody(tmp_path: Path) -> None:
+def test_failed_decisions_stop_no_job(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", comment=BERT, more={"features": "v100"})
     slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "k80"})
@@ -35,8 +35,8 @@ def test_what_cannot_be_decided_for_a_while_stops_nobody(tmp_path: Path) -> None
         driven.run()
 
 
-def test_speeds_that_came_before_a_round_that_could_not_be_decided_are_used_by_the_next_driver(tmp_path: Path) -> None:
-    """Saved meanwhile, they would be newer than the allocation in force, and such a state cannot be read again."""
+def test_measurements_before_a_failed_decision_are_used_by_the_next_driver(tmp_path: Path) -> None:
+    """If they were saved with an older allocation, the state could not be loaded."""
     slurm = cluster()
     for number in (1, 2, 3):
         slurm.submit(number, per_job="gpu:1", comment="gavel: type=bert steps=4000", more={"features": "v100"})

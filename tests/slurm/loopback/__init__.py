@@ -1,1 +1,1 @@
-"""A real Slurm on this machine: many virtual nodes on loopback, and gavel-py driving them."""
+"""A real Slurm on this machine, with virtual nodes on loopback, driven by gavel-py."""

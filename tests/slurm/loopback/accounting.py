@@ -1,6 +1,6 @@
-"""Accounts for a cluster: a slurmdbd and its MariaDB, both of the cluster's own, in its folder and reached by loopback only.
+"""Accounts of a cluster: a slurmdbd and a MariaDB in the folder of the cluster, reachable by loopback only.
 
-No service of the machine is used: MariaDB is started here, by an account without rights where the tests run as root.
+No service of the machine is used. If the tests run as root, MariaDB is started by an account without rights.
 """
 
 from __future__ import annotations

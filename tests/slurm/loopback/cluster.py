@@ -1,4 +1,4 @@
-"""A running cluster: booting it, telling it something, and breaking it."""
+"""A running cluster: boot it, run its commands, and break it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["LoopbackCluster", "booted"]
 
 
 class LoopbackCluster:
-    """Daemons of a Slurm on this machine, in a folder of their own."""
+    """The daemons of a Slurm on this machine, with a separate folder."""
 
     def __init__(self, settings: Settings, folder: Path, daemons: Daemons, first_port: int) -> None:
         self.settings = settings
@@ -40,7 +40,7 @@ class LoopbackCluster:
         )
 
     def tell(self, *words: str, user: int | None = None) -> str:
-        """Run a command that has to succeed; returns what it printed."""
+        """Run a command that has to succeed, and return its output."""
         done = self.run(*words, user=user)
         assert done.returncode == 0, f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -50,30 +50,30 @@ class LoopbackCluster:
         until(self._answers, 30, "the controller to answer")
 
     def end_controller(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """SIGTERM: it saves its state and goes. SIGKILL: it goes."""
+        """Signal the controller; with SIGTERM, it saves its state first."""
         self._daemons.end("slurmctld", how=how)
 
     def start_node(self, name: str) -> None:
         self._daemons.start(name, tool("slurmd"), "-D", "-N", name, "-f", self.environment["SLURM_CONF"])
 
     def lose_node(self, name: str) -> None:
-        """The node's daemon and all jobs that it started are gone at once, and nobody tells the controller."""
+        """Kill the daemon of a node and all its jobs, without notice to the controller."""
         self._daemons.end(name, how=signal.SIGKILL)
         for socket in (self.folder / "spool" / name).glob(f"{name}_*.*"):
             job_id = socket.name.removeprefix(f"{name}_").partition(".")[0]
             self._daemons.kill_orphans(f"slurmstepd: [{job_id}.")
 
     def node_states(self) -> dict[str, str]:
-        """The state of each node in Slurm's short form: idle, mix, alloc, drain, drng, down, with * where it does not respond."""
+        """Return the states of nodes as idle, mix, alloc, drain, drng or down, with * if a node does not respond."""
         lines = self.tell("sinfo", "-h", "-N", "-p", "plain", "-o", "%N %t").split("\n")
         return dict(line.split() for line in lines if line)
 
     def jobs(self) -> dict[int, JobSeen]:
-        """All jobs that the controller knows, also those that are over, by id."""
+        """Return all jobs in the controller by id, including ended ones."""
         return jobs_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
 
     def why(self) -> str:
-        """The last lines of what the daemons complained of."""
+        """Return the last errors in the logs of the daemons."""
         texts = [path.read_text(errors="replace") for path in sorted((self.folder / "log").iterdir())]
         lines = [line for text in texts for line in text.splitlines() if "error" in line or "fatal" in line]
         return "\n".join(lines[-20:])
@@ -102,7 +102,7 @@ class LoopbackCluster:
 
 @contextmanager
 def booted(settings: Settings) -> Iterator[LoopbackCluster]:
-    """Boot a cluster; at the end nothing of it is left, also when this process is killed meanwhile."""
+    """Boot a cluster and remove all of it at the end, even if this process is killed."""
     # Sockets have paths of at most 107 characters, which a test's own folder may exceed; jobs of all users write below it.
     folder = Path(tempfile.mkdtemp(prefix="gavel-slurm-"))
     folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The configuration of a Slurm whose nodes are all on this machine, reached by loopback only."""
+"""Configuration of a Slurm with all nodes on this machine, reachable by loopback only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDERS = ("dev", "log", "progress", "run", "spool", "state", "stays")
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of one accelerator type. gpus: of each; weight: left to itself, Slurm fills nodes of less weight first."""
+    """The nodes of one accelerator type. gpus: per node; weight: Slurm prefers nodes of lower weight."""
 
     accelerator: str
     count: int
@@ -29,11 +29,10 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Settings:
-    """A cluster to be.
+    """Settings of a cluster.
 
-    submit_plugin: a job_submit.lua; none where empty. options: lines of slurm.conf that replace those below or go beside them.
-    slurm_user: as whom the controller runs, which only root can choose. accounting: whether there are accounts, in a slurmdbd and
-    a MariaDB of its own.
+    submit_plugin: a job_submit.lua, "" for none; options: lines of slurm.conf that replace or extend those below; slurm_user:
+    account of the controller, which only root can choose; accounting: whether the cluster has a slurmdbd and a MariaDB.
     """
 
     nodes: tuple[Nodes, ...]
@@ -44,7 +43,7 @@ class Settings:
 
     @property
     def ports(self) -> int:
-        """How many it needs: the controller's, one per node, slurmdbd's and MariaDB's."""
+        """Number of ports: the controller's, one per node, slurmdbd's and MariaDB's."""
         return 1 + len(self.node_names) + (2 if self.accounting else 0)
 
     @property
@@ -57,7 +56,7 @@ ALL = (Nodes("v100", 9), Nodes("p100", 9), Nodes("k80", 9))
 
 
 def write(settings: Settings, folder: Path, first_port: int) -> None:
-    """Write slurm.conf and what belongs to it, and make the folders that it names. Ports: as in `Settings.ports`."""
+    """Write slurm.conf and related files, and create its folders. Ports: as in `Settings.ports`."""
     for name in FOLDERS:
         (folder / name).mkdir()
     for name in ("progress", "stays"):
@@ -128,7 +127,7 @@ def _options(settings: Settings, folder: Path, port: int) -> dict[str, str]:
     }
 
 
-# In one the submit plugin holds what users submit, in the other Slurm starts it.
+# One partition has the submit plugin, in the other Slurm starts jobs by itself.
 _PARTITIONS = [
     "PartitionName=gavel Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
     "PartitionName=plain Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
@@ -150,7 +149,7 @@ def _node_line(name: str, kind: Nodes, port: int) -> str:
 
 
 def _gpu_line(kind: Nodes, folder: Path) -> str:
-    """GPUs must be device files; slurmd only looks whether they are."""
+    """GPUs must be device files; slurmd only checks that they exist."""
     for number in range(kind.gpus):
         device = folder / "dev" / f"{kind.accelerator}{number}"
         device.symlink_to("/dev/null")

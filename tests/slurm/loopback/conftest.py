@@ -1,4 +1,4 @@
-"""Clusters for the tests here, each of its own: they boot in about a second, and no test finds what another has left."""
+"""Clusters for the tests, one per test; they boot in about a second."""
 
 from __future__ import annotations
 

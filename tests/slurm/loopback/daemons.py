@@ -1,4 +1,4 @@
-"""Starting and ending a cluster's daemons through its keeper."""
+"""Start and end of the daemons of a cluster through its keeper."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Daemons"]
 
 
 class Daemons:
-    """The daemons of one cluster; they end with `close`, or with this process, and their folder is deleted then.
+    """The daemons of a cluster; they end and their folder is deleted by `close` or at the end of this process.
 
-    guards: open files that the keeper holds as long as it lives.
+    guards: open files that the keeper holds while it runs.
     """
 
     def __init__(self, folder: Path, guards: tuple[int, ...] = ()) -> None:
@@ -38,7 +38,7 @@ class Daemons:
         self._order(do="end", name=name, signal=int(how), within=within)
 
     def kill_orphans(self, title: str) -> list[int]:
-        """Kill what daemons have left to itself and has these words on its command line; returns the ids."""
+        """Kill orphans of the daemons with these words on their command line, and return their ids."""
         return list(self._order(do="kill children", title=title))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The driver as a user starts it: `gavel slurm ...` in a process of its own."""
+"""The driver as users start it: `gavel slurm ...` in a separate process."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ PARTITION = "gavel"
 
 
 def log_of(cluster: LoopbackCluster) -> Path:
-    """The file that a driver of this cluster writes its log to."""
+    """Return the log file of the driver of a cluster."""
     return cluster.folder / "driver" / "log.jsonl"
 
 
 def plugin(*users: str) -> str:
-    """The job_submit plugin, as an administrator gets it; users: who may manage jobs, beside whoever runs the tests."""
+    """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests."""
     named = [word for user in (str(os.getuid()), *users) for word in ("--user", user)]
     command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", PARTITION, *named]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def options(cluster: LoopbackCluster) -> list[str]:
-    """What every driver here is told: where things are, and to lose no time, but to let Slurm have it that has little of a CPU."""
+    """Options of all drivers here: paths, and short intervals that still suit a Slurm with little CPU time."""
     (cluster.folder / "profile.csv").write_text(profile_text())
     places = {"--state": "driver", "--progress": "progress", "--profile": "profile.csv"}
     times = {"--poll": "1", "--timeout": "10", "--stop-seconds": "30", "--start-seconds": "30"}
@@ -47,9 +47,9 @@ def options(cluster: LoopbackCluster) -> list[str]:
 
 
 def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[str, str]:
-    """The environment of a driver, which has no home, as the accounts of daemons have none.
+    """Return the environment of a driver, without a home directory, as for the accounts of daemons.
 
-    tools: a folder whose programs it finds before Slurm's own.
+    tools: a folder of programs that precede Slurm's own.
     """
     path = [str(tools)] if tools else []
     without = {name: value for name, value in cluster.environment.items() if not name.startswith(("XDG_", "GAVEL_PY_"))}
@@ -62,14 +62,14 @@ def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[st
 
 
 def command_of(cluster: LoopbackCluster, words: Sequence[str], user: str | None = None) -> list[str]:
-    """The command line; words that are given count, where they say otherwise than the usual options."""
+    """Return the command line; given words override the usual options."""
     name, *rest = words
     own = [] if user is None else as_user(cluster, user)
     return [*own, sys.executable, "-m", "gavel_py", "slurm", name, *options(cluster), *rest]
 
 
 def as_user(cluster: LoopbackCluster, user: str) -> list[str]:
-    """The words that let a command run as another user, who gets the directory of the driver's state."""
+    """Return a prefix that runs a command as another user, who becomes owner of the state directory."""
     account, state = pwd.getpwnam(user), cluster.folder / "driver"
     state.mkdir(exist_ok=True)
     for path in (state, *state.iterdir()):
@@ -79,7 +79,7 @@ def as_user(cluster: LoopbackCluster, user: str) -> list[str]:
 
 @cache
 def _prefix(uid: int, gid: int) -> list[str]:
-    """The interpreter of the tests may be in somebody's home: then it is read with a capability, which lets nothing be written."""
+    """If the interpreter is in a private home, it is read with a capability that permits no writes."""
     change = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
     for reading in ([], ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]):
         words = [*change, *reading, "--"]
@@ -92,7 +92,7 @@ def _prefix(uid: int, gid: int) -> list[str]:
 def gavel(
     cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None, within: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gavel slurm` with these words to its end, as another user where one is named."""
+    """Run `gavel slurm` to its end, optionally as another user."""
     return subprocess.run(
         command_of(cluster, words, user),
         cwd=cluster.folder,
@@ -105,13 +105,13 @@ def gavel(
 
 
 def round_once(cluster: LoopbackCluster, *words: str) -> None:
-    """Let one round be decided and carried out."""
+    """Run a single round."""
     done = gavel(cluster, "run", "--round", "3", "--once", *words)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr}"
 
 
 class Driver:
-    """A driver that goes on until it is told to end. What it prints is in two files."""
+    """A driver in the background, with its output in two files."""
 
     def __init__(self, cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> None:
         self.cluster = cluster
@@ -127,21 +127,21 @@ class Driver:
             )
 
     def said(self) -> str:
-        """All that it has printed so far."""
+        """The output so far."""
         return self.output.read_text() + self.errors.read_text()
 
     def until(self, reading: Callable[[], object], within: float, what: str) -> None:
-        """Wait until the reading is true; the driver must not end meanwhile."""
+        """Wait until a reading is true; the driver must not end before."""
         until(lambda: reading() or self.process.poll() is not None, within, what, every=0.2)
         assert self.process.poll() is None, self.said()
 
     def rounds(self, count: int, within: float = 60.0) -> None:
-        """Wait until so many rounds more have been carried out."""
+        """Wait for a number of further rounds."""
         wanted = self.applied() + count
         self.until(lambda: self.applied() >= wanted, within * count, f"{count} rounds")
 
     def within_rounds(self, reading: Callable[[], object], count: int, what: str, within: float = 60.0) -> None:
-        """Wait until the reading is true, which it must be before so many rounds more have been carried out."""
+        """Wait until a reading is true, at most for a number of further rounds."""
         last, found = self.applied() + count, False
 
         def is_settled() -> bool:
@@ -153,22 +153,22 @@ class Driver:
         assert found, f"{count} rounds later, there is not yet: {what}"
 
     def applied(self) -> int:
-        """How many rounds have been carried out, by this driver and those before it."""
+        """Number of rounds carried out by this driver and its predecessors."""
         return len(events(log_of(self.cluster), "applied"))
 
     def end(self, how: signal.Signals = signal.SIGINT, within: float = 60.0) -> int:
-        """Send a signal and wait; returns the exit code."""
+        """Send a signal, wait for the end, and return the exit code."""
         self.process.send_signal(how)
         return self.wait(within)
 
     def wait(self, within: float) -> int:
-        """Wait until it ends by itself; returns the exit code."""
+        """Wait for the end, and return the exit code."""
         return self.process.wait(within)
 
 
 @contextmanager
 def driving(cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> Iterator[Driver]:
-    """`gavel slurm run` with these words meanwhile, as another user where one is named; killed at the end if it still runs."""
+    """Run `gavel slurm run` in the background, optionally as another user; it is killed at the end of the block."""
     driver = Driver(cluster, "run", *words, tools=tools, user=user)
     try:
         yield driver

@@ -1,8 +1,7 @@
-"""The process that keeps a cluster's daemons, and ends all of them when the test that asked for them is gone, however it ended.
+"""Process that starts the daemons of a cluster and ends all of them once the test process has ended, however it ended.
 
-It reads orders from its standard input, one JSON object a line, and answers each with a line. The end of the input is the order to
-end everything: the daemons, the jobs, and whatever these have started, for orphans become children of the keeper. Then it deletes
-the folder that it was given.
+It reads commands from its standard input, one JSON object per line, and answers each with a line. At the end of the input, it ends
+the daemons, the jobs and all their descendants, since orphans become children of the keeper, and deletes its folder.
 
 Run as a program by path, without this package: python keeper.py FOLDER
 """
@@ -56,7 +55,7 @@ def started(command: list[str], log: str) -> subprocess.Popen[bytes]:
 
 
 def ended(daemon: subprocess.Popen[bytes], number: int, seconds: float) -> bool:
-    """Send the signal; whether the daemon ended in time. One that did not is killed."""
+    """Send a signal, and return whether the daemon ended in time; otherwise it is killed."""
     daemon.send_signal(number)
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.wait(seconds)
@@ -67,7 +66,7 @@ def ended(daemon: subprocess.Popen[bytes], number: int, seconds: float) -> bool:
 
 
 def end_all_children() -> None:
-    """Kill until there is none: who loses its parent so becomes a child of this process, and is next."""
+    """Kill children until none is left; orphans become children of this process."""
     while pids := children_of(os.getpid()):
         for pid in pids:
             kill(pid)
@@ -84,7 +83,7 @@ def kill(pid: int) -> int:
 
 
 def family_of(pid: int) -> list[int]:
-    """The process and all that descends from it."""
+    """Return a process and all its descendants."""
     return [pid, *(member for child in children_of(pid) for member in family_of(child))]
 
 

@@ -1,4 +1,4 @@
-"""The driver's log: what it decided for each round, and what it says came of it."""
+"""The log of the driver: planned rounds and their outcomes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Decision", "decisions", "events"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for one round. start: {job: {node: GPUs}}; targets: the same for all that are to run; applied: the line
-    that tells what came of it, None if the driver did not come so far.
+    """A planned round. start, targets: {job: {node: GPUs}} of jobs to start, and of all jobs to run; applied: the entry of its
+    outcome, None if the driver ended before.
     """
 
     seconds: float
@@ -24,14 +24,14 @@ class Decision:
 
 
 def events(path: Path, *names: str) -> list[dict[str, Any]]:
-    """The lines of the log, or those of some kinds; the last one only when it is complete."""
+    """Return the complete lines of the log, optionally of some events only."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in found if not names or event["event"] in names]
 
 
 def decisions(path: Path) -> list[Decision]:
-    """All rounds of the log, in order."""
+    """Return the rounds of the log in order."""
     made: list[Decision] = []
     known: dict[int, dict[str, int]] = {}  # where each job was seen last: what a driver decided that was killed then may not be so
     for event in events(path, "started", "round", "applied"):

@@ -1,4 +1,4 @@
-"""Slurm's commands with something in between: what happens just before or after the driver's Nth command, to the moment."""
+"""Wrappers of Slurm's commands that run hooks just before or after the driver's Nth command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Meddler"]
 
 COMMANDS = ("scontrol", "sinfo", "squeue")
 
-# A command is a reading or a change, and counted as that; a hook is a program named by its moment, as in before-change-2.
+# Readings and changes are counted separately; a hook is a program named by its moment, as in before-change-2.
 SHIM = """#!/bin/sh
 here={here}
 case "$(basename "$0") $1" in
@@ -37,7 +37,7 @@ exit $code
 
 
 class Meddler:
-    """A folder of programs that stand for Slurm's commands; hand it to a driver as its `tools`.
+    """A folder of programs in place of Slurm's commands, for the argument `tools` of a driver.
 
     Moments are named before-change-1 (before the first command that changes something), after-reading-2, and so on.
     """
@@ -45,21 +45,21 @@ class Meddler:
     def __init__(self, cluster: LoopbackCluster, name: str = "tools") -> None:
         self.folder = cluster.folder / name
         self.folder.mkdir()
-        self.folder.chmod(0o777)  # the programs write there as whoever calls them
+        self.folder.chmod(0o777)  # the programs write there under the account of the caller
         for command in COMMANDS:
             _write(self.folder / command, SHIM.format(here=shlex.quote(str(self.folder)), real=shlex.quote(tool(command))))
 
     def kill(self, moment: str) -> None:
-        """Kill the driver at a moment; before a command: it is not given then."""
+        """Kill the driver at a moment; before a command, the command is not run."""
         _write(self.folder / moment, "#!/bin/sh\nkill -KILL $1\nexit 1\n")
 
     def cut(self, change: str) -> None:
-        """Let Slurm see the first half only of a change, as in change-2; then kill the driver."""
+        """Pass only the first half of a change, such as change-2, to Slurm, then kill the driver."""
         (self.folder / f"cut-{change}").touch()
         self.kill(f"after-{change}")
 
     def pause(self, moment: str) -> None:
-        """Let the driver wait at a moment, until `go_on`."""
+        """Suspend the driver at a moment until `go_on`."""
         here = shlex.quote(str(self.folder))
         waiting = f"while [ ! -e {here}/go-on ]; do sleep 0.05; done"
         _write(self.folder / moment, f"#!/bin/sh\ntouch {here}/waits\n{waiting}\n")

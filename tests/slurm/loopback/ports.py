@@ -1,4 +1,4 @@
-"""Blocks of TCP ports that nobody else takes, for several clusters on one machine."""
+"""Exclusive blocks of TCP ports, for several clusters on one machine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import socket
 
 __all__ = ["reserve"]
 
-# Below the ports that Linux gives to outgoing connections (32768 and up).
+# Below the range of Linux for outgoing connections (32768 and up).
 FIRST = int(os.environ.get("SLURM_BASE_PORT", "31000"))
 BLOCK, BLOCKS = 64, 26
 
 
 def reserve(count: int) -> tuple[int, socket.socket]:
-    """Return the first of `count` free ports, and the guard of their block: others leave it alone until it is closed.
+    """Return the first of `count` free ports, and a guard that reserves their block until it is closed.
 
-    It is a name among the abstract sockets of Linux, which ends with the last process that holds it.
+    The guard is an abstract socket of Linux, which ends with the last process that holds it.
     """
     assert count <= BLOCK, f"a block has {BLOCK} ports, not {count}"
     for base in range(FIRST, FIRST + BLOCK * BLOCKS, BLOCK):

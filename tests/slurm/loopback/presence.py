@@ -1,4 +1,4 @@
-"""Whether this machine has Slurm, and the mark of tests that need it."""
+"""Detection of Slurm on this machine, and the mark of tests that need it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 __all__ = ["REQUIRED", "missing", "needs_accounting", "needs_root", "needs_slurm", "tool"]
 
-# Set by .ci/run where Slurm was installed or has to be: then its absence is a failure, and nothing is skipped.
+# Set by .ci/run if Slurm must be installed: then tests fail without it instead of being skipped.
 REQUIRED = os.environ.get("GAVEL_PY_SLURM") == "required"
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "my_print_defaults")
@@ -18,7 +18,7 @@ PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"
 
 
 def tool(name: str) -> str:
-    """The path of one of Slurm's programs; daemons lie where an ordinary user's PATH does not lead."""
+    """Return the path of a program of Slurm; daemons are outside the PATH of ordinary users."""
     found = shutil.which(name, path=PATH)
     if found is None:
         raise FileNotFoundError(f"{name} is not installed; on Debian and Ubuntu: {INSTALL}")

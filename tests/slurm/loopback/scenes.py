@@ -1,4 +1,4 @@
-"""What tests of the driver begin with: jobs of a type whose speeds are known, and more of them than there is room for."""
+"""Initial workloads for tests of the driver: more jobs with known throughputs than there is room for."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["crowd", "faster_are_ahead", "finish", "gang", "profile_text", "sleep
 JOB_TYPE = "steady"
 SIZES = (1, 2, 3, 4, 8, 12)
 FOR_EVER = 1e7
-"""Steps that no test sees done."""
+"""More steps than any test completes."""
 
 
 def profile_text() -> str:
-    """A profile, as CSV, that tells how fast the jobs here really are."""
+    """Write a CSV profile with the actual throughputs of the jobs."""
     rows = [f"{JOB_TYPE},{size},{name},{speed}" for size in SIZES for name, speed in SPEEDS.items()]
     return "\n".join(["job_type,num_gpus,accelerator,steps_per_second", *rows]) + "\n"
 
 
 def gang(cluster: LoopbackCluster, *request: str, steps: float = FOR_EVER) -> int:
-    """Submit one job that asks for GPUs in these words; returns its id."""
+    """Submit a job with this GPU request, and return its id."""
     return submit(cluster, Work("gang", request, steps, options=(comment(steps),)))
 
 
 def sleeper(cluster: LoopbackCluster, user: int, gpus: int = 1) -> int:
-    """Submit a job of another user on one node; it does no steps, for that user may not have the interpreter of the tests."""
+    """Submit a job of another user on one node; it does no steps, since that user may be unable to run the interpreter."""
     words = [
         "--parsable",
         "--partition=gavel",
@@ -46,12 +46,12 @@ def comment(steps: float) -> str:
 
 
 def crowd(cluster: LoopbackCluster, count: int = 36, *, steps: float = FOR_EVER) -> list[int]:
-    """Submit gangs that fill a node each: 36 of them, where 27 have room."""
+    """Submit 36 gangs that fill a node each; 27 have room."""
     return [gang(cluster, "--nodes=1", "--gres=gpu:4", steps=steps) for _ in range(count)]
 
 
 def faster_are_ahead(cluster: LoopbackCluster) -> bool:
-    """Whether those on p100 have least left to do but for those on v100, and so all move on to the next type, for the new ones."""
+    """Return whether jobs on p100 are closer to their end than all but those on v100, so that all move to the next type."""
     done: dict[str, list[float]] = {kind: [] for kind in SPEEDS}
     for job, each in cluster.jobs().items():
         for node in each.placement:
@@ -62,5 +62,5 @@ def faster_are_ahead(cluster: LoopbackCluster) -> bool:
 
 
 def finish(cluster: LoopbackCluster, *jobs: int) -> None:
-    """Let jobs that run be done with their work."""
+    """Let running jobs complete their work."""
     cluster.tell("scancel", "--signal=USR1", "--batch", *map(str, jobs))

@@ -1,4 +1,4 @@
-"""Jobs as `scontrol` shows them: read here in another way than the driver reads them, so that it can be checked by this."""
+"""Jobs as `scontrol` shows them, parsed independently of the driver to check it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ __all__ = ["JobSeen", "jobs_of", "names_in"]
 
 @dataclass(frozen=True)
 class JobSeen:
-    """One job.
-
-    placement: {node: GPUs} while it runs, else empty; held: whether it waits for somebody to release it.
-    """
+    """A job. placement: {node: GPUs} while it runs, else empty; held: whether it waits on hold."""
 
     id: int
     name: str
@@ -32,7 +29,7 @@ class JobSeen:
 
 
 def jobs_of(text: str) -> dict[int, JobSeen]:
-    """The jobs in what `scontrol --details --oneliner show jobs` prints."""
+    """Parse the output of `scontrol --details --oneliner show jobs`."""
     jobs = (_job(line) for line in text.splitlines() if line.startswith("JobId="))
     return {job.id: job for job in jobs}
 
@@ -64,7 +61,7 @@ def _placement(line: str) -> dict[str, int]:
 
 
 def names_in(nodes: str) -> list[str]:
-    """`v100-[0-2,5]` is v100-0, v100-1, v100-2 and v100-5: one bracket, no leading zeros, as here."""
+    """Expand `v100-[0-2,5]` to v100-0, v100-1, v100-2 and v100-5: one bracket, no leading zeros."""
     return [name for stem, ranges, _ in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?(,|$)", nodes) for name in _numbered(stem, ranges)]
 
 

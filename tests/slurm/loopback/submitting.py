@@ -1,4 +1,4 @@
-"""Jobs that do steps, submitted as a user would, and what they tell of themselves afterwards."""
+"""Jobs that do steps, submitted as by users, and their own records of what they did."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SPEEDS = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
 
 @dataclass(frozen=True)
 class Work:
-    """One job to be.
+    """A job to submit.
 
-    request: the words that ask for GPUs; steps: how many it does; speeds: steps per second by accelerator type;
-    options: further words for sbatch.
+    request: options that request GPUs; steps: number of steps; speeds: steps per second by accelerator type;
+    options: further options of sbatch.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Stay:
-    """A time that a job ran: {node: GPUs}, from when to when (None: not over, or killed), whether its work was done then."""
+    """A run of a job: {node: GPUs}, start, end (None if it still runs or was killed), and whether its work was done."""
 
     placement: dict[str, int]
     begin: float
@@ -45,7 +45,7 @@ class Stay:
 
 
 def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel") -> int:
-    """Submit a job and return its id."""
+    """Submit a job, and return its id."""
     script = cluster.folder / "worker.py"
     if not script.exists():
         shutil.copy(str(worker.__file__), script)
@@ -64,7 +64,7 @@ def steps_done(cluster: LoopbackCluster, job_id: int) -> float:
 
 
 def stays(cluster: LoopbackCluster, job_id: int) -> list[Stay]:
-    """The times that a job ran, by its own account."""
+    """Return the runs of a job from its own record."""
     path = cluster.folder / "stays" / str(job_id)
     found: list[Stay] = []
     for line in map(json.loads, path.read_text().splitlines() if path.exists() else []):

@@ -1,4 +1,4 @@
-"""What happens to jobs and nodes after the driver has read the cluster and before it acts."""
+"""Changes of jobs and nodes between a reading of the driver and its actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT_FIRST = ("--policy", "shortest_job_first")
 
 
 def jobs_leave_and_change(cluster: LoopbackCluster, decision: Decision) -> set[int]:
-    """One to be preempted ends, another is cancelled; one to be moved ends; one to start is cancelled, another asks for less."""
+    """Of the jobs to preempt, one ends and one is cancelled; one to move ends; of those to start, one is cancelled, one changed."""
     preempted, moved, new = preferences_of(decision)
     finish(cluster, preempted[0], moved[0])
     cluster.tell("scancel", str(preempted[1]), str(new[0]))
@@ -30,7 +30,7 @@ def jobs_leave_and_change(cluster: LoopbackCluster, decision: Decision) -> set[i
 
 
 def nodes_drain_and_fail(cluster: LoopbackCluster, decision: Decision) -> set[int]:
-    """A node where a job is to start drains; one where a job is to come from elsewhere fails, and with it the job that it has."""
+    """The target node of a start drains; the target node of a move fails together with its current job."""
     _, moved, new = preferences_of(decision)
     (drained,), (failed,) = decision.start[new[0]], decision.start[moved[0]]
     there = {job for job, each in cluster.jobs().items() if failed in each.placement}
@@ -40,13 +40,13 @@ def nodes_drain_and_fail(cluster: LoopbackCluster, decision: Decision) -> set[in
 
 
 def preferences_of(decision: Decision) -> tuple[list[int], list[int], list[int]]:
-    """The jobs to be preempted, to be moved, and to be started from among those that wait."""
+    """Return the jobs to preempt, to move, and to start."""
     stop, start = decision.stop, decision.start.keys()
     return sorted(stop - start), sorted(stop & start), sorted(start - stop)
 
 
 @pytest.mark.parametrize("happen", [jobs_leave_and_change, pytest.param(nodes_drain_and_fail, marks=pytest.mark.deep)])
-def test_only_what_it_concerns_is_not_as_decided(
+def test_only_the_affected_jobs_differ_from_the_plan(
     cluster: LoopbackCluster, happen: Callable[[LoopbackCluster, Decision], set[int]]
 ) -> None:
     jobs = crowd(cluster, 27)
@@ -77,7 +77,7 @@ def over(cluster: LoopbackCluster) -> set[int]:
 
 
 def all_as_decided(cluster: LoopbackCluster) -> None:
-    """Who runs is who was to run, and no node that is up and no job is left out."""
+    """Assert that exactly the planned jobs run, and that no usable node and no job is left out."""
     decision, seen = decisions(log_of(cluster))[-1], cluster.jobs()
     running = {job: each.placement for job, each in seen.items() if each.placement}
     assert running == decision.targets

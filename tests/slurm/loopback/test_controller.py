@@ -1,4 +1,4 @@
-"""The controller goes away and comes back, and the rounds go on."""
+"""Rounds continue after the controller has been down."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["restarted", "killed"])
-def test_rounds_go_on_when_it_is_back(cluster: LoopbackCluster, how: signal.Signals) -> None:
+def test_rounds_continue_when_the_controller_is_back(cluster: LoopbackCluster, how: signal.Signals) -> None:
     jobs = crowd(cluster)
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)
-        # What Slurm has not written by then it loses itself, jobs that were just submitted included.
+        # Slurm loses what it has not yet saved, including jobs that were just submitted.
         now = time.time()
         until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > now, 60, "Slurm to save its jobs")
         cluster.end_controller(how)

@@ -1,4 +1,4 @@
-"""Gangs are on as many nodes as was decided, with as many GPUs on each, however their users asked for GPUs."""
+"""Gangs run on the planned number of nodes with equal splits, for every form of request."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_gangs_are_split_as_decided(cluster: LoopbackCluster) -> None:
     assert {request: sorted(seen[job].values()) for request, job in jobs.items()} == REQUESTS
 
 
-def test_gangs_over_several_nodes_get_two_on_each_where_no_more_are_free(cluster: LoopbackCluster) -> None:
-    """Every node has two GPUs that others use; left to itself, Slurm splits a gang as it likes."""
+def test_spread_gangs_get_two_gpus_per_node_if_no_more_are_free(cluster: LoopbackCluster) -> None:
+    """Other jobs use two GPUs of every node; by default, Slurm would split gangs unevenly."""
     for node in cluster.settings.node_names:
         cluster.tell("sbatch", "--partition=plain", "--gres=gpu:2", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 600")
     until(lambda: all(each.placement for each in cluster.jobs().values()), 60, "the jobs of others to start")

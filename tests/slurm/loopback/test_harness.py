@@ -1,4 +1,4 @@
-"""The cluster of these tests is a real one, and nothing of it is left behind."""
+"""The cluster of the tests is real, and is removed completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [needs_slurm, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Boots a small cluster, starts a job, tells the cluster's folder, and waits to be killed.
+# Boots a small cluster, starts a job, prints the folder of the cluster, and waits to be killed.
 TO_BE_KILLED = """
 import time
 from tests.slurm.loopback.cluster import booted
@@ -42,7 +42,7 @@ def test_it_has_27_nodes_and_108_gpus_of_three_types(cluster: LoopbackCluster) -
     assert {gres.split(":")[1] for gres in nodes.values()} == {"v100", "p100", "k80"}
 
 
-def test_jobs_work_as_fast_as_where_they_are_and_go_on_where_they_were_stopped(cluster: LoopbackCluster) -> None:
+def test_jobs_run_at_the_speed_of_their_type_and_resume_their_steps(cluster: LoopbackCluster) -> None:
     fast, slow = (submit(cluster, Work(name, steps=12, options=(f"--nodelist={name}-0",)), "plain") for name in ("v100", "k80"))
     until(lambda: steps_done(cluster, slow) > 1, 20, "the slow job to have done a step")
     cluster.tell("scontrol", "requeuehold", str(slow))
@@ -70,7 +70,7 @@ def test_a_killed_test_leaves_no_process_and_no_file() -> None:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The processes that name a folder on their command line or in their environment, but for this one."""
+    """Return the other processes with a folder on their command line or in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The driver as a daemon runs it: as SlurmUser or another account without a home, and with stores that fail."""
+"""The driver as a daemon: run by SlurmUser or another account without home directory, and with failing stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [needs_slurm, needs_root, pytest.mark.deep, pytest.mark.slow]
 
 
 def slurm_user() -> str:
-    """The account that Debian's packages make for Slurm, whose home is /nonexistent; or else another one without rights."""
+    """The account of Debian's packages for Slurm, with home /nonexistent, or else another one without rights."""
     names = {account.pw_name for account in pwd.getpwall()}
     return "slurm" if "slurm" in names else "nobody"
 
@@ -32,8 +32,8 @@ def cluster() -> Iterator[LoopbackCluster]:
         yield made
 
 
-def test_as_slurm_user_it_measures_and_starts_again(cluster: LoopbackCluster) -> None:
-    """A minute of work on one type is enough to know its speed, which is saved, and known to the next driver."""
+def test_slurm_user_without_home_can_run_and_restart_the_driver(cluster: LoopbackCluster) -> None:
+    """A minute of work on one type suffices to measure its throughput, which the next driver also has."""
     user = slurm_user()
     short_jobs(cluster)
     with driving(cluster, "--round", "4", user=user) as driver:
@@ -53,7 +53,7 @@ def test_as_slurm_user_it_measures_and_starts_again(cluster: LoopbackCluster) ->
     assert not events(log_of(cluster), "not_stored", "not_saved", "undecided")
 
 
-def test_neither_a_store_nor_a_log_that_fails_ends_it(cluster: LoopbackCluster) -> None:
+def test_failing_store_and_log_do_not_stop_the_driver(cluster: LoopbackCluster) -> None:
     nowhere = ("--store", "/nonexistent/profiles.sqlite")
     jobs = short_jobs(cluster)
     with driving(cluster, "--round", "4", *nowhere, user=slurm_user()) as driver:
@@ -71,7 +71,7 @@ def test_neither_a_store_nor_a_log_that_fails_ends_it(cluster: LoopbackCluster) 
     assert cluster.jobs()[late].placement
 
 
-def test_without_a_state_it_says_what_it_needs(cluster: LoopbackCluster) -> None:
+def test_a_missing_state_directory_is_an_error_with_a_remedy(cluster: LoopbackCluster) -> None:
     done = gavel(cluster, "run", "--once", "--state", "/nonexistent/state", user=slurm_user())
     assert done.returncode == 2
     assert "/nonexistent/state/lock: cannot be written" in done.stderr
@@ -79,5 +79,5 @@ def test_without_a_state_it_says_what_it_needs(cluster: LoopbackCluster) -> None
 
 
 def short_jobs(cluster: LoopbackCluster) -> list[int]:
-    """Submit jobs of about eight seconds, one for each GPU."""
+    """Submit a job of about eight seconds for each GPU."""
     return [gang(cluster, "--nodes=1", "--gres=gpu:1", steps=32) for _ in range(12)]

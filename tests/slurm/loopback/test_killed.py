@@ -1,4 +1,4 @@
-"""The driver is killed before, after and in the middle of each of its commands; the next one goes on from there."""
+"""The driver is killed before, after and within each of its commands; the next one continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT_FIRST = ("--policy", "shortest_job_first")
 
 @pytest.mark.parametrize("way", ["before", "after", "halfway"])
 def test_at_every_change(cluster: LoopbackCluster, way: str) -> None:
-    """Each round has shorter jobs to start than the one before, and others to stop for them; each is killed at a later change."""
+    """Each round starts shorter jobs than the one before and stops others; each driver is killed at a later change."""
     jobs = crowd(cluster, 27)
     round_once(cluster, *SHORT_FIRST)
     for number in count(1):
@@ -56,7 +56,7 @@ def test_at_any_time(cluster: LoopbackCluster) -> None:
 
 
 def test_without_the_plugin_and_with_its_state_lost(settings: Settings) -> None:
-    """What it has put on hold before it was killed is marked in Slurm, though nobody else has ever touched it."""
+    """Jobs that the killed driver has put on hold are annotated in Slurm."""
     with booted(replace(settings, submit_plugin="")) as cluster:
         jobs = crowd(cluster, 27)
         until(lambda: len([job for job, each in cluster.jobs().items() if each.placement]) == 27, 60, "Slurm to start the jobs")
@@ -79,7 +79,7 @@ def killing(cluster: LoopbackCluster, way: str, number: int) -> Meddler:
 
 
 def goes_on(cluster: LoopbackCluster, jobs: list[int]) -> None:
-    """The next round is as decided and leaves no node empty; then all jobs end, each once, none beside itself."""
+    """Assert that the next round is as planned and leaves no node empty, and that all jobs end once without overlap."""
     round_once(cluster, *SHORT_FIRST)
     seen = {job: each.placement for job, each in cluster.jobs().items() if each.placement}
     assert seen == decisions(log_of(cluster))[-1].targets

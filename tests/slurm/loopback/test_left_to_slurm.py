@@ -1,4 +1,4 @@
-"""Jobs that cannot be planned run under Slurm's own scheduling, beside those that are: not stopped, and not held for ever."""
+"""Unplannable jobs run under Slurm's own scheduling beside managed ones; they are not stopped or kept on hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLANNED = (
     ("--gpus=2", "--contiguous"),
     ("--gpus=2", "--spread-job"),
 )
-"""Requests of nodes with 16 CPUs, 4 GPUs and 62.5 GB, each of which some nodes can meet with the same number of GPUs on each."""
+"""Requests that nodes with 16 CPUs, 4 GPUs and 62.5 GB can meet with equal splits."""
 
 LEFT = (
     ("--ntasks=64", "--gpus=2"),
@@ -46,11 +46,11 @@ LEFT = (
     ("--gpus=2", "--constraint=[v100|p100]"),
     ("--gpus=2", ":", "--partition=gavel", "--gpus=1"),
 )
-"""Requests that nobody but Slurm can meet."""
+"""Requests that only Slurm can meet."""
 
 
-def test_whatever_users_ask_for_runs(cluster: LoopbackCluster) -> None:
-    """There is room for all: what is planned runs where it was decided, and Slurm has the rest."""
+def test_all_kinds_of_requests_run(cluster: LoopbackCluster) -> None:
+    """There is room for all jobs: managed ones run as planned, and Slurm starts the others."""
     planned = {gang(cluster, *request): request for request in PLANNED}
     left = {gang(cluster, *request): request for request in LEFT}
     ran: dict[int, list[int]] = {}
@@ -68,7 +68,7 @@ def test_whatever_users_ask_for_runs(cluster: LoopbackCluster) -> None:
     played = [(decision, decision.applied) for decision in decisions(log_of(cluster)) if decision.applied]
     assert {job for decision, _ in played for job in decision.start} == set(planned)
     assert [line["elsewhere"] or dict.fromkeys(line["errors"]) for _, line in played] == [{}] * len(played)
-    # Earlier, Slurm may start a job that is left to it on a node between the decision to use that node and the start there.
+    # Before, Slurm may start an unmanaged job on a node between a decision to use this node and the start there.
     refused = [why for _, line in played[undisturbed:] for why in line["waiting"].values() if why.startswith("Slurm")]
     assert not refused, "nothing is decided that Slurm cannot start"
     assert {job: each for job, each in running(cluster).items() if job in planned} == played[-1][0].targets
@@ -87,8 +87,8 @@ def test_whatever_users_ask_for_runs(cluster: LoopbackCluster) -> None:
 
 
 @pytest.mark.deep
-def test_what_runs_under_slurm_and_cannot_be_planned_goes_on(settings: Settings) -> None:
-    """No plugin holds jobs here: Slurm has started them where it liked, and more come than there is room for."""
+def test_running_unplannable_jobs_continue(settings: Settings) -> None:
+    """Without the plugin, Slurm has started jobs anywhere, and more arrive than there is room for."""
     with booted(replace(settings, submit_plugin="")) as cluster:
         requests = [
             ("--ntasks=64", "--gpus=2"),
@@ -118,8 +118,8 @@ def test_what_runs_under_slurm_and_cannot_be_planned_goes_on(settings: Settings)
 
 
 @pytest.mark.deep
-def test_one_that_waits_for_the_whole_cluster_keeps_nobody_from_starting(cluster: LoopbackCluster) -> None:
-    """Slurm would keep all nodes free for it from the moment when it expects the last of them, which is soon."""
+def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCluster) -> None:
+    """Slurm would soon reserve all nodes for the large job."""
     where = ("--partition=plain", "--nodelist=k80-0", "--gres=gpu:4", "--time=5")
     busy = cluster.tell("sbatch", "--parsable", *where, "--output=/dev/null", "--wrap=sleep 280").strip()
     wide = gang(cluster, "--nodes=27", "--exclusive", "--gres=gpu:4")
@@ -137,7 +137,7 @@ def test_one_that_waits_for_the_whole_cluster_keeps_nobody_from_starting(cluster
 
 
 @pytest.mark.deep
-def test_jobs_in_several_partitions_are_slurms_also_when_one_of_them_is_ours(cluster: LoopbackCluster) -> None:
+def test_jobs_in_several_partitions_are_left_to_slurm(cluster: LoopbackCluster) -> None:
     job = gang(cluster, "--partition=plain,gavel", "--gpus=2", "--begin=now+1hour")
     others = crowd(cluster, 30)
     with driving(cluster, "--round", "4") as driver:
@@ -158,7 +158,7 @@ def running(cluster: LoopbackCluster) -> dict[int, dict[str, int]]:
 
 
 def status(cluster: LoopbackCluster) -> dict[int, str]:
-    """{job: whose it is, and why} as the driver tells it."""
+    """Return {job: role and reason} from the driver."""
     done = gavel(cluster, "status", "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)

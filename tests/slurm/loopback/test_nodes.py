@@ -1,4 +1,4 @@
-"""Nodes drain and die while jobs run on them, and come back."""
+"""Nodes with running jobs drain or fail, and come back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.slurm.loopback.submitting import stays
 pytestmark = [needs_slurm, pytest.mark.slow]
 
 
-def test_a_node_that_drains_is_left_and_used_again_when_it_is_back(cluster: LoopbackCluster) -> None:
+def test_a_draining_node_is_emptied_and_used_again_afterwards(cluster: LoopbackCluster) -> None:
     crowd(cluster)
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)
@@ -34,7 +34,7 @@ def test_a_node_that_drains_is_left_and_used_again_when_it_is_back(cluster: Loop
 
 @pytest.fixture
 def impatient(settings: Settings) -> Settings:
-    """Slurm gives up a node that does not answer after minutes; here it does so at once."""
+    """Slurm declares a node down after minutes without an answer; here it does so at once."""
     return replace(settings, options={"SlurmdTimeout": "10"})
 
 
@@ -42,7 +42,7 @@ def impatient(settings: Settings) -> Settings:
 def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None:
     with booted(impatient) as cluster:
         crowd(cluster)
-        # Long enough that Slurm gives the node up within a round. It loses count of the GPUs of a job that is stopped meanwhile.
+        # Long enough for Slurm to declare the node down within a round. It loses count of the GPUs of jobs stopped before.
         with driving(cluster, "--round", "60") as driver:
             driver.rounds(1)
             (job,) = on(cluster, "v100-3")
@@ -58,10 +58,10 @@ def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None
 
 
 def on(cluster: LoopbackCluster, node: str) -> list[int]:
-    """The jobs that run on a node."""
+    """Return the jobs that run on a node."""
     return [job for job, each in cluster.jobs().items() if node in each.placement]
 
 
 def in_use(cluster: LoopbackCluster) -> set[str]:
-    """The nodes on which jobs run."""
+    """Return the nodes with running jobs."""
     return {node for each in cluster.jobs().values() for node in each.placement}

@@ -1,4 +1,4 @@
-"""Jobs that are preempted go on later, and lose no more work than since their last checkpoint."""
+"""Preempted jobs resume later, and only lose the work since their last checkpoint."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
 
 
 def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:
-    """36 gangs that need 25 s on the fastest type share room for 27."""
+    """36 gangs that need 25 s on the fastest type share a cluster with room for 27."""
     jobs = crowd(cluster, steps=60)
-    # Turns are short at first: in rounds not much longer than a start, measured speeds would be those of starts.
+    # In shorter rounds, the starts of jobs would dominate measured throughputs.
     with driving(cluster, "--round", "8") as driver:
         driver.until(lambda: all(each.is_over for each in cluster.jobs().values()), 150, "all jobs to end")
     assert {each.state for each in cluster.jobs().values()} == {"COMPLETED"}
@@ -33,14 +33,14 @@ def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:
 
 
 def assert_measured_speeds_are_true(cluster: LoopbackCluster) -> None:
-    """Steps and times are those of whole stays, of which the start takes some seconds."""
+    """Steps and times are those of whole stays, including some seconds of start."""
     measured = [speed for event in events(log_of(cluster), "measured") for speed in event["speeds"]]
     assert {name for _, _, name, _ in measured} == set(SPEEDS)
     assert all(0.4 < speed / SPEEDS[name] < 1.1 for _, _, name, speed in measured), measured
 
 
 def _ends_once(mine: list[Stay]) -> bool:
-    """One that was told to stop while it ended, before Slurm knew, starts once more, and finds that nothing is left to do."""
+    """A job stopped while it was ending, before Slurm knew, starts once more and has nothing left to do."""
     done = [stay.done for stay in mine]
     after = mine[done.index(True) + 1 :]
     return done[-1] and len(after) <= 1 and all(stay.end is not None and stay.end - stay.begin < 1 for stay in after)

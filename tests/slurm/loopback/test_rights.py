@@ -1,4 +1,4 @@
-"""The smallest right that a driver needs, in a Slurm with accounts: what it may do with it, and what it is told without it."""
+"""The minimum rights of a driver in a Slurm with accounts, and the errors without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.slurm.loopback.waiting import until
 pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.slow]
 
 OPERATOR, STRANGER = "daemon", "games"
-"""Accounts that every Linux has, without a home of their own to write to."""
+"""Accounts of every Linux without a writable home directory."""
 
 SOMEBODY = 65_534
 NODES = (Nodes("v100", 2), Nodes("k80", 1))
@@ -28,12 +28,12 @@ NODES = (Nodes("v100", 2), Nodes("k80", 1))
 
 @pytest.fixture
 def cluster() -> Iterator[LoopbackCluster]:
-    """Twelve GPUs, accounts, and a plugin that knows the driver's account."""
+    """A cluster of twelve GPUs with accounts and a plugin that knows the account of the driver."""
     with booted(Settings(NODES, plugin(OPERATOR), accounting=True)) as made:
         yield made
 
 
-def test_an_operator_may_all_that_the_driver_does(cluster: LoopbackCluster) -> None:
+def test_operator_rights_suffice_for_the_driver(cluster: LoopbackCluster) -> None:
     jobs = [sleeper(cluster, SOMEBODY, gpus=4) for _ in range(5)]
     comments = {job: (each.comment, each.admin_comment) for job, each in cluster.jobs().items()}
     cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")
@@ -51,7 +51,7 @@ def test_an_operator_may_all_that_the_driver_does(cluster: LoopbackCluster) -> N
 
 
 @pytest.mark.deep
-def test_what_is_missing_is_told_at_the_start_with_its_cure(cluster: LoopbackCluster) -> None:
+def test_missing_rights_are_reported_at_the_start_with_a_remedy(cluster: LoopbackCluster) -> None:
     job = sleeper(cluster, SOMEBODY, gpus=4)
     before = cluster.jobs()[job]
     assert refusal(cluster) == "sacctmgr -i add user daemon account=root adminlevel=operator"
@@ -69,7 +69,7 @@ def test_what_is_missing_is_told_at_the_start_with_its_cure(cluster: LoopbackClu
     assert (done.returncode, done.stderr.count("rror")) == (0, 0), done.stderr
     assert cluster.jobs()[job].placement
 
-    # Another operator, of whom the plugin knows nothing: it holds and releases jobs as their users do.
+    # Another operator, unknown to the plugin: it holds and releases jobs like their users.
     cluster.tell("scancel", str(job))
     late = sleeper(cluster, SOMEBODY, gpus=4)
     cluster.tell("sacctmgr", "-i", "add", "user", STRANGER, "account=root", "adminlevel=operator")
@@ -84,7 +84,7 @@ def test_what_is_missing_is_told_at_the_start_with_its_cure(cluster: LoopbackClu
 
 @pytest.mark.deep
 @pytest.mark.parametrize("moment", ["before-change-2", "after-change-3"])
-def test_an_operator_that_loses_its_state_knows_the_jobs_that_it_holds_by_the_plugin(cluster: LoopbackCluster, moment: str) -> None:
+def test_without_state_an_operator_knows_its_holds_by_the_plugin(cluster: LoopbackCluster, moment: str) -> None:
     cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")
     known_as(cluster, OPERATOR, "Operator")
     jobs = {sleeper(cluster, SOMEBODY, gpus=4) for _ in range(5)}
@@ -111,7 +111,7 @@ def test_an_operator_that_loses_its_state_knows_the_jobs_that_it_holds_by_the_pl
 
 
 def known_as(cluster: LoopbackCluster, name: str, level: str) -> None:
-    """Wait until slurmdbd has told the controller of an account."""
+    """Wait until the controller knows an account from slurmdbd."""
 
     def is_known() -> bool:
         told = cluster.tell("scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
@@ -121,7 +121,7 @@ def known_as(cluster: LoopbackCluster, name: str, level: str) -> None:
 
 
 def refusal(cluster: LoopbackCluster) -> str:
-    """The command that a driver that may not run names as the cure."""
+    """Return the remedy in the error of a driver without rights."""
     done = gavel(cluster, "run", "--round", "3", "--once", user=OPERATOR)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "daemon (uid 1) may not manage the jobs of other users" in done.stderr

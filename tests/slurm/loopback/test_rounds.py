@@ -1,4 +1,4 @@
-"""Round after round, jobs run where it was decided: the driver's log against Slurm's own, and against what the jobs tell."""
+"""Jobs run as planned: the log of the driver compared with Slurm's log and the records of the jobs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = [needs_slurm, pytest.mark.slow]
 ROUNDS = 10
 
 
-def test_60_jobs_run_for_10_rounds_where_it_was_decided(cluster: LoopbackCluster) -> None:
+def test_60_jobs_run_as_planned_for_10_rounds(cluster: LoopbackCluster) -> None:
     jobs = [job for number in range(15) for job in mixed(cluster, number)]
     assert len(jobs) == 60
-    # It ends by itself: told to end, it may be in a round, in which it then waits for Slurm no longer than seconds.
+    # It ends by itself; after a signal during a round, it would only wait some seconds for Slurm.
     with driving(cluster, "--round", "4", "--rounds", str(ROUNDS)) as driver:
         assert driver.wait(within=300) == 0, driver.said()
     played = decisions(log_of(cluster))
@@ -44,36 +44,36 @@ def test_60_jobs_run_for_10_rounds_where_it_was_decided(cluster: LoopbackCluster
 
 
 def mixed(cluster: LoopbackCluster, number: int) -> list[int]:
-    """Four gangs of 15 GPUs together, asked for in four ways; one in three ends within the test."""
+    """Submit gangs in fours with 15 GPUs together, requested in four ways; one in three ends within the test."""
     steps = 40.0 if number % 3 == 0 else 1e7
     requests = [("--nodes=1", "--gres=gpu:1"), ("--nodes=2", "--gres=gpu:1"), ("--gpus=4",), ("--nodes=2", "--gres=gpu:4")]
     return [gang(cluster, *request, steps=steps) for request in requests]
 
 
 def went_wrong(decision: Decision) -> dict[str, object]:
-    """What the driver says was not as it decided."""
+    """Return what the driver reports as different from its plan."""
     assert decision.applied is not None
     return {what: decision.applied[what] for what in ("elsewhere", "waiting", "lingering", "errors") if decision.applied[what]}
 
 
 def left(decision: Decision) -> set[int]:
-    """The jobs to be started that ended before the round had begun for all."""
+    """Return the jobs to start that ended before all others of the round had started."""
     assert decision.applied is not None
     return {int(job) for job in decision.applied["left"]}
 
 
 def had_ended(cluster: LoopbackCluster, job: int, decision: Decision) -> bool:
-    """Whether a job did its last work where it had been before this decision, and so could not be started any more."""
+    """Return whether a job completed its work where it ran before this decision, so that it could not be started again."""
     return job in left(decision) and stays(cluster, job)[-1].begin < decision.seconds
 
 
 def nobody_is_completing(cluster: LoopbackCluster) -> dict[int, JobSeen]:
-    """All jobs, as soon as Slurm has cleaned up after those that have just ended."""
+    """Return all jobs once Slurm has cleaned up after those that have just ended."""
     seen = cluster.jobs()
     return {} if "COMPLETING" in {each.state for each in seen.values()} else seen
 
 
 def is_part_of(told: list[dict[str, int]], decided: list[dict[str, int]]) -> bool:
-    """Whether what was told is what was decided, in this order; a job that is stopped at once may have told nothing."""
+    """Return whether recorded runs match the plans in order; a job stopped at once may have recorded nothing."""
     rest = iter(decided)
     return all(placement in rest for placement in told)

@@ -1,4 +1,4 @@
-"""Two drivers would undo each other's decisions, so the second one does not start."""
+"""Two drivers would undo each other's actions, so the second one does not start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.slurm.loopback.scenes import gang
 pytestmark = [needs_slurm, pytest.mark.slow]
 
 
-def test_the_second_is_refused_and_says_why(cluster: LoopbackCluster) -> None:
+def test_the_second_driver_is_refused_with_a_reason(cluster: LoopbackCluster) -> None:
     gang(cluster, "--nodes=1", "--gres=gpu:1")
     with driving(cluster, "--round", "5") as driver:
         driver.rounds(1)

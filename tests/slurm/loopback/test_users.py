@@ -1,4 +1,4 @@
-"""What ordinary users do with their jobs while the driver goes on: hold, release, change and cancel them."""
+"""Users hold, release, change and cancel their jobs while the driver runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOMEBODY = 65_534
 
 
 def test_users_hold_release_change_and_cancel_their_jobs(cluster: LoopbackCluster) -> None:
-    """There is room for all, so a job waits only where its user wants it to."""
+    """There is room for all jobs, so a job waits only if its user wants it to."""
     held, changed, cancelled = (sleeper(cluster, SOMEBODY) for _ in range(3))
     cluster.tell("scontrol", "hold", str(held), user=SOMEBODY)
     with driving(cluster, "--round", "3") as driver:

@@ -1,4 +1,4 @@
-"""Waiting for something to come true, up to a deadline."""
+"""Waiting for a condition up to a deadline."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class LateError(AssertionError):
-    """Something has not come true in time."""
+    """A condition was not met in time."""
 
 
 def until(reading: Callable[[], T], within: float, what: str, *, every: float = 0.1) -> T:
-    """Read again and again until the reading is true, and return it.
+    """Repeat a reading until it is true, and return it.
 
     Raises:
-        LateError: it was false for so many seconds; the text tells what was waited for, and the last reading.
+        LateError: The reading stayed false; the message has the expectation and the last reading.
     """
     end = time.monotonic() + within
     while not (found := reading()):

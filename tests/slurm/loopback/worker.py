@@ -1,12 +1,11 @@
-"""A job for tests: it does steps at the speed of the GPU type that it landed on, and goes on where it was stopped.
+"""A job for tests: it does steps at the speed of its GPU type, and resumes where it was stopped.
 
 Run as a batch script, by path, without this package: worker.py FOLDER STEPS SHOWN TYPE=STEPS_PER_SECOND ...
 
 SHOWN is what scontrol shows of the job at its start.
 
-FOLDER/progress/JOB holds the steps done; it is brought up to date while the job runs, as by frequent checkpoints. FOLDER/stays/JOB
-has one line, as JSON, for each time that the job started, and one for each time that it ended: its own evidence of where it was.
-SIGUSR1 lets it be done at once.
+FOLDER/progress/JOB holds the steps done and is updated frequently, like a checkpoint. FOLDER/stays/JOB has a line of JSON for each
+start and each end of the job, as a record of where it ran. SIGUSR1 ends the work at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TICK_SECONDS = 0.5
 
 
 class FinishedError(Exception):
-    """Somebody says that the work is done."""
+    """End the work on a signal."""
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def main() -> None:
 
 
 def work(progress: Path, total: float, speed: float) -> None:
-    """Do what is left to do."""
+    """Do the remaining steps."""
     begun, first = time.time(), float(progress.read_text()) if progress.exists() else 0.0
     steps = first
     while steps < total:
