@@ -1,7 +1,7 @@
 """Execution of Slurm's commands, always with a time limit and never in a shell; no other module starts processes.
 
-`read_cluster` reads nodes and jobs. `rights_of` checks the rights of the driver's account before anything is changed. `Clock` and
-`Commands` are replaced in tests.
+`read_cluster` reads nodes and jobs. `may_annotate` checks the rights of the driver's account before anything is changed. `Clock`
+and `Commands` are replaced in tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, printable
@@ -168,16 +168,10 @@ class RightsError(SlurmError):
     """The account of the driver lacks rights in Slurm."""
 
 
-class Rights(NamedTuple):
-    """Rights of the driver's account. may_annotate: whether it may write the AdminComment of jobs."""
+def may_annotate(commands: Commands) -> bool:
+    """Check the rights of the account that runs this program, and return whether it may write the AdminComment of jobs.
 
-    may_annotate: bool
-
-
-def rights_of(commands: Commands) -> Rights:
-    """Return the rights of the account that runs this program; nothing is changed.
-
-    They are taken from the controller, which enforces them.
+    Rights are taken from the controller, which enforces them; nothing is changed.
 
     Raises:
         RightsError: The account may not manage the jobs of other users; the message has the command that grants the right.
@@ -187,9 +181,9 @@ def rights_of(commands: Commands) -> Rights:
     config = _output(commands, "scontrol", "show", "config")
     slurm_user = SLURM_USER.search(config)
     if slurm_user is None:
-        return Rights(may_annotate=False)  # unknown output of a later version: refusals are reported when they occur
+        return False  # unknown output of a later version: refusals are reported when they occur
     if uid in {0, int(slurm_user[2])}:
-        return Rights(may_annotate=True)
+        return True
     name, slurm_user_name = _name_of(uid), printable(slurm_user[1])
     problem = f"{name} (uid {uid}) may not manage the jobs of other users: it is neither SlurmUser ({slurm_user_name}) nor operator"
     storage = ACCOUNTING.search(config)
@@ -201,7 +195,7 @@ def rights_of(commands: Commands) -> Rights:
     accounts = _output(commands, "scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
     known = {int(number): level for _, number, level in ACCOUNT.findall(accounts)}
     if uid in known and known[uid] in LEVELS:
-        return Rights(may_annotate=LEVELS[known[uid]])
+        return LEVELS[known[uid]]
     if uid in known:
         command = f"sacctmgr -i modify user where name={name} set adminlevel=operator"
     else:

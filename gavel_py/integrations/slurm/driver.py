@@ -15,14 +15,13 @@ from gavel_py.integrations.slurm.apply import Applied, Applier
 from gavel_py.integrations.slurm.commands import (
     Clock,
     Commands,
-    Rights,
     RightsError,
     SlurmCommands,
     WallClock,
     check_started,
+    may_annotate,
     read_cluster,
     read_jobs,
-    rights_of,
 )
 from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner, restore_lines
 from gavel_py.integrations.slurm.event_log import EventLog, applied_line, round_line, warn
@@ -108,7 +107,7 @@ class SlurmDriver:
         self._planner = RoundPlanner(settings, profile, self.policy, options, path, steps, self._log)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
-        self._rights: Rights | None = None
+        self._may_annotate: bool | None = None
         self._unstored: set[tuple[str, int, str]] = set()
         self._left_to_slurm: frozenset[str] = frozenset()
 
@@ -162,8 +161,8 @@ class SlurmDriver:
             SlurmError: Slurm does not answer, or does not let this account manage jobs.
             GavelError: No decision is possible, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
-        if self._rights is None:
-            self._rights = rights_of(self._commands)
+        if self._may_annotate is None:
+            self._may_annotate = may_annotate(self._commands)
         picture = self.look()
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
@@ -175,7 +174,7 @@ class SlurmDriver:
             self.settings.stop_seconds,
             self.settings.start_seconds,
             picture.most_nodes,
-            may_annotate=self._rights.may_annotate,
+            may_annotate=self._may_annotate,
         )
         self._record_outcome(state, actions, applied)
         state.stopping = set(applied.lingering)

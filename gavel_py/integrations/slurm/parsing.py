@@ -7,6 +7,7 @@ gpu:v100:4(S:0-1), gres:gpu:2 or gres/gpu=4, and node lists such as rack1-[0-3,0
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
@@ -62,7 +63,9 @@ def gpus_in(text: str) -> dict[str, int]:
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
-PART = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])+)(?:,|$)")
+ELEMENT = r"(?:[^,\[\]]|\[[^\[\]]*\])+"
+
+NODE_LIST = re.compile(f"{ELEMENT}(?:,{ELEMENT})*")
 
 MAX_NODES = 100_000
 """Limit of nodes in a list, far above the largest clusters: a broken list must not exhaust memory."""
@@ -81,35 +84,20 @@ def expand(text: str) -> list[str]:
     """
     if not text:
         return []
-    if "[" not in text:
-        return _check_names(text.split(","), text)
-    names: list[str] = []
-    at = 0
-    while at < len(text):
-        part = PART.match(text, at)
-        if part is None:
-            raise ValueError(f"is not a list of nodes: {text[:80]!r}")
-        names += _expanded(part[1])
-        at = part.end()
-    return _check_names(names, text)
-
-
-def _check_names(names: list[str], text: str) -> list[str]:
+    elements = re.findall(ELEMENT, text) if NODE_LIST.fullmatch(text) else [""]
+    names = [name for element in elements for name in _expanded(element)]
     if not all(map(is_node_name, names)):
         raise ValueError(f"is not a list of nodes: {text[:80]!r}")
     return names
 
 
-def _expanded(part: str) -> Iterator[str]:
+def _expanded(element: str) -> Iterator[str]:
     """Yield the names of one element of a list, with its ranges expanded."""
-    pieces = re.split(r"\[([^\]]*)\]", part)
+    pieces = re.split(r"\[([^\]]*)\]", element)
     choices = [[piece] if n % 2 == 0 else list(_range(piece)) for n, piece in enumerate(pieces)]
-    total = 1
-    for choice in choices:
-        total *= len(choice)
-    if total > MAX_NODES:
-        raise ValueError(f"names more than {MAX_NODES:,} nodes: {part[:80]!r}")
-    return ("".join(words) for words in product(*choices))
+    if math.prod(map(len, choices)) > MAX_NODES:
+        raise ValueError(f"names more than {MAX_NODES:,} nodes: {element[:80]!r}")
+    return map("".join, product(*choices))
 
 
 def _range(text: str) -> Iterator[str]:
