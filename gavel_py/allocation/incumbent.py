@@ -11,7 +11,8 @@ from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.result import Answer
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
-from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.checking.time_shares import TimeShares
+from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import Decision, Policy
@@ -22,19 +23,16 @@ ANY_GAP = 2.0
 """The difference of two numbers is at most twice the larger magnitude, so this accepts every gap."""
 
 
-def incumbent(
-    problem: AllocationProblem, policy: Policy, jobs: JobClasses, rules: Rules, found: Sequence[Floats], prices: Sequence[Prices]
-) -> Answer:
+def incumbent(columns: Columns, policy: Policy, jobs: JobClasses, found: Sequence[Floats], prices: Sequence[Prices]) -> Answer:
     """Return the best known valid allocation, with a bound by weak duality.
 
     The candidates are the fractions found so far, scaled down to the capacities, a guess by the policy, and the isolated share
     (`isolated`). The best one is split evenly over types if the policy is agnostic (`even_decision`).
 
     Args:
-        problem: The problem that is solved.
+        columns: The columns of the allocation, with the problem and the rules.
         policy: The policy that compares the candidates.
         jobs: The classes as the policy sees them.
-        rules: The rules that the allocation must keep.
         found: (G, K) time fractions, valid or not.
         prices: Dual prices of GPUs and limits.
 
@@ -42,22 +40,22 @@ def incumbent(
         SolverError: No candidate keeps the constraints.
     """
     guess = policy.guess(jobs)
-    several = (*found, *([] if guess is None else [guess]), _isolated(problem, jobs))
-    candidates = [_valid(jobs, rules, fractions) for fractions in several]
-    evidence = Evidence(problem, None, ANY_GAP, rules)
-    kept = [each for each in candidates if evidence.broken(_times(problem, jobs, each)) <= VIOLATION_TOLERANCE]
+    several = (*found, *([] if guess is None else [guess]), _isolated(columns.base, jobs))
+    candidates = [_valid(columns, jobs, fractions) for fractions in several]
+    evidence = Evidence(columns, None, ANY_GAP)
+    kept = [each for each in candidates if _keeps_rules(evidence, jobs, each)]
     if not kept:
         text = "the time limit was reached before an allocation that keeps all constraints was found"
         raise SolverError(f"{text}; give it more time, or make constraints soft")
     decision = policy.best_of(jobs, kept, prices)
     even = even_decision(policy, jobs, decision, limit=None)
-    fractions = even.time_fractions if rules.mend is None else rules.mend(jobs, even.time_fractions)
-    if evidence.broken(_times(problem, jobs, fractions)) <= VIOLATION_TOLERANCE:
+    fractions = columns.repaired(jobs, even.time_fractions)
+    if _keeps_rules(evidence, jobs, fractions):
         decision = replace(even, time_fractions=fractions)
-    return _proven(problem, jobs, replace(evidence, certificate=decision.certificate), decision)
+    return _proven(jobs, replace(evidence, certificate=decision.certificate), decision)
 
 
-def cut_down(problem: AllocationProblem, answer: Answer, rows: Sequence[Row]) -> Answer:
+def cut_down(answer: Answer, rows: Sequence[Row]) -> Answer:
     """Return the answer with less time for jobs in rows that it breaks; its bound stays valid, since more rows only tighten.
 
     If less time would break other rules, the time fractions stay unchanged. Rounds then cannot deliver all of the allocation.
@@ -66,23 +64,25 @@ def cut_down(problem: AllocationProblem, answer: Answer, rows: Sequence[Row]) ->
     certificate = evidence.certificate
     assert certificate is not None  # noqa: S101
     jobs = certificate.jobs
-    whole = answer.times.fractions if isinstance(answer.times, ClassTimes) else answer.times.fractions[jobs.rows]
-    less = _within_rows(replace(jobs, rules=Rules(rows=tuple(rows))), whole)
-    if evidence.rules.mend is not None:
-        less = evidence.rules.mend(jobs, less)
-    if evidence.broken(_times(problem, jobs, less)) > VIOLATION_TOLERANCE:
+    whole = answer.times.by_class(jobs)
+    less = evidence.columns.repaired(jobs, _within_rows(replace(jobs, rules=Rules(rows=tuple(rows))), whole))
+    if not _keeps_rules(evidence, jobs, less):
         less = whole
-    return _proven(problem, jobs, evidence, replace(answer.decision, time_fractions=less))
+    return _proven(jobs, evidence, replace(answer.decision, time_fractions=less))
 
 
-def _proven(problem: AllocationProblem, jobs: JobClasses, evidence: Evidence, decision: Decision) -> Answer:
+def _keeps_rules(evidence: Evidence, jobs: JobClasses, fractions: Floats) -> bool:
+    return evidence.violation(TimeShares.of_classes(evidence.problem, jobs, fractions)) <= VIOLATION_TOLERANCE
+
+
+def _proven(jobs: JobClasses, evidence: Evidence, decision: Decision) -> Answer:
     """Return the decision with its proof, which accepts any gap."""
-    times = _times(problem, jobs, decision.time_fractions)
-    broken = evidence.broken(times)
-    proof = evidence.proof_by_class(decision.time_fractions, broken)
+    times = TimeShares.of_classes(evidence.problem, jobs, decision.time_fractions)
+    violation = evidence.violation(times)
+    proof = evidence.proof_by_class(decision.time_fractions, violation)
     if proof.value is not None and not np.isfinite(proof.value):  # such as a makespan with a job that gets no time
         evidence = replace(evidence, certificate=None)
-        proof = evidence.proof_by_class(decision.time_fractions, broken)
+        proof = evidence.proof_by_class(decision.time_fractions, violation)
     proof.check()
     return Answer(replace(decision, shadow_prices=None), times, len(jobs), evidence, proof)
 
@@ -103,10 +103,9 @@ def _within_rows(jobs: JobClasses, fractions: Floats) -> Floats:
     return flat.reshape(fractions.shape)
 
 
-def _valid(jobs: JobClasses, rules: Rules, fractions: Floats) -> Floats:
+def _valid(columns: Columns, jobs: JobClasses, fractions: Floats) -> Floats:
     """Return the fractions reduced to the time of jobs, the capacities and the rows of the rules; NaN counts as 0."""
-    fractions = _within_rows(jobs, within_capacity(jobs, np.nan_to_num(fractions, nan=0.0)))
-    return fractions if rules.mend is None else rules.mend(jobs, fractions)
+    return columns.repaired(jobs, _within_rows(jobs, within_capacity(jobs, np.nan_to_num(fractions, nan=0.0))))
 
 
 def _isolated(problem: AllocationProblem, jobs: JobClasses) -> Floats:
@@ -115,7 +114,3 @@ def _isolated(problem: AllocationProblem, jobs: JobClasses) -> Floats:
     times = np.zeros(jobs.throughputs.shape)
     times[:, : len(problem.capacities)] = share / np.maximum(1.0, share.sum(axis=1, keepdims=True))
     return times
-
-
-def _times(problem: AllocationProblem, jobs: JobClasses, fractions: Floats) -> JobTimes | ClassTimes:
-    return JobTimes(problem, jobs.spread(fractions)) if jobs.columns is None else ClassTimes(jobs, fractions)

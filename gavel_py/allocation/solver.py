@@ -1,11 +1,11 @@
-"""Solve: from a problem and a policy to an allocation that has been proven."""
+"""Solving: from a problem and a policy to a proven allocation, by the first of several routes that leads to one."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -16,10 +16,10 @@ from gavel_py.allocation.result import Allocation, Answer, Route, nothing, state
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
-from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
-from gavel_py.optimization.formulation.colocation import PairColumns, pair_columns
-from gavel_py.optimization.formulation.columns import PlacementColumns
-from gavel_py.optimization.formulation.cuts import missing_rows, node_rows
+from gavel_py.optimization.checking.time_shares import TimeShares
+from gavel_py.optimization.formulation.colocation import columns_of
+from gavel_py.optimization.formulation.columns import Columns
+from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
 from gavel_py.optimization.solving.highs import Algorithm, LinearSolver
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 TIME_LIMIT = AllocationStatus.TIME_LIMIT
 
 CLOSING_SECONDS = 1.2e-6
-"""About how long it takes per job and type to bound and check the best allocation that is known."""
+"""Approximate time per job and type to bound and check the best allocation that is known."""
 
-MOST_GANG_ROUNDS = 30
-"""So often, rows are added of what whole gangs can deliver; what is still promised beyond shows as a gap in the rounds."""
+MOST_CUT_ROUNDS = 30
+"""Maximum number of times that broken rows are added to the program. Rounds cannot deliver what still breaks rows then."""
 
 MOST_SEPARATE_JOBS = 20_000
-"""More jobs than this are not solved one row per job, which takes seconds at this size and grows faster than their number."""
+"""Maximum number of jobs for a program with one row per job, which takes seconds at this size."""
 
 
 def solve(
@@ -80,13 +80,13 @@ def solve(
 
 
 class Solver(Synchronized):
-    """Solves one problem after the other under one policy, each from where the last one ended.
+    """Solves problems one after the other under one policy, each from the last basis of the one before.
 
     From round to round few jobs change; starting from the last basis takes a fraction of the time of `solve`. The objective is
     the same as that of `solve`; among equally good allocations it may find another one. The arguments are those of `solve`.
 
     Several threads may use one solver: it solves their problems one after the other. Different solvers run in parallel. A policy
-    may call the solver that is asking it, which does not disturb the solve in progress. A copy (`copy`, `pickle`) starts from the
+    may call the solver that is calling it, which does not disturb the solve in progress. A copy (`copy`, `pickle`) starts from the
     same basis and is independent. See "Threads, processes and copies" in docs/rounds.md.
 
     >>> import gavel_py as gp
@@ -118,23 +118,23 @@ class Solver(Synchronized):
 
     @synchronized
     def to_dict(self) -> dict[str, Any]:
-        """Return as plain data where the next solve starts from, the policy left out."""
+        """Return the state from which the next solve starts, as plain data without the policy."""
         return self._kept.to_dict()
 
     @synchronized
     def resume(self, document: Mapping[str, Any]) -> None:
-        """Start the next solve from what `to_dict` described, as the solver that wrote it would."""
+        """Restore the state that `to_dict` returned, so that the next solve starts as that solver's would."""
         self._kept = LinearSolver.from_dict(document)
 
     def solve(self, problem: AllocationProblem) -> Allocation:
         """Return the proven allocation of a problem, like the function `solve`."""
         if not isinstance(problem, AllocationProblem):
             raise InputError(f"solve needs an AllocationProblem, found {problem!r}")
-        return self._solve_by(problem, self._limit(problem))  # the time counts from here, also while another thread solves
+        return self._solve_by(problem, self._limit(problem))  # the limit includes the time for which another thread solves
 
     @synchronized
     def _solve_by(self, problem: AllocationProblem, limit: TimeLimit) -> Allocation:
-        if self._is_solving:  # the policy calls back, and the program that it is working on must stay as it is
+        if self._is_solving:  # the policy calls back while its program is in use
             return copy.copy(self)._solve_by(problem, limit)
         self._is_solving = True
         try:
@@ -162,55 +162,47 @@ class Solver(Synchronized):
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)
         self._kept.limit = limit
-        columns: PlacementColumns | PairColumns | None = None
         if problem.pairs is not None:
             _check_sharing(self.policy)
-            columns = pair_columns(problem, rules, problem.pairs)
-            rules = rules if columns is None else columns.rules
+        columns = columns_of(problem, rules)
         try:
-            answer, route = self._answer(problem, rules, columns)
+            answer, route = self._answer(columns)
         except _Stopped as stopped:
-            answer = incumbent(problem, self.policy, stopped.jobs, rules, stopped.fractions, stopped.prices)
-            return stated(problem, self.policy, self._noted(answer), stopped.route, started, TIME_LIMIT, columns)
-        for _ in range(MOST_GANG_ROUNDS if answer.decision.certificate is not None else 0):
-            rows, wider = missing_rows(problem, rules, answer.times, columns)
+            answer = incumbent(columns, self.policy, stopped.jobs, stopped.fractions, stopped.prices)
+            return stated(self.policy, self._noted(answer), stopped.route, started, TIME_LIMIT)
+        for _ in range(MOST_CUT_ROUNDS if answer.decision.certificate is not None else 0):
+            rows, wider = columns.separate(answer.times)
             if not rows:
                 break
             logger.debug("%s: the answer breaks %d rows, which are added", self.policy.label, len(rows))
-            more = wider if isinstance(wider, PlacementColumns) and wider is not columns else None
-            asked, kept = (problem, rules) if more is None else (more.problem, more.rules)
-            kept = kept.also(Rules(rows=tuple(rows)))
             try:
-                answer, again = self._answer(asked, kept, wider)
+                answer, again = self._answer(wider.with_rows(rows))
             except _Stopped as stopped:
-                # The bound without these rows holds with them. Rows about further columns cannot be kept without these.
-                answer = cut_down(problem, answer, rows if more is None else [])
-                route = stopped.route.after(route)
-                return stated(problem, self.policy, self._noted(answer), route, started, TIME_LIMIT, columns)
-            problem, rules, columns, route = asked, kept, wider, again.after(route)
-        return stated(problem, self.policy, answer, route, started, columns=columns)
+                # The bound without these rows holds with them. Rows on further columns cannot be kept without these.
+                answer = cut_down(answer, rows if wider is columns else [])
+                return stated(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
+            columns, route = answer.evidence.columns, again.after(route)
+        return stated(self.policy, answer, route, started)
 
     def _limit(self, problem: AllocationProblem) -> TimeLimit:
-        """When the search is to stop, so that there is time left to say what is known by then."""
+        """Return the limit of the search, which leaves time to bound and check the best allocation found by then."""
         seconds = self.time_limit_seconds
-        closing = (
-            CLOSING_SECONDS * problem.throughputs.size * (2 if self.policy.is_agnostic else 1)
-        )  # then time is also split evenly
-        return NO_LIMIT if seconds is None else TimeLimit(seconds - min(seconds / 2, closing))
+        if seconds is None:
+            return NO_LIMIT
+        passes = 2 if self.policy.is_agnostic else 1  # the second one splits time evenly
+        return TimeLimit(seconds - min(seconds / 2, CLOSING_SECONDS * problem.throughputs.size * passes))
 
-    def _answer(
-        self, problem: AllocationProblem, rules: Rules, columns: PlacementColumns | PairColumns | None
-    ) -> tuple[Answer, Route]:
-        """Return the first proven answer under these rules, and how it was found. Raises `_Stopped` when the time limit ends it."""
+    def _answer(self, columns: Columns) -> tuple[Answer, Route]:
+        """Return the first proven answer, and how it was found. Raises `_Stopped` when the time limit ends the search."""
         failed: list[str] = []
-        for attempt in self._attempts(problem, rules, columns if isinstance(columns, PairColumns) else None):
-            jobs, kept = attempt.jobs(), None
+        for attempt in self._attempts(columns):
+            jobs, kept = attempt.jobs(self.policy, columns), None
             before = attempt.solver.programs, attempt.solver.iterations
             try:
-                if rules:
+                if columns.rules:
                     kept = self.policy.check_rules(jobs, attempt.solver)
                 self._kept.limit.check()
-                answer = _proven(problem, self.policy, self.policy.view(jobs), attempt, rules, columns, self._kept.limit)
+                answer = self._proven(self.policy.view(jobs), attempt, columns)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
                 logger.debug("%s: no proven answer, the next route is tried: %s", self.policy.label, failed[-1])
@@ -219,7 +211,7 @@ class Solver(Synchronized):
             except TimeLimitReached as reached:
                 found = reached.fractions if kept is None else (*reached.fractions, kept)
                 if attempt.tolerance:
-                    exact = classes_of(problem, self.policy.name, self.policy.reads)
+                    exact = classes_of(columns.problem, self.policy.name, self.policy.reads)
                     found, jobs = tuple(jobs.spread(each)[exact.rows] for each in found), exact
                 route = _route(len(jobs), None, attempt, before, failed)
                 raise _Stopped(self.policy.view(jobs), found, reached.prices, route) from None
@@ -227,8 +219,50 @@ class Solver(Synchronized):
                 return answer, _route(answer.classes, answer.decision.algorithm, attempt, before, failed)
         raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
 
+    def _attempts(self, columns: Columns) -> list[Attempt]:
+        """Return the ways to an answer, the quickest first, each safer than the one before."""
+        if not self.policy.reduces:
+            return [Attempt("none", self._kept)]
+        limit, attempts = self._kept.limit, [Attempt("classes", self._kept)]
+        if self.merge_tolerance and not columns.rules:
+            attempts.insert(0, Attempt("merged", self._kept, self.merge_tolerance))
+        attempts.append(Attempt("classes", LinearSolver(Algorithm.INTERIOR_POINT, limit)))
+        if columns.problem.num_jobs <= MOST_SEPARATE_JOBS:
+            attempts.append(Attempt("none", LinearSolver(limit=limit)))
+        return attempts
+
+    def _proven(self, jobs: JobClasses, attempt: Attempt, columns: Columns) -> Answer | None:
+        """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.
+
+        jobs: the classes as the policy sees them.
+        """
+        policy, problem = self.policy, columns.problem
+        decision = policy.decide(jobs, attempt.solver)
+        if policy.is_agnostic:
+            decision = even_decision(policy, jobs, decision, columns.source, self._kept.limit)
+        decision = replace(decision, time_fractions=columns.repaired(jobs, decision.time_fractions))
+        by_class = decision.time_fractions
+        times = TimeShares.of_classes(problem, jobs, by_class)
+        if not attempt.tolerance:
+            evidence = Evidence(columns, decision.certificate)
+            if decision.certificate is None and columns.rules:
+                policy.check_kept(times.broken(columns.rules))
+            proof = evidence.proof_by_class(by_class, evidence.violation(times))
+        else:
+            exact = policy.view(classes_of(problem, policy.name, policy.reads))
+            if decision.certificate is None or isinstance(decision.certificate, Stages):
+                return None
+            certificate = policy.best_of(exact, [jobs.spread(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
+            if certificate is None:
+                return None
+            # Throughputs that are off by tolerance/2 change optimum and answer by about as much each.
+            evidence = Evidence(columns, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
+            proof = evidence.proof(times)
+        proof.check()
+        return Answer(decision, times, len(jobs), evidence, proof)
+
     def _noted(self, answer: Answer) -> Answer:
-        """The answer with a note that the time limit has ended the solve."""
+        """Return the answer with a note that the time limit has ended the solve."""
         gap = answer.proof.gap
         if gap is None:
             text = "how far this allocation is from optimal is not known"
@@ -239,37 +273,25 @@ class Solver(Synchronized):
         note = f"the time limit of {self.time_limit_seconds:g} s was reached; {text}"
         return replace(answer, decision=replace(answer.decision, notes=(note, *answer.decision.notes)))
 
-    def _attempts(self, problem: AllocationProblem, rules: Rules, columns: PairColumns | None) -> Iterator[Attempt]:
-        """The ways to an answer, the quickest first, each safer than the one before; columns: of jobs that share GPUs."""
-        name, reads = self.policy.name, self.policy.reads
-
-        def classes() -> JobClasses:
-            return classes_of(problem, name, reads, rules, columns)
-
-        def separate() -> JobClasses:
-            return separate_jobs(problem, name, reads, rules, columns)
-
-        if not self.policy.reduces:
-            yield Attempt("none", separate, self._kept)
-            return
-        if self.merge_tolerance and not rules:
-            near = merged(problem, self.merge_tolerance)
-            yield Attempt("merged", lambda: classes_of(near, name, reads), self._kept, self.merge_tolerance)
-        yield Attempt("classes", classes, self._kept)
-        limit = self._kept.limit
-        yield Attempt("classes", classes, LinearSolver(Algorithm.INTERIOR_POINT, limit))
-        if problem.num_jobs <= MOST_SEPARATE_JOBS:
-            yield Attempt("none", separate, LinearSolver(limit=limit))
-
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way to an answer: how jobs are grouped, and what solves the programs. tolerance: by how much merged jobs may differ."""
+    """One way to an answer.
+
+    reduction: the rows of the program, "classes", "merged" classes or "none"; solver: the solver of its programs; tolerance: the
+    relative difference of the throughputs of merged jobs.
+    """
 
     reduction: str
-    jobs: Callable[[], JobClasses]
     solver: LinearSolver
     tolerance: float = 0.0
+
+    def jobs(self, policy: Policy, columns: Columns) -> JobClasses:
+        """Return the rows of the program."""
+        if self.reduction == "merged":
+            return classes_of(merged(columns.problem, self.tolerance), policy.name, policy.reads)
+        reduced = separate_jobs if self.reduction == "none" else classes_of
+        return reduced(columns.problem, policy.name, policy.reads, columns.rules, columns)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -279,7 +301,7 @@ class _Stopped(Exception):  # noqa: N818
         jobs: The classes as the policy sees them.
         fractions: Candidates for an allocation, each (G, K).
         prices: Dual prices.
-        route: How far it came.
+        route: The route so far.
     """
 
     def __init__(self, jobs: JobClasses, fractions: tuple[Floats, ...], prices: tuple[Prices, ...], route: Route) -> None:
@@ -287,49 +309,8 @@ class _Stopped(Exception):  # noqa: N818
         self.jobs, self.fractions, self.prices, self.route = jobs, fractions, prices, route
 
 
-def _proven(
-    problem: AllocationProblem,
-    policy: Policy,
-    jobs: JobClasses,
-    attempt: Attempt,
-    rules: Rules,
-    columns: PlacementColumns | PairColumns | None,
-    limit: TimeLimit,
-) -> Answer | None:
-    """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.
-
-    jobs: the classes as the policy sees them.
-    """
-    if isinstance(jobs.columns, PairColumns) and isinstance(policy, PackingPolicy):
-        decision = policy.decide_shared(jobs.columns)
-    else:
-        decision = policy.decide(jobs, attempt.solver)
-        decision = even_decision(policy, jobs, decision, None if columns is None else columns.source, limit)
-    if rules.mend is not None:
-        decision = replace(decision, time_fractions=rules.mend(jobs, decision.time_fractions))
-    by_class = decision.time_fractions
-    times = JobTimes(problem, jobs.spread(by_class)) if jobs.columns is None else ClassTimes(jobs, by_class)
-    if not attempt.tolerance:
-        evidence = Evidence(problem, decision.certificate, rules=rules)
-        if decision.certificate is None and rules:
-            policy.check_kept(times.broken(rules))
-        proof = evidence.proof_by_class(by_class, evidence.broken(times))
-    else:
-        exact = policy.view(classes_of(problem, policy.name, policy.reads))
-        if decision.certificate is None or isinstance(decision.certificate, Stages):
-            return None
-        certificate = policy.best_of(exact, [jobs.spread(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
-        if certificate is None:
-            return None
-        # Throughputs that are off by tolerance/2 change optimum and answer by about as much each.
-        evidence = Evidence(problem, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
-        proof = evidence.proof(times)
-    proof.check()
-    return Answer(decision, times, len(jobs), evidence, proof)
-
-
 def _route(classes: int, algorithm: str | None, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:
-    """How an attempt went. algorithm: what found the answer, where it is not the attempt's solver."""
+    """Return the route of an attempt. algorithm: the algorithm that found the answer, if it is not the attempt's solver."""
     programs, iterations = attempt.solver.programs - before[0], attempt.solver.iterations - before[1]
     used = algorithm or (str(attempt.solver.latest) if programs else None)
     return Route(attempt.reduction, classes, used, programs, iterations, tuple(failed))
@@ -349,7 +330,7 @@ def _log(allocation: Allocation) -> None:
 
 
 def _check_sharing(policy: Policy) -> None:
-    """Raise `InputError` for a policy that cannot decide who shares GPUs."""
+    """Raise `InputError` for a policy that cannot decide which jobs share GPUs."""
     if policy.empty_objective is None and not isinstance(policy, PackingPolicy):
         text = "solves no program, so it cannot decide who shares GPUs; take a policy with an objective, or leave sharing out"
         raise InputError(Fault(f"policy {policy.name}", "", text))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,10 @@ from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+    from gavel_py.optimization.formulation.columns import Columns
+
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
-
-
-class Columns(Protocol):
-    """Further columns of a problem, which are written down for one job of each class only (`PairColumns`)."""
-
-    def widened(self, narrow: AllocationProblem) -> AllocationProblem:
-        """Return the problem of some jobs with the further columns."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -289,7 +284,7 @@ def classes_of(
     """
     jobs, part = _able(problem), _part_of(problem)
     attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
-    groups = [part(column) for column in _kind_columns(problem, rules, columns)]
+    groups = [part(column) for column in _kind_columns(rules, columns)]
     if problem.type_index is None:
         rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
     else:
@@ -325,7 +320,7 @@ def _built(
 ) -> JobClasses:
     kind = kinds.index[classes.first]
     rows = jobs[classes.first]
-    wide = None if columns is None else columns.widened(problem.select(rows))
+    wide = None if columns is None else columns.widened(problem, rows)
     return JobClasses(
         problem=problem,
         reader=reader,
@@ -344,9 +339,9 @@ def _built(
     )
 
 
-def _kind_columns(problem: AllocationProblem, rules: Rules, columns: Columns | None) -> list[NDArray[np.generic]]:
+def _kind_columns(rules: Rules, columns: Columns | None) -> list[NDArray[np.generic]]:
     """(N,) columns in which jobs of one kind must agree, beside where they run and how fast."""
-    shared = problem.pairs.kinds if columns is not None and problem.pairs is not None else None
+    shared = None if columns is None else columns.partner_groups
     own = [] if shared is None else [shared]
     return own + [column for column in rules.kind_columns() if column is not shared]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.optimization.checking.certificates import Certificate, Prices
-from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.formulation.linear_rows import Broken, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.optimization.solving.free_times import FreeTimes

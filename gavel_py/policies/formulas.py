@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.formulation.colocation import PairColumns, Pairs
+from gavel_py.optimization.checking.time_shares import Pairs
+from gavel_py.optimization.formulation.colocation import PairColumns
 from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
@@ -75,8 +76,10 @@ class PackingPolicy(FormulaPolicy):
     def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
         """Return the time of each job alone and co-located; each job is a row. pairs: throughputs and gains of pairs."""
 
-    def decide_shared(self, columns: PairColumns) -> Decision:
-        """Return the decision in pair columns."""
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        columns = jobs.columns
+        if not isinstance(columns, PairColumns):
+            return super().decide(jobs, solver)
         jobs = separate_jobs(columns.base, self.name, self.reads)
         packing = _within_nodes(jobs, self.packed(jobs, columns.pairs))
         found, classes, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.formulas import Packing, PackingPolicy

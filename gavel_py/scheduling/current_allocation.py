@@ -20,7 +20,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
-from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import Constraint, placed
 from gavel_py.problem.arrays import Floats

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.checking.certificates import CheapestMix, StageProof
-from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.solving import highs as solver
 from gavel_py.optimization.solving import level_search as factor_program
 from gavel_py.optimization.solving import levels as chambers

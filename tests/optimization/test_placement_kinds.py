@@ -202,6 +202,6 @@ def test_nothing_is_left_to_be_cut_off(scene: Scene, policy: str) -> None:
     assert found.spread_fractions is None or (found.spread_fractions <= found.time_fractions + 1e-12).all()
     allocation = found.by_column
     assert allocation.evidence is not None
-    kinds, problem = allocation.evidence.kinds, allocation.evidence.problem
-    assert gang_rows(problem, allocation.time_fractions, {} if kinds is None else kinds.columns_of) == []
-    assert kind_rows(problem, allocation.time_fractions, {} if kinds is None else kinds.second) == []
+    columns, problem = allocation.evidence.columns, allocation.evidence.problem
+    assert gang_rows(problem, allocation.time_fractions, columns.columns_of) == []
+    assert kind_rows(problem, allocation.time_fractions, getattr(columns, "second", {})) == []

@@ -168,12 +168,9 @@ class ColumnTypes:
 
 def column_types(evidence: Evidence) -> ColumnTypes:
     """Return the accelerator types behind the columns and rows of a proof."""
-    problem, columns = evidence.asked, evidence.kinds
-    rows = () if columns is None else evidence.rules.hard_rows
-    partner_rows = frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | SelfPairingCut))
-    source = np.arange(len(problem.capacities)) if columns is None else columns.source
-    joint = {} if columns is None else columns.joint
-    return ColumnTypes(problem.accelerator_types, problem.capacities, source, joint, partner_rows)
+    problem, columns = evidence.asked, evidence.columns
+    partner_rows = frozenset(r for r, row in enumerate(evidence.rules.hard_rows) if isinstance(row, Balance | SelfPairingCut))
+    return ColumnTypes(problem.accelerator_types, problem.capacities, columns.source, columns.joint, partner_rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from gavel_py.allocation.explain.records import Holder, OneMoreGpu, Others, Part
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import GavelError
-from gavel_py.optimization.formulation.colocation import PairColumns
 from gavel_py.problem.arrays import Floats, Mask, plain_size
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
@@ -194,12 +193,13 @@ class _Pair:
         None if the proof does not determine it.
         """
         evidence = self.allocation.evidence
-        if evidence is None or evidence.certificate is None or not isinstance(evidence.kinds, PairColumns):
+        if evidence is None or evidence.certificate is None:
             return None
         duals, fractions = duals_of_job(self.allocation, evidence.certificate, self.i)
         gains = net_gains(duals, fractions) if duals.is_main else None
-        if gains is None:
+        columns = None if gains is None else evidence.columns.columns_for(a, b, j)
+        if gains is None or columns is None:
             return None
         rows = duals.jobs.index[np.searchsorted(duals.jobs.jobs, [self.i, self.k])]
-        loss = -float(gains[rows, evidence.kinds.columns_for(a, b, j)].sum())
+        loss = -float(gains[rows, columns].sum())
         return loss if loss > SMALL * float(np.abs(gains[rows]).max()) else 0.0

@@ -1,110 +1,204 @@
-"""The time of all jobs, with a row for each job or for each class of equal jobs, and what it comes to.
+"""Answers of a program: the time fractions of all jobs, and the pairs of jobs that share GPUs.
 
-What a proof checks of all N jobs may be checked of one job of each class, counted as often as the class has jobs. That is the same
-if the jobs of a class are equal in all that is looked at, which is checked too.
+A proof may check one job of each class, counted as often as the class has jobs, instead of all N jobs, if the jobs of a class are
+equal in everything that is checked (`TimeShares.stand_for_all`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, shortfalls
+from gavel_py.errors import ProofError
+from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, scale_of, shortfalls
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.problem import AllocationProblem
 
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class JobTimes:
-    """fractions: (N, K) time of each job of a problem."""
+class TimeShares:
+    """Time fractions in the columns of a program, with a row for each job or for one job of each class.
+
+    problem: the problem of the M jobs in the rows, with all K' columns; fractions: (M, K') time of each; classes: the G = M classes
+    of which each row is one job, None if the rows are all jobs.
+    """
 
     problem: AllocationProblem
     fractions: Floats
+    classes: JobClasses | None = None
 
-    @cached_property
-    def job_throughputs(self) -> Floats:
-        """(N,) steps/s of each job."""
-        throughputs: Floats = np.einsum("ij,ij->i", self.problem.throughputs, self.fractions)
-        return throughputs
+    @classmethod
+    def of_classes(cls, problem: AllocationProblem, jobs: JobClasses, fractions: Floats) -> TimeShares:
+        """Return the answer with (G, K') fractions of the classes, for all jobs unless the columns are known by class only."""
+        return cls(problem, jobs.spread(fractions)) if jobs.wide is None else cls(jobs.wide, fractions, jobs)
 
-    def used(self, row: Row) -> float:
-        """Return what all jobs have of what a rule counts."""
-        return row.used(self.problem, self.fractions)
+    def by_job(self, table: Floats) -> Floats:
+        """Return an (M, ...) table as one with N rows, for all jobs."""
+        return table if self.classes is None else self.classes.spread(table)
 
-    def moved(self) -> float:
-        """Return how many GPUs change hands, Σ_ij s_i |X_ij − previous_ij|, on the types where jobs can run."""
-        problem = self.problem
-        change = np.where(problem.runnable, np.abs(self.fractions - problem.previous_fractions), 0.0)
-        return float(problem.num_gpus @ change @ np.ones(change.shape[1]))
-
-    def broken(self, rules: Rules) -> list[Broken]:
-        """Return every rule that must hold and does not, by more than rounding."""
-        return rules.broken(self.problem, self.fractions) if rules else []
-
-
-@dataclass(frozen=True, eq=False)
-class ClassTimes:
-    """jobs: the classes, whose jobs have K' columns; fractions: (G, K') time of each job of a class."""
-
-    jobs: JobClasses
-    fractions: Floats
-
-    @cached_property
-    def throughputs(self) -> Floats:
-        """(G,) steps/s of a job of each class."""
-        throughputs: Floats = np.einsum("ij,ij->i", self.jobs.real_throughputs, self.fractions)
-        return throughputs
-
-    @cached_property
-    def job_throughputs(self) -> Floats:
-        """(N,) steps/s of each job."""
-        return self.jobs.by_job(self.throughputs)
+    def by_class(self, jobs: JobClasses) -> Floats:
+        """Return (G, K') fractions of the classes of a certificate; raises `ProofError` if those of equal jobs differ."""
+        if self.classes is not None:
+            return self.fractions
+        by_class = self.fractions[jobs.rows]
+        if not np.array_equal(jobs.spread(by_class), self.fractions):
+            raise ProofError(
+                "jobs that are equal to the policy have different time fractions, so its objective cannot be recomputed"
+            )
+        return by_class
 
     @property
     def num_gpus(self) -> Floats:
-        """(G,) GPUs of all jobs of each class."""
-        return self.jobs.counts * self.jobs.num_gpus
+        """(M,) GPUs of all jobs that a row stands for."""
+        return self.problem.num_gpus if self.classes is None else self.classes.counts * self.problem.num_gpus
+
+    @cached_property
+    def throughputs(self) -> Floats:
+        """(M,) steps/s of the job in each row."""
+        throughputs: Floats = np.einsum("ij,ij->i", self.problem.throughputs, self.fractions)
+        return throughputs
+
+    @cached_property
+    def job_throughputs(self) -> Floats:
+        """(N,) steps/s of each job."""
+        return self.throughputs if self.classes is None else self.classes.by_job(self.throughputs)
 
     def used(self, row: Row) -> float:
-        """Return what all jobs have of what a rule counts, Σ_g n_g Σ_j a_gj x_gj."""
-        places, values = entries_of(row, self.jobs.rows, self.jobs.num_gpus)
-        return float(values @ (self.jobs.counts[:, None] * self.fractions).ravel()[places])
+        """Return Σ a_ij X_ij over all jobs, the left-hand side of a row."""
+        if self.classes is None:
+            return row.used(self.problem, self.fractions)
+        places, values = entries_of(row, self.classes.rows, self.problem.num_gpus)
+        return float(values @ (self.classes.counts[:, None] * self.fractions).ravel()[places])
 
     def moved(self) -> float:
-        """Return how many GPUs change hands, Σ_g n_g s_g Σ_j |x_gj − previous_gj| on the types where jobs can run."""
-        change = np.where(self.jobs.runnable, np.abs(self.fractions - self.jobs.before), 0.0)
+        """Return the number of GPUs that change hands, Σ_ij s_i |X_ij − previous_ij| over the types where jobs can run."""
+        problem = self.problem
+        change = np.where(problem.runnable, np.abs(self.fractions - problem.previous_fractions), 0.0)
         return float(self.num_gpus @ change @ np.ones(change.shape[1]))
 
+    def violation(self) -> float:
+        """Return the largest violation of the constraints of valid allocations.
+
+        X_ij >= 0; Σ_j X_ij <= 1; Σ_i s_i X_ij <= c_j, in parts of c_j; X_ij = 0 where job i cannot run on type j.
+        """
+        fractions, runnable, capacities = self.fractions, self.problem.runnable, self.problem.capacities
+        if not fractions.size:
+            return 0.0
+        if not np.isfinite(fractions).all():
+            return np.inf
+        used = self.num_gpus @ fractions
+        times = fractions @ np.ones(len(capacities))  # quicker than a sum over short rows
+        misplaced = 0.0 if runnable.all() else float(np.where(runnable, 0.0, np.abs(fractions)).max())
+        excess = float(((used - capacities) / np.maximum(1.0, capacities)).max(initial=0.0))
+        return max(0.0, -float(fractions.min()), float(times.max()) - 1.0, excess, misplaced)
+
     def broken(self, rules: Rules) -> list[Broken]:
-        """Return every rule that must hold and does not, by more than rounding."""
-        jobs = self.jobs if self.jobs.rules is rules else replace(self.jobs, rules=rules)
-        costs, most = jobs.limits
-        over = costs @ (jobs.counts[:, None] * self.fractions).ravel() - most
+        """Return all hard rules that are broken by more than rounding, limits first."""
+        if not rules:
+            return []
+        over = self._excess(rules)
         found = [Broken(rules.hard_rows[r].name, float(over[r])) for r in np.flatnonzero(over > ROUNDING).tolist()]
+        jobs = None if self.classes is None else self.classes.rows
         for floor in rules.floors:
             if floor.penalty is None:
-                short = shortfalls(floor.throughputs[jobs.rows], self.throughputs)
-                names = {g: floor.name_of(int(jobs.rows[g])) for g in np.flatnonzero(short > ROUNDING).tolist()}
-                found += [Broken(name, float(short[g])) for g, name in names.items()]
+                short = shortfalls(floor.throughputs if jobs is None else floor.throughputs[jobs], self.throughputs)
+                broken = np.flatnonzero(short > ROUNDING).tolist()
+                found += [Broken(floor.name_of(m if jobs is None else int(jobs[m])), float(short[m])) for m in broken]
         return found
 
-    def are_equal(self, rules: Rules) -> bool:
-        """Return whether the jobs of each class are equal in all that a proof looks at, these rules included."""
-        jobs = self.jobs
-        able = slice(None) if jobs.num_jobs == jobs.problem.num_jobs else jobs.jobs
-        return all(np.array_equal(column[able], column[jobs.rows].take(jobs.index, axis=0)) for column in self._looked_at(rules))
+    def _excess(self, rules: Rules) -> Floats:
+        """Return (R,) the part of its size by which each hard row is exceeded, <= 0 for rows that hold."""
+        if self.classes is None:
+            return np.array([self._missed(row) for row in rules.hard_rows])
+        jobs = self.classes if self.classes.rules is rules else replace(self.classes, rules=rules)
+        costs, most = jobs.limits
+        excess: Floats = costs @ (jobs.counts[:, None] * self.fractions).ravel() - most
+        return excess
 
-    def _looked_at(self, rules: Rules) -> Iterator[NDArray[np.generic]]:
-        problem = self.jobs.problem
-        yield from (problem.throughputs, problem.runnable, problem.num_gpus)
-        if problem.pairs is not None:
-            yield problem.pairs.kinds
-        yield from {id(column): column for row in rules.hard_rows for column in row.split}.values()
-        yield from (floor.throughputs for floor in rules.floors)
+    def _missed(self, row: Row) -> float:
+        over = self.used(row) - row.most
+        if over <= 0:
+            return over
+        return over / (abs(row.most) or scale_of(0.0, row.costs(np.arange(self.problem.num_jobs), self.problem.num_gpus)))
+
+    def stand_for_all(self, rules: Rules) -> bool:
+        """Return whether the jobs of each class are equal in everything that a proof checks, these rules included."""
+        jobs = self.classes
+        if jobs is None:
+            return True
+        able = slice(None) if jobs.num_jobs == jobs.problem.num_jobs else jobs.jobs
+        return all(
+            np.array_equal(column[able], column[jobs.rows].take(jobs.index, axis=0)) for column in _checked(jobs.problem, rules)
+        )
+
+
+def _checked(problem: AllocationProblem, rules: Rules) -> Iterator[NDArray[np.generic]]:
+    """Yield all columns of a problem and its rules on which a proof depends."""
+    yield from (problem.throughputs, problem.runnable, problem.num_gpus)
+    if problem.pairs is not None:
+        yield problem.pairs.kinds
+    yield from {id(column): column for row in rules.hard_rows for column in row.split}.values()
+    yield from (floor.throughputs for floor in rules.floors)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """P pairs of jobs that share GPUs.
+
+    Attributes:
+        first, second: (P,) rows of the jobs.
+        types: (P,) columns of the accelerator types.
+        times: (P,) part of wall-clock time.
+        gains: (P,) throughput of both relative to that of one job alone, T_ab/T_a + T_ba/T_b.
+    """
+
+    first: Indices
+    second: Indices
+    types: Indices
+    times: Floats
+    gains: Floats
+
+    def __len__(self) -> int:
+        """P."""
+        return len(self.times)
+
+    @classmethod
+    def nobody(cls) -> Pairs:
+        """Return no pairs."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls(none, none, none, np.zeros(0), np.zeros(0))
+
+    def at(self, places: Indices) -> Pairs:
+        """Return the pairs at these positions."""
+        return Pairs(*(getattr(self, field.name)[places] for field in fields(self)))
+
+    def by_job(self, num_jobs: int, num_types: int) -> Floats:
+        """Return (N, K) the time that each job spends in pairs."""
+        places = np.concatenate([self.first, self.second]) * num_types + np.tile(self.types, 2)
+        times: Floats = np.bincount(places, np.tile(self.times, 2), num_jobs * num_types).astype(float)
+        return times.reshape(num_jobs, num_types)
+
+    def to_list(self, job_ids: Sequence[str], accelerator_types: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the pairs as plain data."""
+        columns = (self.first.tolist(), self.second.tolist(), self.types.tolist(), self.times.tolist(), self.gains.tolist())
+        return [
+            {"jobs": [job_ids[a], job_ids[b]], "accelerator": accelerator_types[j], "time_fraction": time, "gain": gain}
+            for a, b, j, time, gain in zip(*columns, strict=True)
+        ]
+
+    @classmethod
+    def from_list(cls, found: Sequence[dict[str, Any]], job_ids: Sequence[str], accelerator_types: Sequence[str]) -> Pairs:
+        """Return the pairs that `to_list` described."""
+        rows = {job_id: i for i, job_id in enumerate(job_ids)}
+        first, second = (np.array([rows[each["jobs"][side]] for each in found], dtype=np.int64) for side in (0, 1))
+        types = np.array([accelerator_types.index(each["accelerator"]) for each in found], dtype=np.int64)
+        times, gains = (np.array([each[name] for each in found], dtype=float) for name in ("time_fraction", "gain"))
+        return cls(first, second, types, times, gains)

@@ -1,12 +1,8 @@
-"""A problem with several columns for a type: ways of running there that use the same GPUs, and are not equally fast.
+"""The columns of an allocation program: one for each accelerator type, or several for a type with several placements.
 
-Of the K' columns the first K are those of the problem itself, one of each type. What is said of a type holds in all of its columns,
-and one row says how many GPUs these have together (`FurtherColumns`).
-
-`PlacementColumns` has two columns for a type: gangs on as few nodes as possible, and spread over more. Both have the GPUs of the
-type together, so that without further rules each gang would use its faster placement only: one column with that throughput is then
-as good (`AllocationProblem.from_jobs`). Where nodes have no room for all gangs that are faster consolidated, the second column is
-what the others use.
+`Columns` has one column for each type. `PlacementColumns` has a second one for the slower placement of gangs, and
+`colocation.PairColumns` one for each group of partners. All have one interface, so that no caller depends on the columns in use:
+`aggregate` and `expand` convert answers, and `separate` returns the rows that an answer breaks.
 """
 
 from __future__ import annotations
@@ -14,64 +10,142 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gavel_py.optimization.formulation.linear_rows import CompiledConstraint, Limit, Load, Row, Rules
+from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
+from gavel_py.optimization.formulation.cuts import kind_rows, type_rows
+from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 
+if TYPE_CHECKING:
+    from gavel_py.optimization.job_classes import JobClasses
+
 
 @dataclass(frozen=True, eq=False)
-class FurtherColumns:
-    """base: the problem with one column for each of K types; rules: over all K' columns; source: (K',) the type of each;
-    parts: (K',) the part of a GPU that a job has there for each that it asks for; joint: {type: the place in `Rules.hard_rows` of
-    the row for its GPUs}.
+class Columns:
+    """The K' columns of a program, here one for each of K types.
+
+    base: the problem with one column for each type; problem: the problem that is solved; rules: over all columns; source: (K',) the
+    type of each column; parts: (K',) the part of a GPU that a job has there for each that it requests; joint: {type: position in
+    `Rules.hard_rows` of the row for the GPUs of its columns together}.
     """
 
     base: AllocationProblem
+    problem: AllocationProblem
     rules: Rules
     source: Indices
     parts: Floats
     joint: Mapping[int, int]
 
+    @classmethod
+    def of_types(cls, problem: AllocationProblem, rules: Rules) -> Columns:
+        """Return one column for each type."""
+        count = len(problem.capacities)
+        return Columns(problem, problem, rules, np.arange(count), np.ones(count), {})
+
+    @property
+    def accelerator_types(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.problem.accelerator_types
+
+    @property
+    def partner_groups(self) -> Indices | None:
+        """(N,) groups of jobs whose partners are in the same columns, None if no jobs share GPUs."""
+        return None
+
     @cached_property
     def columns_of(self) -> dict[int, dict[int, float]]:
-        """{type: {column: part}} all columns of each type."""
+        """{type: {column: part of a GPU}}."""
         found: dict[int, dict[int, float]] = {}
         for column, (j, part) in enumerate(zip(self.source.tolist(), self.parts.tolist(), strict=True)):
             found.setdefault(j, {})[column] = part
         return found
 
-    def folded(self, columns: Floats) -> Floats:
+    def with_rows(self, rows: Iterable[Row]) -> Self:
+        """Return the same columns with further rows."""
+        return replace(self, rules=self.rules.also(Rules(rows=tuple(rows))))
+
+    def widened(self, problem: AllocationProblem, rows: Indices) -> AllocationProblem | None:  # noqa: ARG002
+        """Return the problem of one job of each class with all columns, None if `problem` has all columns."""
+        return None
+
+    def aggregate(self, fractions: Floats) -> Floats:
         """Return (M, K) the time on types of (M, K') columns."""
-        # Column by column, so that equal jobs have the same to the last digit.
         count = len(self.base.capacities)
-        times = columns[:, :count].copy()
-        for column in range(count, len(self.source)):
-            times[:, self.source[column]] += columns[:, column]
+        if len(self.source) == count:
+            return fractions
+        times = fractions[:, :count].copy()
+        for column in range(count, len(self.source)):  # one by one, so that equal jobs have equal sums to the last digit
+            times[:, self.source[column]] += fractions[:, column]
         return times
 
-    def gpus(self, columns: Floats, num_gpus: Floats) -> Floats:
+    def expand(self, time_fractions: Floats, spread_fractions: Floats | None) -> Floats:  # noqa: ARG002
+        """Return (N, K') columns of (N, K) time on types and the part of it that is spread, default none."""
+        return time_fractions
+
+    def spread(self, times: TimeShares) -> Floats | None:
+        """Return (N, K) the time on types for gangs on more nodes than they need, None if the placement does not matter."""
+        speeds = self.base.speeds
+        if speeds is None:
+            return None
+        return np.where(speeds.spread_is_faster, times.by_job(times.fractions[:, : len(self.base.capacities)]), 0.0)
+
+    def gpus(self, fractions: Floats, num_gpus: Floats) -> Floats:
         """Return (K,) the GPUs in use, Σ_i s_i Σ_columns part · X_i,column. num_gpus: (M,) of the jobs in each row."""
-        used = num_gpus @ columns * self.parts
+        used = num_gpus @ fractions * self.parts
         return np.bincount(self.source, used, len(self.base.capacities)).astype(float)
 
-    def folded_prices(self, prices: Floats, limits: Floats | None) -> Floats:
-        """Return (K,) what a GPU of each type is worth: in all columns, and in the row for all of them. limits: of hard rows."""
+    def aggregate_prices(self, prices: Floats, limit_prices: Floats | None) -> Floats:
+        """Return (K,) the price of a GPU of each type: in all of its columns, and in the row for all of them.
+
+        prices: (K',); limit_prices: (R,) of the hard rows.
+        """
         worth = np.bincount(self.source, prices / self.parts, len(self.base.capacities)).astype(float)
-        for j, row in self.joint.items() if limits is not None else ():
-            worth[j] += limits[row]  # type: ignore[index]
+        for j, row in self.joint.items() if limit_prices is not None else ():
+            worth[j] += limit_prices[row]  # type: ignore[index]
         return worth
+
+    def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:  # noqa: ARG002
+        """Return (G, K') fractions without the solver's tolerance in rows that tie columns together."""
+        return fractions
+
+    def pairs_of(self, times: TimeShares, chosen: Pairs | None) -> Pairs | None:  # noqa: ARG002
+        """Return the pairs of jobs that share GPUs, None if the problem has no pairs. chosen: pairs that the policy has chosen."""
+        return None if self.base.pairs is None else Pairs.nobody()
+
+    def gains_of(self, pairs: Pairs) -> Floats | None:  # noqa: ARG002
+        """Return (P,) the gains of these pairs, None if no two jobs gain by sharing GPUs."""
+        return None
+
+    def columns_for(self, a: int, b: int, j: int) -> tuple[int, int] | None:  # noqa: ARG002
+        """Return the columns in which jobs of groups a and b share GPUs of type j with each other, None if no jobs share GPUs."""
+        return None
+
+    def separate(self, times: TimeShares) -> tuple[list[Row], Columns]:
+        """Return the rows that an answer breaks, none if it breaks none, and the columns of these rows.
+
+        They are other columns if the faster placement of gangs is promised more time than nodes have room for: then types get a
+        second column.
+        """
+        rows: list[Row] = [*type_rows(self.problem, times.fractions, self.columns_of)]
+        return (rows, self) if rows else self._separate_placements(times.fractions)
+
+    def _separate_placements(self, fractions: Floats) -> tuple[list[Row], Columns]:
+        if not kind_rows(self.problem, fractions):
+            return [], self
+        columns = placement_columns(self.base, self.rules)
+        return [*kind_rows(columns.problem, columns.expand(fractions, None), columns.second)], columns
 
 
 def with_columns(
     problem: AllocationProblem, source: Indices, parts: Floats, names: Iterable[str], throughputs: Floats, able: Mask
 ) -> AllocationProblem:
-    """Return the problem with columns in addition, whose names, (N, further) throughputs and jobs that can use them are these.
+    """Return the problem with further columns of these names, (N, further) throughputs and jobs that can use them.
 
-    They are left out of the normalisers, which stay what they are.
+    Normalisers stay the same.
     """
     types = source[len(problem.capacities) :]
     return replace(
@@ -90,17 +164,17 @@ def with_columns(
 
 
 def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts: Floats) -> tuple[Rules, dict[int, int]]:
-    """Return the rules of a problem over all columns, with a row for the GPUs of each type that has several, and `joint`.
+    """Return the rules over all columns, with a row for the GPUs of each type that has several, and `Columns.joint`.
 
-    Places stay what they are: where jobs may run is said of types.
+    Places stay the same: they allow types.
     """
     wider = tuple(_wider(row, source, parts) for row in rules.rows)
     known = dict(zip(map(id, rules.rows), wider, strict=True))
     asked = tuple(replace(each, rows=tuple(known[id(row)] for row in each.rows)) for each in rules.asked)
     types = np.unique(source[len(problem.capacities) :]).tolist()
-    everybody = np.broadcast_to(np.True_, problem.num_jobs)
+    all_jobs = np.broadcast_to(np.True_, problem.num_jobs)
     joint = tuple(
-        Limit(f"the GPUs of {problem.accelerator_types[j]}", everybody, np.where(source == j, parts, 0.0), float(gpus))
+        Limit(f"the GPUs of {problem.accelerator_types[j]}", all_jobs, np.where(source == j, parts, 0.0), float(gpus))
         for j, gpus in zip(types, problem.capacities[types].tolist(), strict=True)
     )
     first = sum(row.penalty is None for row in wider)
@@ -109,7 +183,7 @@ def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts:
 
 
 def _wider(row: Row, source: Indices, parts: Floats) -> Row:
-    """The row over all columns: GPUs by the part that a job has of them, and all that a job itself needs."""
+    """Return a row over all columns: GPUs count by the part that a job has of them, other resources in full."""
     if isinstance(row, Limit):
         return replace(row, per_gpu=row.per_gpu[source] * parts)
     if isinstance(row, Load):
@@ -119,16 +193,13 @@ def _wider(row: Row, source: Indices, parts: Floats) -> Row:
 
 
 @dataclass(frozen=True, eq=False)
-class PlacementColumns(FurtherColumns):
-    """The first column of a type is for the faster placement of each gang; problem: with all columns; second: {type: the column of
-    the slower one}.
-    """
+class PlacementColumns(Columns):
+    """The first column of a type is for the faster placement of each gang. second: {type: the column of the slower placement}."""
 
-    problem: AllocationProblem
     second: Mapping[int, int]
 
-    def unfolded(self, time_fractions: Floats, spread_fractions: Floats | None = None) -> Floats:
-        """Return (N, K') columns of (N, K) time on types and the part of it that is spread, by default the faster placement."""
+    def expand(self, time_fractions: Floats, spread_fractions: Floats | None) -> Floats:
+        """Return (N, K') columns of (N, K) time on types and the part of it that is spread, default all in the faster placement."""
         columns = np.zeros(self.problem.throughputs.shape)
         columns[:, : time_fractions.shape[1]] = time_fractions
         for j, other in self.second.items() if spread_fractions is not None else ():
@@ -137,29 +208,25 @@ class PlacementColumns(FurtherColumns):
             columns[:, j] = np.where(apart, spread, time_fractions[:, j] - spread)
         return np.maximum(columns, 0.0)
 
-    def spread(self, columns: Floats) -> Floats:
-        """Return (N, K) the time on types of (N, K') columns for which gangs are on more nodes than they need."""
-        times = np.where(self._apart, columns[:, : self.base.throughputs.shape[1]], 0.0)
+    def spread(self, times: TimeShares) -> Floats:
+        columns = times.fractions
+        spread = np.where(self._apart, columns[:, : self.base.throughputs.shape[1]], 0.0)
         for j, other in self.second.items():
-            times[:, j] += np.where(self._apart[:, j], 0.0, columns[:, other])
-        return times
+            spread[:, j] += np.where(self._apart[:, j], 0.0, columns[:, other])
+        return spread
+
+    def _separate_placements(self, fractions: Floats) -> tuple[list[Row], Columns]:
+        return [*kind_rows(self.problem, fractions, self.second)], self
 
     @property
-    def _apart(self) -> NDArray[np.bool_]:
+    def _apart(self) -> Mask:
+        """(N, K) where gangs are faster if spread."""
         assert self.base.speeds is not None  # noqa: S101
         return self.base.speeds.spread_is_faster
 
 
-def spread_part(problem: AllocationProblem, time_fractions: Floats) -> Floats | None:
-    """Return (N, K) the part of time fractions that is meant for gangs on more nodes than they need, where that is faster.
-
-    None where nothing is known of a difference.
-    """
-    return None if problem.speeds is None else np.where(problem.speeds.spread_is_faster, time_fractions, 0.0)
-
-
 def placement_columns(problem: AllocationProblem, rules: Rules) -> PlacementColumns:
-    """Return the problem with a second column for each type on which the placement of some gang matters, and its rules."""
+    """Return the columns with a second one for each type on which the placement of some gang matters."""
     speeds = problem.speeds
     assert speeds is not None  # noqa: S101
     useful = speeds.differ & (speeds.slower > 0)
@@ -172,12 +239,10 @@ def placement_columns(problem: AllocationProblem, rules: Rules) -> PlacementColu
         return with_columns(narrow, source, parts, names, speeds.slower[:, types], useful[:, types])
 
     wider, joint = with_rules(problem, rules, source, parts)
-    asked = tuple(_placed(each, source) for each in wider.asked)
+    asked = tuple(
+        replace(each, places=tuple(replace(place, allowed=place.allowed[:, source]) for place in each.places))
+        for each in wider.asked
+    )
     wider = replace(wider, asked=asked, unplaced=None if rules.unplaced is None else widened(rules.unplaced))
     second = {j: len(problem.capacities) + n for n, j in enumerate(types)}
-    return PlacementColumns(problem, wider, source, parts, joint, widened(problem), second)
-
-
-def _placed(asked: CompiledConstraint, source: Indices) -> CompiledConstraint:
-    """What is said of the places of jobs, for all columns."""
-    return replace(asked, places=tuple(replace(place, allowed=place.allowed[:, source]) for place in asked.places))
+    return PlacementColumns(problem, widened(problem), wider, source, parts, joint, second)

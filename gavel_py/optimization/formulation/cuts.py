@@ -33,10 +33,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
-from gavel_py.optimization.formulation.colocation import PairColumns, self_pairing_rows
-from gavel_py.optimization.formulation.columns import PlacementColumns, placement_columns
-from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
+from gavel_py.optimization.formulation.linear_rows import Load
 from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
 from gavel_py.optimization.formulation.packings import packing_rows
 from gavel_py.problem.arrays import Floats, Indices, Mask
@@ -316,44 +313,12 @@ def _part(sizes: Floats, k: int) -> Floats:
     return np.where(whole, sizes, np.floor(multiples) / k)
 
 
-def missing_rows(
-    problem: AllocationProblem, rules: Rules, times: JobTimes | ClassTimes, columns: PlacementColumns | PairColumns | None
-) -> tuple[list[Row], PlacementColumns | PairColumns | None]:
-    """Return rows that the time of jobs breaks, none if it breaks none, and the columns that these rows are about.
-
-    columns: those that the times are in. Where nobody shares GPUs, types get a second column (`PlacementColumns`) once the faster
-    placement of gangs is promised more than nodes have room for.
-    """
-    if isinstance(columns, PairColumns):
-        assert isinstance(times, ClassTimes)  # noqa: S101
-        return _rows_of_pairs(columns, times), columns
-    fractions = times.fractions
-    of_type = columns.columns_of if columns else {}
-    rows: list[Row] = [*_rows_of_types(problem, fractions, of_type)]
-    if rows:
-        return rows, columns
-    rows = [*kind_rows(problem, fractions, columns.second if columns else {})]
-    if rows and columns is None:
-        columns = placement_columns(problem, rules)
-        rows = [*kind_rows(columns.problem, columns.unfolded(fractions), columns.second)]
-    return rows, columns
-
-
-def _rows_of_pairs(columns: PairColumns, times: ClassTimes) -> list[Row]:
-    """Rows about partners of jobs of their own kind, and, if none is missing, about what whole gangs and fractions can use."""
-    lonely = self_pairing_rows(columns, times)
-    if lonely or columns.base.hosts is None:
-        return lonely
-    parts = times.jobs.spread(columns.folded(times.fractions * columns.parts))
-    return [columns.over_all(row) for row in _rows_of_types(columns.base, parts)]
-
-
-def _rows_of_types(
-    problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
-) -> list[Load]:
-    """Rows about what whole gangs and fractions can use of types."""
-    asked = problem, fractions, columns
-    return [*gang_rows(*asked), *fraction_rows(*asked), *packing_rows(*asked)]
+def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
+    """Return the rows of whole gangs and of fractions that (N, K) `fractions` break. columns: as in `gang_rows`."""
+    rows = gang_rows(problem, fractions, columns)
+    if problem.hosts is None or (problem.num_gpus >= 1).all():
+        return rows
+    return [*rows, *fraction_rows(problem, fractions, columns), *packing_rows(problem, fractions, columns)]
 
 
 def node_rows(problem: AllocationProblem) -> list[Load]:

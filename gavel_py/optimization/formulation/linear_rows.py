@@ -216,8 +216,7 @@ class Rules:
     """All rules of one problem. switch_cost: what the objective loses per GPU that changes hands, Σ_ij s_i |X_ij − previous_ij|.
 
     asked: the constraints behind them, in the user's order; unplaced: the problem before jobs were kept off types;
-    kept: from a `Program` to a constraint of cvxpy, for an objective with kinks that must stay what it is, which is no row;
-    mend: takes what a solver's tolerance leaves out of (G, K) fractions of classes, in rules that nothing else would.
+    kept: from a `Program` to a constraint of cvxpy, for an objective with kinks that must stay what it is, which is no row.
     """
 
     rows: tuple[Row, ...] = ()
@@ -226,7 +225,6 @@ class Rules:
     asked: tuple[CompiledConstraint, ...] = ()
     unplaced: AllocationProblem | None = None
     kept: tuple[Callable[[Any], Any], ...] = ()
-    mend: Callable[[Any, Floats], Floats] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.floors or self.switch_cost or self.kept)
@@ -283,17 +281,6 @@ class Rules:
         columns: list[NDArray[np.generic]] = [floor.throughputs for floor in self.floors]
         return [*columns, *problem.previous_fractions.T] if self.switch_cost else columns
 
-    def broken(self, problem: AllocationProblem, time_fractions: Floats) -> list[Broken]:
-        """Return every rule that must hold and does not for (N, K) time fractions, by more than rounding."""
-        parts = [missed(row, problem, time_fractions) for row in self.hard_rows]
-        found = [Broken(row.name, part) for row, part in zip(self.hard_rows, parts, strict=True) if part > ROUNDING]
-        throughputs = np.einsum("ij,ij->i", problem.throughputs, time_fractions)
-        for floor in self.floors:
-            if floor.penalty is None:
-                short = shortfalls(floor.throughputs, throughputs)
-                found += [Broken(floor.name_of(i), float(short[i])) for i in np.flatnonzero(short > ROUNDING).tolist()]
-        return found
-
 
 NO_RULES = Rules()
 
@@ -332,14 +319,6 @@ def entries_of(row: Row, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floa
     costs = row.costs(rows, num_gpus).ravel()
     places = np.flatnonzero(costs)
     return places, costs[places]
-
-
-def missed(row: Row, problem: AllocationProblem, time_fractions: Floats) -> float:
-    """Return by which part of what it asks for a row is missed; at most 0 where it is not."""
-    over = row.used(problem, time_fractions) - row.most
-    if over <= 0:
-        return over  # by what part there is room is of no interest
-    return over / (abs(row.most) or scale_of(0.0, row.costs(np.arange(problem.num_jobs), problem.num_gpus)))
 
 
 def shortfalls(least: Floats, throughputs: Floats) -> Floats:

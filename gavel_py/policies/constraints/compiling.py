@@ -16,7 +16,7 @@ import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError, nearest
 from gavel_py.io import reading
-from gavel_py.optimization.checking.time_shares import ClassTimes, JobTimes
+from gavel_py.optimization.checking.time_shares import TimeShares
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Need, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
@@ -242,9 +242,7 @@ class ConstraintOutcome:
         return cls(document["constraint"], document["soft"], missed, jobs, document["price"])
 
 
-def outcomes_of(
-    job_ids: Sequence[str], rules: Rules, times: JobTimes | ClassTimes, prices: Floats | None
-) -> tuple[ConstraintOutcome, ...]:
+def outcomes_of(job_ids: Sequence[str], rules: Rules, times: TimeShares, prices: Floats | None) -> tuple[ConstraintOutcome, ...]:
     """Return the outcome of each constraint. prices: (R,) dual prices of the hard limits (`Rules.hard_rows`), per unit."""
     if not rules.asked:
         return ()
@@ -253,7 +251,7 @@ def outcomes_of(
 
 
 def _outcome(
-    compiled: CompiledConstraint, job_ids: Sequence[str], times: JobTimes | ClassTimes, prices: Mapping[int, float]
+    compiled: CompiledConstraint, job_ids: Sequence[str], times: TimeShares, prices: Mapping[int, float]
 ) -> ConstraintOutcome:
     if compiled.switch_cost:
         moved = times.moved()

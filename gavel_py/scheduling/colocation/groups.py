@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gavel_py.optimization.formulation.colocation import Pairs
+from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
