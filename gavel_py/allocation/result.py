@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 
 from gavel_py.errors import InputError, ProofError
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
-from gavel_py.optimization.checking.shadow_prices import limit_prices
 from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import Rules
+from gavel_py.optimization.solving.levels import limit_prices
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import ConstraintOutcome, outcomes_of

@@ -17,7 +17,7 @@ from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.optimization.checking.time_shares import TimeShares
-from gavel_py.optimization.formulation.colocation import columns_of
+from gavel_py.optimization.formulation.colocation import pair_columns
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.formulation.linear_rows import Rules
@@ -162,9 +162,11 @@ class Solver(Synchronized):
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)
         self._kept.limit = limit
-        if problem.pairs is not None:
+        if problem.pairs is None:
+            columns = Columns.of_types(problem, rules)
+        else:
             _check_sharing(self.policy)
-        columns = columns_of(problem, rules)
+            columns = pair_columns(problem, rules, problem.pairs)
         try:
             answer, route = self._answer(columns)
         except _Stopped as stopped:

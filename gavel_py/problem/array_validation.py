@@ -49,6 +49,9 @@ def returned_numbers(values: object, count: int, where: str, method: str, rule: 
 
     job_of: returns the name of a job in a row.
     """
+    text, test = RULES[rule]
+    if type(values) is np.ndarray and values.dtype == float and values.shape == (count,) and test(values).all():
+        return values.copy()
     check = ArrayChecker()
     try:
         numbers = floats_of(check.in_order(method, values, [("row", NumberedNames("", count))]))
@@ -56,7 +59,6 @@ def returned_numbers(values: object, count: int, where: str, method: str, rule: 
         numbers = np.zeros(())
     if check.faults or numbers.shape != (count,):
         raise InputError(Fault(where, method, f"must return one number for each of the {count} rows of jobs, returned {values!r}"))
-    text, test = RULES[rule]
     for row in np.flatnonzero(~test(numbers)).tolist():
         raise InputError(Fault(where, method, f"{text}, returned {numbers[row]:g} for job {job_of(row)!r}"))
     return numbers

@@ -17,10 +17,10 @@ from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, 
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.result import Allocation
 from gavel_py.optimization.checking.certificates import Certificate, Evidence, Prices
-from gavel_py.optimization.checking.shadow_prices import limit_prices
 from gavel_py.optimization.formulation.colocation import Balance, SelfPairingCut
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
+from gavel_py.optimization.solving.levels import limit_prices
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem

@@ -13,10 +13,9 @@ import numpy as np
 
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
-from gavel_py.optimization.checking.shadow_prices import level_per_part
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.concave import ConcaveCertificate
-from gavel_py.optimization.solving.levels import LevelCertificate
+from gavel_py.optimization.solving.levels import LevelCertificate, level_per_part
 from gavel_py.optimization.solving.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
 from gavel_py.policies.sums import SumCertificate

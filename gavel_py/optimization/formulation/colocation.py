@@ -238,13 +238,11 @@ class PairColumns(Columns):
         return replace(row, loads=loads, num_types=len(self.source))
 
 
-def columns_of(problem: AllocationProblem, rules: Rules) -> Columns:
-    """Return the columns of a problem: those of all pairs that gain enough, or one for each type if there are no such pairs."""
-    pairs = problem.pairs
-    useful = np.zeros((0, 0, 0)) if pairs is None else _useful(problem, pairs)
-    if pairs is None or not useful.any():
+def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds) -> Columns:
+    """Return the columns of all pairs that gain enough, or one for each type if there are no such pairs."""
+    one, other, where = np.nonzero(_useful(problem, pairs))
+    if not len(one):
         return Columns.of_types(problem, rules)
-    one, other, where = np.nonzero(useful)
     types, ranks = len(problem.capacities), _ranks(pairs.sizes)
     shared = tuple(Shared(*each) for each in np.unique(np.column_stack([ranks[other], where]), axis=0).tolist())
     place = np.zeros((len(ranks), types), dtype=np.int64)

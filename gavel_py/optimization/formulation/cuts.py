@@ -315,8 +315,10 @@ def _part(sizes: Floats, k: int) -> Floats:
 
 def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
     """Return the rows of whole gangs and of fractions that (N, K) `fractions` break. columns: as in `gang_rows`."""
+    if problem.hosts is None or (problem.num_gpus == 1).all():
+        return []
     rows = gang_rows(problem, fractions, columns)
-    if problem.hosts is None or (problem.num_gpus >= 1).all():
+    if (problem.num_gpus >= 1).all():
         return rows
     return [*rows, *fraction_rows(problem, fractions, columns), *packing_rows(problem, fractions, columns)]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +18,7 @@ from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
 
 TOP = 2.0
@@ -89,10 +88,12 @@ class AllocationLP:
             with np.errstate(divide="ignore"):  # a need of 0 gets the smallest unit
                 exponents = np.clip(np.ceil(np.log2(needed)), np.minimum(0.0, np.ceil(least)), 0.0)
             self.sizes = self.most * 2**exponents
+        self._used: Floats = self._gpus * self.sizes / self.units[self.columns]
 
     def rows_by_job(self, coefficients: Floats) -> sp.csr_array:
         """Return the (G, P) matrix of Σ_j a_gj x_gj for (P,) coefficients a_gj, one for each pair, class by class."""
-        return self._matrix(self.rows, coefficients * self.sizes, len(self.jobs))
+        pairs = np.arange(len(self.rows))
+        return sp.csr_array((coefficients * self.sizes, (self.rows, pairs)), shape=(len(self.jobs), len(pairs)))
 
     def normalized_rows(self, coefficients: Floats) -> tuple[sp.csr_array, Floats]:
         """Return the (G, P) matrix of Σ_j a_gj x_gj / u_g, and (G,) u_g, the most that such a sum can be on one type."""
@@ -105,10 +106,11 @@ class AllocationLP:
         own = limits[:, self.rows * len(self.units) + self.columns]
         return sp.csr_array(own @ sp.diags_array(self.jobs.counts[self.rows] * self.sizes))
 
-    @cached_property
+    @property
     def used(self) -> sp.csr_array:
         """(K, P) the part of each capacity that one unit of a variable takes."""
-        return self._matrix(self.columns, self._gpus * self.sizes / self.units[self.columns], len(self.units))
+        pairs = np.arange(len(self.rows))
+        return sp.csr_array((self._used, (self.columns, pairs)), shape=(len(self.units), len(pairs)))
 
     @property
     def tops(self) -> Floats:
@@ -156,32 +158,33 @@ class AllocationLP:
         """Compile min costs·z + offset, 0 <= z <= upper, with further rows own @ z >= least; or min ϕ (`compile_factor`)."""
         jobs = self.jobs
         limits, most = jobs.limits
-        limit_rows = self.limit_matrix(limits) if len(most) else sp.csr_array((0, len(self.rows)))
-        matrices = [matrix.tocoo() for matrix in (self.rows_by_job(np.ones(len(self.rows))), self.used, limit_rows, -own)]
-        heights = [matrix.shape[0] for matrix in matrices]
+        heights = [len(jobs), len(self.units), len(most), own.shape[0]]
         time, capacity, limit, extra = (slice(end - n, end) for n, end in zip(heights, np.cumsum(heights).tolist(), strict=True))
-        starts = (time.start, capacity.start, limit.start, extra.start)
-        at = [np.concatenate([matrix.coords[0] + start for matrix, start in zip(matrices, starts, strict=True)])]
-        at.append(np.concatenate([matrix.coords[1] for matrix in matrices]) + int(has_factor))
-        values = np.concatenate([matrix.data for matrix in matrices])
         right = np.concatenate([np.broadcast_to(time_limits, len(jobs)), np.ones(len(self.units)), most, -least])
+        pairs = np.arange(len(self.rows))
+        entries = [(self.rows, pairs, self.sizes), (self.columns + capacity.start, pairs, self._used)]
+        for matrix, rows in ((self.limit_matrix(limits) if len(most) else limits, limit), (-own, extra)):
+            if matrix.shape[0]:
+                found = matrix.tocoo()
+                entries.append((found.coords[0] + rows.start, found.coords[1], found.data))
         if has_factor:
             growth = np.concatenate([np.zeros(len(jobs)), np.ones(len(self.units)), jobs.limits_grow, np.zeros(len(least))])
-            growing = np.flatnonzero(growth).astype(np.int32)
-            at = [np.append(at[0], growing), np.append(at[1], np.zeros_like(growing))]
-            values, right = np.append(values, -growth[growing]), right - growth
+            growing = np.flatnonzero(growth)
+            entries.append((growing, np.full(len(growing), -1), -growth[growing]))
+            right = right - growth
             costs, upper = np.append(1.0, costs), np.append(np.inf, upper)
+        first = int(has_factor)
+        i, j, values = (np.concatenate(each) for each in zip(*entries, strict=True))
         self.program = LinearProgram(
             costs=costs,
             offset=offset,
-            matrix=sp.csc_array((values, tuple(at)), shape=(len(right), len(costs))),
+            matrix=sp.csc_array((values, (i, j + first)), shape=(len(right), len(costs))),
             limits=right,
             equalities=0,
             lower=np.zeros(len(costs)),
             upper=upper,
         )
-        parts = slice(int(has_factor), len(costs))
-        self.blocks = Blocks(parts, time, capacity, limit, (extra,), slice(0, int(has_factor)))
+        self.blocks = Blocks(slice(first, len(costs)), time, capacity, limit, (extra,), slice(0, first))
 
     def solve(self, solver: LinearSolver, name: str) -> Solution:
         """Solve the compiled program from the basis that the solver keeps as `name`."""
@@ -255,8 +258,3 @@ class AllocationLP:
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits at the optimum."""
         return self.scarcity_of(self.solution)
-
-    def _matrix(self, positions: Indices, coefficients: Floats, count: int) -> sp.csr_array:
-        """Return the (count, P) matrix with the coefficient of each pair in the row at its position."""
-        pairs = np.arange(len(self.rows))
-        return sp.csr_array((coefficients, (positions, pairs)), shape=(count, len(pairs)))

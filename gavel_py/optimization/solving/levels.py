@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.checking.certificates import CheapestMix, Prices
+from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
+from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.array_validation import returned_numbers
 from gavel_py.problem.arrays import Floats, Indices
@@ -192,6 +193,9 @@ PLATEAU = 1e-12
 
 MOST_STILL = 20
 """Number of steps, doubling from one digit, over which the cost may stay the same at worse levels."""
+
+STEP = 1e-6
+"""Part of all resources by which there are more, for the derivative of the level."""
 
 MOST_STEP = 1e9
 """Largest factor of a level's change in the search for a worse one."""
@@ -402,6 +406,43 @@ class LevelCertificate:
     def _throughputs(self, fractions: Floats) -> Floats:
         throughputs: Floats = (self.jobs.throughputs * fractions) @ np.ones(fractions.shape[1])
         return throughputs
+
+
+@dataclass(frozen=True)
+class _PricesOfMore(Prices):
+    """The same prices with more resources to be sold. more: by how much they are worth more."""
+
+    more: float
+
+    def worth(self, jobs: JobClasses) -> float:
+        return super().worth(jobs) + self.more
+
+
+def level_per_part(certificate: LevelCertificate) -> float:
+    """Return the gain of the level per unit of price of further resources, at the prices that prove it."""
+    levels, prices = certificate.levels, certificate.prices
+    here = levels.affordable(levels.alone, prices)
+    there = levels.affordable(levels.alone, _PricesOfMore(prices.gpus, prices.limits, STEP))
+    return abs(there - here) / STEP
+
+
+def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None:
+    """Return (R,) the shadow prices of `rules.hard_rows`: the largest gain of the objective per unit of relaxation of each row.
+
+    It is the gain for the first small part of a unit, unless the optimum has a kink there. None if there are no prices.
+    """
+    while isinstance(certificate, Stages):
+        certificate = certificate.stages[certificate.main].certificate
+    if certificate is None or not rules.hard_rows:
+        return None
+    parts = certificate.scarcity.limits[: len(rules.hard_rows)]
+    if len(parts) < len(rules.hard_rows):
+        return None
+    jobs = certificate.jobs
+    scales = [scale_of(row.most, entries_of(row, jobs.rows, jobs.num_gpus)[1]) for row in rules.hard_rows]
+    worth = level_per_part(certificate) if isinstance(certificate, LevelCertificate) else 1.0
+    prices: Floats = parts * worth / scales
+    return prices
 
 
 def digit(level: float) -> float:
