@@ -1,7 +1,7 @@
-"""The command `gavel`: one file per command, each a thin layer over the public API and imported only when it is used.
+"""The command `gavel`: one module per command, each a thin layer over the public API.
 
-`LazyGroup` is a group of such commands; heavy imports happen inside the commands, which keeps `gavel --help` quick. `main` tells
-errors in a line and by the exit code: 1 for a failure at run time, 2 for wrong usage or input.
+A `LazyGroup` imports the module of a command on first use, and commands import heavy libraries when they run, which keeps
+`gavel --help` fast. `main` prints errors in one line and exits with 1 for a failure at run time and 2 for wrong usage or input.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gavel_py.errors import GavelError, InputError, decimal_hint
 __all__ = ["LazyGroup", "main"]
 
 
-def _in_decimal(command: click.Command) -> click.Command:
-    """Let a command, and those below it, take numbers in decimal form only: click would read 010 and 1_0 as 10."""
+def _decimal_only(command: click.Command) -> click.Command:
+    """Restrict numeric parameters of a command and its subcommands to decimal form; click would read 010 and 1_0 as 10."""
     for parameter in command.params:
-        kind = parameter.type
-        if isinstance(kind, type(click.INT) | type(click.FLOAT)) and "convert" not in vars(kind):
-            parameter.type = copy.copy(kind)  # other parameters may have the same one
-            parameter.type.convert = functools.partial(_converted, kind.convert)  # type: ignore[method-assign]
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _in_decimal(below)
+        number_type = parameter.type
+        if isinstance(number_type, type(click.INT) | type(click.FLOAT)) and "convert" not in vars(number_type):
+            parameter.type = copy.copy(number_type)  # the original may be shared with other parameters
+            parameter.type.convert = functools.partial(_converted, number_type.convert)  # type: ignore[method-assign]
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        _decimal_only(subcommand)
     return command
 
 
@@ -45,10 +45,7 @@ def _converted(convert: Callable[..., Any], value: Any, param: click.Parameter |
 
 
 class LazyGroup(click.Group):
-    """Commands by name, each of a module that has it as `command`, which keeps `gavel --help` quick.
-
-    package: where the modules are; modules: {name of the command: name of its module}.
-    """
+    """A group that imports a command on first use; modules: {name of the command: module in `package` with it as `command`}."""
 
     def __init__(self, *arguments: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -60,64 +57,48 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in self._modules:
             return None
-        return _in_decimal(importlib.import_module(f"{self._package}.{self._modules[name]}").command)
+        return _decimal_only(importlib.import_module(f"{self._package}.{self._modules[name]}").command)
 
 
-COMMANDS = {
-    "completion": "completion",
-    "explain": "explain",
-    "policies": "policies",
-    "profiles": "profiles",
-    "report": "report",
-    "rounds": "rounds",
-    "simulate": "simulate",
-    "slurm": "slurm",
-    "solve": "solve",
-    "sweep": "sweep",
-    "trace": "trace",
-}
+NAMES = ("completion", "explain", "policies", "profiles", "report", "rounds", "simulate", "slurm", "solve", "sweep", "trace")
 
-
-class _UserError(click.ClickException):
-    """An error that the user can mend."""
-
-    exit_code = 2
+COMMANDS = dict(zip(NAMES, NAMES, strict=True))
 
 
 class _RunTimeError(click.ClickException):
-    """A failure that is not the user's."""
-
     exit_code = 1
 
 
+class _UserError(click.ClickException):
+    exit_code = 2
+
+
 class _Gavel(LazyGroup):
-    """The whole command: errors are told in a line, and tell by the exit code whose they are."""
+    """The command itself, which converts errors to messages and exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except InputError as error:
-            raise _UserError(str(error)) from error
         except GavelError as error:
-            raise _RunTimeError(str(error)) from error
+            raise (_UserError if isinstance(error, InputError) else _RunTimeError)(str(error)) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader has gone away, which click ends quietly
+                raise  # the reader of a pipe has gone; click exits silently
             _drop_output()
             raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def _drop_output() -> None:
-    """Let what could not be written go nowhere; Python would try again at its end and fail once more."""
+    """Redirect standard output to the null device, since Python would write the rest of the buffer at exit and fail again."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 @contextlib.contextmanager
 def _logged(level: int) -> Iterator[None]:
-    """Within this, what gavel_py logs at this level or above goes to standard error."""
+    """Send log records of gavel_py of this level and above to standard error."""
     logger, handler = logging.getLogger("gavel_py"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     before = logger.level
@@ -158,6 +139,6 @@ def _gavel(context: click.Context, verbose: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exits with 0, 1 (failure at run time) or 2 (wrong usage or input)."""
+    """Run the command line and exit with 0, 1 (failure at run time) or 2 (wrong usage or input)."""
     _gavel(arguments, prog_name="gavel" if arguments is None else None)
     sys.exit(0)

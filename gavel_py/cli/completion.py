@@ -1,4 +1,4 @@
-"""gavel completion: the script that a shell needs to complete gavel's commands."""
+"""gavel completion: the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def command(ctx: click.Context, shell: str) -> None:
     zsh:  eval "$(gavel completion zsh)"      in ~/.zshrc
     fish: gavel completion fish > ~/.config/fish/completions/gavel.fish
     """
-    kind = get_completion_class(shell)
-    if kind is None:
+    completion = get_completion_class(shell)
+    if completion is None:
         raise click.UsageError(f"click has no completion for {shell}")
-    click.echo(kind(ctx.find_root().command, {}, "gavel", "_GAVEL_COMPLETE").source())
+    click.echo(completion(ctx.find_root().command, {}, "gavel", "_GAVEL_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""gavel explain: why a job gets what it gets."""
+"""gavel explain: the reasons for the allocation of a job, and the effect of one more GPU."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import Request, load, policies_of, problem_options, warnings_shown
+from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, check_known, load, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, number, table_text, unused_text, width
 
-NOTHING = 1e-6
-"""A change by less than this part is none."""
+TOLERANCE = 1e-6
+"""Relative change below which a value counts as unchanged."""
 
+MIN_TIME = 5e-4
+"""Time fraction that is printed as more than 0.0%."""
 
-LEAST_TIME = 5e-4
-"""Time that is shown as more than 0.0%."""
-
-MOST_PARTNERS = 10
-"""Partners that are listed, those for the longest time; the JSON has them all."""
+MAX_PARTNERS = 10
+"""Limit of the partners listed, by time; the JSON output has all of them."""
 
 
 @click.command("explain")
 @click.argument("job_id", metavar="JOB_ID")
-@problem_options
-@click.option("--sharing", is_flag=True, help="Let jobs share GPUs two by two, where the profile knows how fast they are then.")
+@takes_options(Request)
+@click.option("--sharing", **SHARING)
 @click.option("--with", "partner", metavar="JOB_ID", help="With --sharing: why it does or does not share GPUs with this job.")
 def command(request: Request, job_id: str, sharing: bool, partner: str | None) -> None:
     """Explain why a job gets what it gets: what holds it there, what more GPUs would change, who has what it could use.
@@ -44,13 +43,13 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     if partner is not None and not sharing:
         raise click.UsageError("--with asks why two jobs share GPUs or do not; give --sharing with it")
     with warnings_shown():
-        policy, *others = policies_of(request)
+        policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
         if others:
             raise click.UsageError("a job is explained under one --policy at a time")
         inputs = load(request)
         problem = inputs.problem(sharing=sharing)
-        if sharing and problem.pairs is None:
-            raise gp.InputError(f"profile {inputs.profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
+        if sharing:
+            check_known(inputs.profile, problem.pairs)
         explanation = gp.explain(problem, job_id, policy, partner=partner)
     if request.form == "json":
         emit(json.dumps(explanation.to_dict(), indent=2, allow_nan=False), request.out)
@@ -60,31 +59,31 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
 
 
 def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: str | None) -> Iterator[str]:
-    """The paragraphs of an explanation; partner: the job about which it says why the two share or do not."""
+    """Yield the paragraphs of an explanation; partner: a job for which to explain whether the two share GPUs."""
     if explanation.excluded is not None:
-        yield _folded(f"{explanation.job_id} gets no time under {label}: {explanation.excluded}", "")
+        yield _wrapped(f"{explanation.job_id} gets no time under {label}: {explanation.excluded}", "")
         return
     yield _share(explanation, label)
     if sharing:
         yield _partners(explanation)
     if partner is not None:
-        answers = "".join(_folded(each.text, "- ") for each in explanation.together)
+        answers = "".join(_wrapped(each.text, "- ") for each in explanation.together)
         yield f"Does it share GPUs with {partner}?\n\n{answers}"
     reasons = [reason.text for reason in explanation.bindings] or ["nothing: the objective gains nothing from more for it"]
-    yield "What holds it there\n\n" + "".join(_folded(reason, "- ") for reason in reasons)
+    yield "What holds it there\n\n" + "".join(_wrapped(reason, "- ") for reason in reasons)
     yield _more_gpus(explanation)
     if explanation.holders:
         yield _holders(explanation)
 
 
 def _share(explanation: gp.Explanation, label: str) -> str:
-    """What the job gets."""
+    """Return the allocation of the job as text."""
     size = explanation.num_gpus
     gang = f"{gang_text(size)} of a GPU" if size < 1 else counted(int(size), "GPU")
     speed = f"{number(explanation.throughput)} steps/s, {number(explanation.normalized_throughput)} of an equal share"
-    times = [f"{part:.1%} on {name}" for name, part in explanation.time_fractions.items() if part >= LEAST_TIME]
+    times = [f"{part:.1%} on {name}" for name, part in explanation.time_fractions.items() if part >= MIN_TIME]
     waits = 1 - sum(explanation.time_fractions.values())
-    if waits >= LEAST_TIME:
+    if waits >= MIN_TIME:
         times.append(f"{waits:.1%} waiting")
     lines = [f"{explanation.job_id} ({gang}) under {label}: {speed}", f"Its time: {', '.join(times)}"]
     if explanation.equal_jobs:
@@ -92,19 +91,18 @@ def _share(explanation: gp.Explanation, label: str) -> str:
     lines += explanation.notes
     if not explanation.certain:
         lines.append("Other allocations that are just as good may give it more or less")
-    return "".join(_folded(line, "") for line in lines)
+    return "".join(_wrapped(line, "") for line in lines)
 
 
 def _partners(explanation: gp.Explanation) -> str:
-    """Who shares GPUs with it."""
+    """Return a table of the jobs that share GPUs with the job."""
     if not explanation.partners:
         return "It shares GPUs with nobody.\n"
-    most = explanation.partners[:MOST_PARTNERS]
-    rows = [[each.job_id, each.accelerator, f"{each.time_fraction:.1%}", f"{each.gain:.2f}"] for each in most]
-    more = len(explanation.partners) - len(most)
-    told = f"and {counted(more, 'other')}\n" if more else ""
-    told += "gain: what both do together, in parts of what one of them does alone\n"
-    return table_text("Who shares GPUs with it", ["job", "on", "time", "gain"], rows, text_columns=2) + told
+    listed = explanation.partners[:MAX_PARTNERS]
+    rows = [[each.job_id, each.accelerator, f"{each.time_fraction:.1%}", f"{each.gain:.2f}"] for each in listed]
+    more = len(explanation.partners) - len(listed)
+    table = table_text("Who shares GPUs with it", ["job", "on", "time", "gain"], rows, text_columns=2)
+    return table + (f"and {counted(more, 'other')}\n" if more else "") + GAIN_NOTE
 
 
 def _more_gpus(explanation: gp.Explanation) -> str:
@@ -115,7 +113,7 @@ def _more_gpus(explanation: gp.Explanation) -> str:
     notes = [f"{more.accelerator}: {reason}" for more in explanation.one_more_gpu if (reason := more.failed or more.closed)]
     if not all(more.certain for more in solved):
         notes.append("~: other allocations that are just as good may give it more or less")
-    return table_text("What one more GPU would change", columns, rows) + "".join(_folded(note, "") for note in notes)
+    return table_text("What one more GPU would change", columns, rows) + "".join(_wrapped(note, "") for note in notes)
 
 
 def _numbers(explanation: gp.Explanation, more: Any) -> Iterable[str]:
@@ -129,7 +127,7 @@ def _numbers(explanation: gp.Explanation, more: Any) -> Iterable[str]:
 def _change(change: float | None, before: float | None) -> str:
     if change is None or before is None:
         return "-"
-    return "0" if abs(change) <= NOTHING * abs(before) else f"{change:+.4g}"
+    return "0" if abs(change) <= TOLERANCE * abs(before) else f"{change:+.4g}"
 
 
 def _holders(explanation: gp.Explanation) -> str:
@@ -137,9 +135,9 @@ def _holders(explanation: gp.Explanation) -> str:
     held = [(holder.job_id, holder.gpus) for holder in explanation.holders]
     if explanation.others.jobs:
         held.append((f"{counted(explanation.others.jobs, 'other')}", explanation.others.gpus))
-    rows = [[name, *("." if gpus[t] < NOTHING else number(gpus[t]) for t in types)] for name, gpus in held]
+    rows = [[name, *("." if gpus[t] < TOLERANCE else number(gpus[t]) for t in types)] for name, gpus in held]
     return table_text("Who has what it could use (GPUs, on average)", ["job", *types], rows)
 
 
-def _folded(text: str, bullet: str) -> str:
+def _wrapped(text: str, bullet: str) -> str:
     return textwrap.fill(text, width(), initial_indent=bullet, subsequent_indent=" " * len(bullet)) + "\n"

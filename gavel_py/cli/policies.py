@@ -1,4 +1,4 @@
-"""gavel policies: which there are, and what each does."""
+"""gavel policies: a list of the policies, and the description of one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import find_policy, warnings_shown
+from gavel_py.cli.inputs import JSON, find_policy, warnings_shown
 from gavel_py.cli.output import table_text
 
 
 @click.group("policies", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.option("--json", "as_json", **JSON)
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the policies; `gavel policies show NAME` explains one."""
@@ -38,7 +38,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 def _usable(names: Iterable[str]) -> Iterator[tuple[str, type[gp.Policy]]]:
-    """The policies whose class can be had; a warning names each of the others."""
+    """Yield (name, class) of the policies that can be imported; warn of each of the others."""
     for name in names:
         try:
             cls = gp.policy_class(name)

@@ -1,4 +1,4 @@
-"""gavel profiles: the throughput profiles, built-in and stored."""
+"""gavel profiles: list, show, import, export and delete throughput profiles."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import FILE, JSON, PATH, STORE
 from gavel_py.cli.output import emit, gang_text, number, table_text
 
 MEMORY = "GB/GPU"
-"""What a gang takes of the memory of each of its GPUs, the most of all accelerators where there is one figure for them."""
+"""Column of the GPU memory of a gang on each GPU; the largest figure where a row stands for several accelerators."""
 
 
 @click.group("profiles")
-@click.option("--store", type=click.Path(path_type=Path), metavar="FILE", help="Where imported profiles are kept.")
+@click.option("--store", **STORE)
 @click.pass_context
 def command(ctx: click.Context, store: Path | None) -> None:
     """List, show, import and export throughput profiles: steps/s by job type, gang size and accelerator."""
@@ -25,7 +26,7 @@ def command(ctx: click.Context, store: Path | None) -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.option("--json", "as_json", **JSON)
 @click.pass_obj
 def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
     """List the profiles that --profile can name."""
@@ -33,15 +34,11 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
     if as_json:
         emit(json.dumps([dataclasses.asdict(summary) for summary in summaries], indent=2), None)
         return
-    rows = (
-        [s.name, "built-in" if s.builtin else "stored", str(len(s.job_types)), _sizes(s.gang_sizes), ", ".join(s.accelerators)]
-        for s in summaries
-    )
+    rows = []
+    for each in summaries:
+        sizes, accelerators = ", ".join(map(gang_text, each.gang_sizes)), ", ".join(each.accelerators)
+        rows.append([each.name, "built-in" if each.builtin else "stored", str(len(each.job_types)), sizes, accelerators])
     emit(table_text("", ["profile", "kept", "job types", "gang sizes", "accelerators"], rows, text_columns=5), None)
-
-
-def _sizes(sizes: tuple[float, ...]) -> str:
-    return ", ".join(gang_text(size) for size in sizes)
 
 
 @command.command("show")
@@ -61,48 +58,45 @@ def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
 
 def _profile_text(profile: gp.ThroughputProfile) -> str:
     measured = {(each, row.num_gpus) for row in profile.rows for each in (row.job_type, row.partner_job_type)}
-    sizes = [(kind, gang) for kind in profile.job_types for gang in profile.gang_sizes if (kind, gang) in measured]
+    gangs = [(job_type, size) for job_type in profile.job_types for size in profile.gang_sizes if (job_type, size) in measured]
     rows = []
-    for kind, gang in sizes:
-        cells = [_cell(profile, kind, gang, accelerator) for accelerator in profile.accelerators]
-        if any(cells):
-            memory = [profile.gpu_memory_gb(kind, gang, accelerator) for accelerator in profile.accelerators]
-            rows.append([kind, gang_text(gang), _size(max(filter(None, memory), default=None)), *cells])
-    columns, rows = _told(["job type", "GPUs", MEMORY, *profile.accelerators], rows, 2)
+    for gang in gangs:
+        speeds = [profile.throughput(*gang, name) if profile.has(*gang, name) else None for name in profile.accelerators]
+        if any(speed is not None for speed in speeds):
+            memory = [profile.gpu_memory_gb(*gang, accelerator) for accelerator in profile.accelerators]
+            cells = [_cell(value) for value in (max(filter(None, memory), default=None), *speeds)]
+            rows.append([gang[0], gang_text(gang[1]), *cells])
+    columns, rows = _without_empty(["job type", "GPUs", MEMORY, *profile.accelerators], rows, 2)
     return table_text(f"{profile.name}: steps/s of the whole gang", columns, rows)
 
 
-def _told(columns: list[str], rows: list[list[str]], at: int) -> tuple[list[str], list[list[str]]]:
-    """Return a table without the column at this place if nothing is told there."""
+def _without_empty(columns: list[str], rows: list[list[str]], at: int) -> tuple[list[str], list[list[str]]]:
+    """Return the table without the column with index `at` if that is empty."""
     if any(row[at] for row in rows):
         return columns, rows
     return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
-def _size(memory_gb: float | None) -> str:
-    return "" if memory_gb is None else number(memory_gb)
-
-
-def _cell(profile: gp.ThroughputProfile, job_type: str, gang: float, accelerator: str) -> str:
-    return number(profile.throughput(job_type, gang, accelerator)) if profile.has(job_type, gang, accelerator) else ""
+def _cell(value: float | None) -> str:
+    return "" if value is None else number(value)
 
 
 def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
     found = [m for m in profile.measurements if job_type in (m.job_type, m.partner_job_type)]
     if not found:
-        profile.throughput(job_type, 1, profile.accelerators[0])  # raises, with the nearest names
+        profile.throughput(job_type, 1, profile.accelerators[0])  # raises an error with the nearest names
     rows = []
     for m in found:
         own, other = (m.steps_per_second, m.partner_job_type)
         if m.job_type != job_type:
             own, other = m.partner_steps_per_second or 0.0, m.job_type
-        rows.append([m.accelerator, m.placement, other or "", m.source, gang_text(m.num_gpus), _size(m.gpu_memory_gb), number(own)])
-    columns, rows = _told(["accelerator", "placement", "shared with", "source", "GPUs", MEMORY, "steps/s"], rows, 5)
+        rows.append([m.accelerator, m.placement, other or "", m.source, gang_text(m.num_gpus), _cell(m.gpu_memory_gb), number(own)])
+    columns, rows = _without_empty(["accelerator", "placement", "shared with", "source", "GPUs", MEMORY, "steps/s"], rows, 5)
     return table_text(job_type, columns, rows, text_columns=4)
 
 
 @command.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--name", metavar="NAME", help="Name it so; otherwise it is named as the file.")
 @click.option("--replace", is_flag=True, help="Overwrite a stored profile of the same name.")
 @click.pass_obj
@@ -115,7 +109,7 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
 
 @command.command("export")
 @click.argument("name")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write there instead.")
+@click.option("--out", type=FILE, help="Write there instead.")
 @click.pass_obj
 def export(store: gp.ThroughputStore, name: str, out: Path | None) -> None:
     """Write a profile as CSV."""

@@ -1,4 +1,4 @@
-"""gavel report: runs as one page to look at."""
+"""gavel report: an HTML page that compares runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import FILE, PATH
 from gavel_py.cli.output import counted
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 
-FILE = click.Path(path_type=Path, dir_okay=False)
 Labels = Mapping[str, str | float | None]
 
 
 @click.command("report")
 @click.argument("results", nargs=-1, required=True, type=FILE, metavar="RESULTS...")
 @click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="Where the page goes.")
-@click.option("--charts", type=click.Path(path_type=Path), metavar="DIR", help="Write each chart into this folder, as SVG and PNG.")
+@click.option("--charts", type=PATH, metavar="DIR", help="Write each chart into this folder, as SVG and PNG.")
 @click.option(
     "--only",
     multiple=True,
@@ -43,17 +43,13 @@ def command(results: Sequence[Path], out: Path, charts: Path | None, only: Seque
     if not runs and not failures:
         raise InputError(Fault("--only", "", f"no run has {' and '.join(only)}"))
     written = gp.write_report(runs, out, title=title, failures=failures, charts=charts)
-    click.echo(_told(out, charts, len(runs), len(failures), len(written) - 1), err=True)
-
-
-def _told(out: Path, charts: Path | None, runs: int, failures: int, files: int) -> str:
-    failed = f" and {failures} that failed" if failures else ""
-    more = "" if charts is None else f", its charts in {charts} ({counted(files, 'file')})"
-    return f"The report of {counted(runs, 'run')}{failed} is in {out}{more}"
+    failed = f" and {len(failures)} that failed" if failures else ""
+    more = "" if charts is None else f", its charts in {charts} ({counted(len(written) - 1, 'file')})"
+    click.echo(f"The report of {counted(len(runs), 'run')}{failed} is in {out}{more}", err=True)
 
 
 def _wanted(only: Sequence[str]) -> dict[str, list[str]]:
-    """The values asked for of each label."""
+    """Return {label: values} of --only."""
     wanted: dict[str, list[str]] = {}
     for each in only:
         name, equals, value = each.partition("=")
@@ -79,10 +75,10 @@ def _is_shown(labels: Labels, wanted: Mapping[str, Iterable[str]]) -> bool:
     return all(any(_is_same(value, _text(labels.get(name))) for value in values) for name, values in wanted.items())
 
 
-def _is_same(asked: str, found: str) -> bool:
-    """Whether they are the same text or the same number."""
+def _is_same(wanted: str, found: str) -> bool:
+    """Return whether the texts or the numbers in them are equal."""
     try:
-        return asked == found or float(asked) == float(found)
+        return wanted == found or float(wanted) == float(found)
     except ValueError:
         return False
 

@@ -1,4 +1,4 @@
-"""gavel rounds: which job runs on which GPUs, round by round."""
+"""gavel rounds: the placements of the first rounds, and the time that they deliver."""
 
 from __future__ import annotations
 
@@ -13,51 +13,53 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import (
-    MOST_ROUNDS,
+    MAX_ROUNDS,
+    MIN_GAIN,
+    PATH,
+    SHARING,
     Inputs,
     Request,
     check_known,
     constraints_text,
     load,
     min_gain_of,
-    min_gain_option,
     policies_of,
-    problem_options,
-    sharing_option,
+    takes_options,
     warnings_shown,
 )
 from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
 
 SAME = "= stays where it was"
-MOST_SHOWN = 5
-"""Jobs listed of those that are owed time; the JSON has them all."""
 
-SOME = 1e-3
-"""GPU-seconds or rounds; less is rounding."""
+MAX_JOBS = 5
+"""Limit of the jobs listed with a deficit; the JSON output has all of them."""
+
+TOLERANCE = 1e-3
+"""Rounding error of times in GPU-seconds and of deficits in rounds."""
 
 
 @click.command("rounds")
-@problem_options
-@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(1, MOST_ROUNDS), default=10, show_default=True, metavar="N")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the rounds too, as .svg or .png.")
-@sharing_option
-@min_gain_option
+@takes_options(Request)
+@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(1, MAX_ROUNDS), default=10, show_default=True, metavar="N")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw the rounds too, as .svg or .png.")
+@click.option("--sharing", **SHARING)
+@click.option("--min-gain", **MIN_GAIN)
 def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None) -> None:
     """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
 
     The job set stays as it is: no job makes progress, arrives or leaves.
     """
-    least = min_gain_of(sharing, min_gain)
+    gain = min_gain_of(sharing, min_gain)
     if plot is not None:
-        gp.check_plot(plot)  # a wrong name is told before the rounds are played
+        gp.check_plot(plot)
     with warnings_shown():
-        policy, *others = policies_of(request)
+        policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
         if others:
             raise click.UsageError("rounds are shown for one --policy at a time")
         inputs = load(request)
         if sharing:
             check_known(inputs.profile, inputs.problem(sharing=True).pairs)
-        scheduler, rounds = play(inputs, policy, RoundOptions(num_rounds, request.round_seconds, sharing, least))
+        scheduler, rounds = play(inputs, policy, RoundOptions(num_rounds, request.round_seconds, sharing, gain))
     delivery, allocation = scheduler.delivery(), scheduler.allocation
     assert allocation is not None  # noqa: S101
     if plot is not None:
@@ -78,15 +80,13 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
     elif request.form == "csv":
         emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
-        told = constraints_text([(policy.label, allocation)])
-        parts = (rounds_text(inputs.jobs, rounds), delivery_text(delivery), told, unused_text(inputs.cluster.left_out))
+        constraints = constraints_text([(policy.label, allocation)])
+        parts = (rounds_text(inputs.jobs, rounds), delivery_text(delivery), constraints, unused_text(inputs.cluster.left_out))
         emit("\n".join(part for part in parts if part), request.out)
 
 
 class RoundOptions(NamedTuple):
-    """Rounds that are to be played: how many, how long, whether jobs share GPUs in them, with what gain at least, and how long each
-    solve may take.
-    """
+    """Number and length of the rounds to play, GPU sharing with its minimum gain, and the time limit of each solve."""
 
     number: int
     round_seconds: float
@@ -96,7 +96,7 @@ class RoundOptions(NamedTuple):
 
 
 def play(inputs: Inputs, policy: gp.Policy, rounds: RoundOptions) -> tuple[gp.RoundScheduler, list[gp.Round]]:
-    """Return a scheduler of these jobs after these rounds, and the rounds."""
+    """Return a scheduler to which all jobs were submitted, and its first rounds."""
     scheduler = gp.RoundScheduler(
         inputs.cluster,
         inputs.profile,
@@ -122,7 +122,7 @@ def _csv_rows(rounds: Iterable[gp.Round]) -> Iterable[list[object]]:
 
 
 def gpus_text(gpus: Iterable[tuple[str, int]]) -> str:
-    """Return GPUs as text, as in "a:0-3 b:5"."""
+    """Return (node, index) pairs as text such as "a:0-3 b:5"."""
     return " ".join(f"{node}:{_ranges([index for _, index in group])}" for node, group in groupby(gpus, key=lambda gpu: gpu[0]))
 
 
@@ -137,7 +137,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
-    """Return tables of jobs by round, as many rounds side by side as fit; "=" marks a job that stays on its GPUs."""
+    """Return tables of jobs x rounds that fit the terminal; "=" marks a job that keeps its GPUs."""
     if not jobs:
         return "No jobs.\n"
     cells = [[_cell(round_, job.job_id) for round_ in rounds] for job in jobs]
@@ -148,7 +148,7 @@ def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
         columns = ["job", "GPUs", *(f"round {rounds[k].index}" for k in group)]
         rows = []
         for job, row in zip(jobs, cells, strict=True):
-            # The GPUs stand in the table's first round and wherever they change.
+            # GPUs are printed in the first round of a table and where they change.
             stays = [k != group[0] and row[k] == row[k - 1] and job.job_id in rounds[k].kept for k in group]
             rows.append([job.job_id, gang_text(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
         tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", columns, rows, text_columns=len(columns)))
@@ -161,44 +161,44 @@ def _cell(round_: gp.Round, job_id: str) -> str:
 
 
 def _groups(widths: list[int], room: int) -> Iterable[list[int]]:
-    """Split columns of these widths into groups that fit `room` characters, at least one a group."""
+    """Yield groups of column indices with widths that fit `room` characters, at least one column each."""
     group: list[int] = []
     used = 0
-    for index, needed in enumerate(widths):
-        if group and used + needed + 3 > room:
+    for index, column_width in enumerate(widths):
+        if group and used + column_width + 3 > room:
             yield group
             group, used = [], 0
         group.append(index)
-        used += needed + 3
+        used += column_width + 3
     if group:
         yield group
 
 
 def _reasons(delivery: gp.DeliveryReport) -> str:
-    """A sentence on why time is owed, the largest part first; nothing where none is owed."""
-    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > SOME}
+    """Return a sentence on the reasons of the deficit, the largest first, or "" without a deficit."""
+    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
     parts = [f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason])]
     return f"Owed because {'; '.join(parts)}, in GPU-hours.\n" if parts else ""
 
 
 def _limits(delivery: gp.DeliveryReport) -> str:
-    """A sentence on the least that whole rounds allow and on the job that is furthest behind; nothing where no time is owed."""
-    if delivery.shortfall_gpu_seconds <= SOME:
+    """Return a sentence on the smallest deficit possible in whole rounds and on the largest of any job, or "" without deficits."""
+    if delivery.shortfall_gpu_seconds <= TOLERANCE:
         return ""
-    least, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - SOME) / 10
+    bound, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
     return (
-        f"Whole rounds cannot leave less than {least:.4g} ({delivery.least_undelivered_share:.2%}) owed; "
+        f"Whole rounds cannot leave less than {bound:.4g} ({delivery.least_undelivered_share:.2%}) owed; "
         f"no job is more than {behind:.1f} rounds behind.\n"
     )
 
 
 def delivery_text(delivery: gp.DeliveryReport) -> str:
-    """Return what was delivered of what was promised, and the jobs that fell short most."""
-    promised, owed = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
+    """Return a summary of promised and delivered time, and a table of the jobs with the largest deficits."""
+    promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
     ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
     summary = (
-        f"Promised {promised:.4g} GPU-hours: {promised - owed:.4g} delivered, "
-        f"{owed:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
+        f"Promised {promised:.4g} GPU-hours: {promised - deficit:.4g} delivered, "
+        f"{deficit:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
         f"which later rounds serve first, as far as whole gangs fit.\n{_limits(delivery)}"
         f"Beyond the promise: {idle:.4g} GPU-hours of idle GPUs to waiting jobs; "
         f"{ahead:.4g} GPU-hours to jobs ahead of their own fractions.\n"
@@ -219,8 +219,8 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
             f"{job.shortfall_seconds:.0f}",
             str(job.why or ""),
         ]
-        for job in short[:MOST_SHOWN]
+        for job in short[:MAX_JOBS]
     )
     columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s", "mostly because"]
-    more = f", the first {MOST_SHOWN} of {len(short)}" if len(short) > MOST_SHOWN else ""
+    more = f", the first {MAX_JOBS} of {len(short)}" if len(short) > MAX_JOBS else ""
     return summary + "\n" + table_text(f"Jobs that are owed most{more}", columns, rows)

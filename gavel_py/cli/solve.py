@@ -1,6 +1,6 @@
-"""gavel solve: which job gets which accelerator type for how much of the time; --what-if compares other numbers of GPUs.
+"""gavel solve: the allocation of a job set under one or more policies.
 
-A `WhatIf` is the allocation of the same jobs on a changed number of GPUs, with the normalisers of the cluster as it is.
+--what-if also solves with other numbers of GPUs (`WhatIf`); the normalisers are those of the unchanged cluster in all allocations.
 """
 
 from __future__ import annotations
@@ -9,27 +9,28 @@ import json
 import re
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import gavel_py as gp
+from gavel_py.cli import inputs
 from gavel_py.cli.inputs import (
-    MOST_ROUNDS,
+    MAX_ROUNDS,
+    MIN_GAIN,
+    SHARING,
     Inputs,
-    Request,
     check_known,
     constraints_text,
     import_solver,
     load,
     min_gain_of,
-    min_gain_option,
+    option,
     policies_of,
-    problem_options,
-    sharing_option,
     sharing_text,
+    takes_options,
     warnings_shown,
 )
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text, width
@@ -42,43 +43,36 @@ if TYPE_CHECKING:
 
 FORM = "TYPE+N, TYPE-N or TYPE=N, several with ',' between them"
 
-MOST_JOBS = 3
-"""Jobs shown of those that gain, and of those that lose; the JSON has them all."""
+MAX_JOBS = 3
+"""Limit of the jobs listed that gain, and of those that lose; the JSON output has all of them."""
 
 NOTE = "v: a job's throughput over that of an equal share of the cluster as it is, in all rows"
 
-NOTHING = 1e-6
-"""A change of v by less than this is none."""
+TOLERANCE = 1e-6
+"""Change of v below which it counts as unchanged."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one --what-if asks for. text: as typed; parts: (type, "+", "-" or "=", GPUs)."""
+    """A --what-if option; text: as typed; parts: (accelerator type, "+", "-" or "=", GPUs)."""
 
     text: str
     parts: tuple[tuple[str, str, int], ...]
 
     def applied(self, problem: gp.AllocationProblem) -> gp.AllocationProblem:
-        """Return the problem with the other numbers of GPUs; normalisers, and who fits where, stay as they are."""
+        """Return the problem with the changed numbers of GPUs, with the same normalisers and eligibility of jobs."""
         gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
         spelled = {name.casefold(): name for name in gpus}
-        for asked, sign, count in self.parts:
-            name = asked if asked in gpus else spelled.get(asked.casefold(), asked)
+        for typed, sign, count in self.parts:
+            name = typed if typed in gpus else spelled.get(typed.casefold(), typed)
             if name not in gpus:
-                raise self._fault(f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}")
-            there = gpus[name]
-            gpus[name] = {"+": there + count, "-": there - count, "=": float(count)}[sign]
+                problem_text = f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}"
+                raise click.UsageError(f"--what-if {self.text!r}: {problem_text}")
+            before = gpus[name]
+            gpus[name] = {"+": before + count, "-": before - count, "=": float(count)}[sign]
             if gpus[name] < 0:
-                raise self._fault(f"takes {count} GPUs of {name} away, and there are {there:g}")
+                raise click.UsageError(f"--what-if {self.text!r}: takes {count} GPUs of {name} away, and there are {before:g}")
         return problem.with_capacities(list(gpus.values()))
-
-    def _fault(self, text: str) -> click.UsageError:
-        return click.UsageError(f"--what-if {self.text!r}: {text}")
-
-
-def changes_of(texts: Sequence[str]) -> list[Change]:
-    """Return what each --what-if says."""
-    return [Change(text, tuple(_parts(text))) for text in texts]
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, int]]:
@@ -99,7 +93,7 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer to one --what-if."""
+    """The problem and the allocation of one --what-if."""
 
     change: Change
     problem: gp.AllocationProblem
@@ -107,14 +101,14 @@ class WhatIf:
 
     @classmethod
     def solved(cls, change: Change, problem: gp.AllocationProblem, solver: gp.Solver) -> WhatIf:
-        """Solve the other cluster; a fault that only it has is told as such."""
+        """Solve the changed problem. The message of an `InputError` names the --what-if."""
         try:
             return cls(change, problem, solver.solve(problem))
         except gp.InputError as error:
             raise gp.InputError(f"with --what-if {change.text}:", *error.faults) from error
 
     def to_dict(self, before: gp.Allocation) -> dict[str, Any]:
-        """Return it as plain data: the change, the GPUs of each type then, by how much the objective changes, the allocation."""
+        """Return change, GPUs by type, change of the objective from the allocation `before`, and the allocation as plain data."""
         gpus = dict(zip(self.problem.accelerator_types, self.problem.capacities.tolist(), strict=True))
         now, then = before.objective_value, self.allocation.objective_value
         change = None if now is None or then is None else then - now
@@ -122,7 +116,7 @@ class WhatIf:
 
 
 def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> str:
-    """Return tables: objective and v for each cluster, use of the GPUs, what more of them are worth, who gains and loses."""
+    """Return tables of objective and v for each cluster, utilisation, shadow prices, and the jobs that gain and lose most."""
     then = {what_if.change.text: what_if.allocation for what_if in what_ifs}
     clusters = {"as it is": now} | then
     columns, by_type = ["cluster", "objective", "total v", "least v"], ["cluster", *now.accelerator_types]
@@ -139,18 +133,19 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> 
 
 
 def _outcome(allocation: gp.Allocation) -> list[str]:
+    """Return objective, total v and least v, excluded jobs left out, as text."""
     served = [i for i, job_id in enumerate(allocation.job_ids) if job_id not in allocation.excluded]
     v = allocation.normalized_throughputs[served]
     return [number(allocation.objective_value), number(v.sum()), number(v.min() if len(v) else 0.0)]
 
 
 def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
-    """The jobs that gain and lose most, and those that can run nowhere any more."""
+    """Return a table of the jobs that gain and lose most, and the jobs that are newly excluded."""
     before, after = now.normalized_throughputs, then.normalized_throughputs
     change = after - before
     gain = _largest(change)
     lose = _largest(-change)
-    shown = [*gain[:MOST_JOBS].tolist(), *lose[:MOST_JOBS][::-1].tolist()]
+    shown = [*gain[:MAX_JOBS].tolist(), *lose[:MAX_JOBS][::-1].tolist()]
     title = f"{name}: {len(gain)} of {len(change)} jobs gain, {len(lose)} lose"
     if not shown:
         return f"{title}\n{_left_out(now, then)}"
@@ -159,9 +154,9 @@ def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
 
 
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The jobs whose v grows, most of all first."""
+    """Return the indices of positive changes, the largest first."""
     order: NDArray[np.int64] = (-change).argsort(kind="stable")
-    return order[change[order] > NOTHING]
+    return order[change[order] > TOLERANCE]
 
 
 def _left_out(now: gp.Allocation, then: gp.Allocation) -> str:
@@ -170,47 +165,42 @@ def _left_out(now: gp.Allocation, then: gp.Allocation) -> str:
 
 
 SPREAD = "*"
-"""Marks time for which a gang is to be spread."""
+"""Marks time fractions that are at least partly spread over more nodes than necessary."""
 
-MOST_STAGES = 10
-"""Stages listed of an answer that was found in several; the JSON has them all."""
+MAX_STAGES = 10
+"""Limit of the lexicographic stages listed; the JSON output has all of them."""
+
+
+@dataclass(frozen=True)
+class Request(inputs.Request):
+    """The options, as typed."""
+
+    num_rounds: int = option(
+        "--rounds", type=click.IntRange(0, MAX_ROUNDS), default=0, metavar="N", help="Also place the first N rounds."
+    )
+    merge_tolerance: float = option(
+        type=click.FloatRange(0, 1, max_open=True),
+        default=0.0,
+        metavar="PART",
+        help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
+    )
+    time_limit_seconds: float | None = option(
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Return the best allocation known after this time, and how far from optimal it may be [no limit].",
+    )
+    what_if: tuple[str, ...] = option(
+        multiple=True,
+        metavar="CHANGE",
+        help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
+    )
+    sharing: bool = option(**SHARING)
+    min_gain: float | None = option(**MIN_GAIN)
 
 
 @click.command("solve")
-@problem_options
-@click.option(
-    "--rounds", "num_rounds", type=click.IntRange(0, MOST_ROUNDS), default=0, metavar="N", help="Also place the first N rounds."
-)
-@click.option(
-    "--merge-tolerance",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.0,
-    metavar="PART",
-    help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
-)
-@click.option(
-    "--time-limit-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Return the best allocation known after this time, and how far from optimal it may be [no limit].",
-)
-@click.option(
-    "--what-if",
-    multiple=True,
-    metavar="CHANGE",
-    help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
-)
-@sharing_option
-@min_gain_option
-def command(
-    request: Request,
-    num_rounds: int,
-    merge_tolerance: float,
-    time_limit_seconds: float | None,
-    what_if: tuple[str, ...],
-    sharing: bool,
-    min_gain: float | None,
-) -> None:
+@takes_options(Request)
+def command(request: Request) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
     JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
@@ -221,37 +211,37 @@ def command(
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
     """
-    changes = changes_of(what_if)
-    if changes and num_rounds:
+    changes = [Change(text, tuple(_parts(text))) for text in request.what_if]
+    if changes and request.num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
-    least = min_gain_of(sharing, min_gain)
+    gain, limit = min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
     with warnings_shown():
-        policies = policies_of(request)
+        policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
         started = time.perf_counter()
-        inputs = load(request)
+        loaded = load(request)
         read = time.perf_counter()
-        problem = inputs.problem(sharing=sharing, min_gain=least)
-        if sharing:
-            check_known(inputs.profile, problem.pairs)
+        problem = loaded.problem(sharing=request.sharing, min_gain=gain)
+        if request.sharing:
+            check_known(loaded.profile, problem.pairs)
         built = time.perf_counter()
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = [(change, change.applied(problem)) for change in changes]
-        rounds = RoundOptions(num_rounds, request.round_seconds, sharing, least, time_limit_seconds)
-        solvers = [gp.Solver(policy, merge_tolerance=merge_tolerance, time_limit_seconds=time_limit_seconds) for policy in policies]
-        results = [_result(inputs, problem, solver, rounds, seconds, others) for solver in solvers]
+        rounds = RoundOptions(request.num_rounds, request.round_seconds, request.sharing, gain, limit)
+        solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
+        results = [_result(loaded, problem, solver, rounds, seconds, others) for solver in solvers]
     if request.form == "json":
         documents = [result.document for result in results]
         emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
     elif request.form == "csv":
         emit(_csv(results), request.out)
     else:
-        emit(_report(inputs, results, sharing=sharing), request.out)
+        emit(_report(loaded, results, sharing=request.sharing), request.out)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One policy's allocation, and its first rounds if they were asked for."""
+    """The allocation of one policy, with its first rounds (--rounds) and changed clusters (--what-if)."""
 
     label: str
     allocation: gp.Allocation
@@ -284,7 +274,7 @@ def _result(
 
 
 def _csv(results: list[Result]) -> str:
-    """One line per policy and job, and per --what-if: fractions by type, throughput, and the reason if the job is excluded."""
+    """Return a CSV table with a row for each --what-if, policy and job: time fractions, throughput, and reason of an exclusion."""
     types = results[0].allocation.accelerator_types
     header = ["policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"]
     if not results[0].what_ifs:
@@ -368,19 +358,19 @@ def _summary(result: Result) -> str:
         objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
     served = len(allocation.job_ids) - len(allocation.excluded)
     seconds = sum(result.document["seconds"].values())
-    told = f"{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n"
-    return f"{table}\n{told}{stages_text(allocation)}{_route_text(result)}"
+    summary = f"{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n"
+    return f"{table}\n{summary}{stages_text(allocation)}{_route_text(result)}"
 
 
 def stages_text(allocation: gp.Allocation) -> str:
-    """Return one line for each stage of an answer that was found in several."""
-    lines = [f"  {stage.name}: {stage.value:.6g}, proven bound {stage.bound:.6g}\n" for stage in allocation.stages[:MOST_STAGES]]
+    """Return a line for each stage of a lexicographic objective."""
+    lines = [f"  {stage.name}: {stage.value:.6g}, proven bound {stage.bound:.6g}\n" for stage in allocation.stages[:MAX_STAGES]]
     more = len(allocation.stages) - len(lines)
     return "".join(lines) + (f"  ... and {more} more\n" if more else "")
 
 
 def _route_text(result: Result) -> str:
-    """What merging has cost at most, what the policy has to say, and which quicker routes gave no proven answer."""
+    """Return lines with the bound on the loss by merging, the notes of the policy, and the faster routes that failed."""
     route, gap = result.allocation.route, result.allocation.gap
     lines = []
     if route is not None and route.reduction == "merged" and gap is not None:
@@ -397,10 +387,7 @@ def _comparison(results: list[Result]) -> str:
     rows = []
     for result in results:
         allocation = result.allocation
-        active = [i for i, job_id in enumerate(allocation.job_ids) if job_id not in allocation.excluded]
-        v = allocation.normalized_throughputs[active]
         used = [f"{part:.1%}" for part in allocation.utilization]
-        row = [number(allocation.objective_value), number(v.sum()), number(v.min(initial=0) if not active else v.min())]
-        rows.append([result.label, *row, *used, f"{allocation.seconds['solve']:.2f}"])
+        rows.append([result.label, *_outcome(allocation), *used, f"{allocation.seconds['solve']:.2f}"])
     note = "v: a job's throughput over that of an equal share of the cluster; objectives are each policy's own and do not compare\n"
     return table_text("Policies compared", columns, rows) + note + "".join(_route_text(result) for result in results)

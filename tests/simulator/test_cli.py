@@ -305,9 +305,9 @@ def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_ends_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interruptible() as interrupt:
-        assert not interrupt.asked
+        assert not interrupt.requested
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.asked
+        assert interrupt.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import gavel_py as gp
-from gavel_py.cli.sweep.output import told
+from gavel_py.cli.sweep.output import progress_text
 from tests.support.commands import Gavel, runner
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_told(gavel: Gavel, options: list[str], said: str) -> N
 
 
 def test_progress_is_told_in_a_line() -> None:
-    assert told(gp.Progress(total=120, done=10, failed=2, kept=4, seconds=16.0)) == (
+    assert progress_text(gp.Progress(total=120, done=10, failed=2, kept=4, seconds=16.0)) == (
         "10 of 120 cells done · 2 failed · 108 left · 0.5 cells/s · ends in 3.6 minutes"
     )
-    assert told(gp.Progress(total=2, done=0, failed=0, kept=0, seconds=3.0)) == "0 of 2 cells done · 0 failed · 2 left"
+    assert progress_text(gp.Progress(total=2, done=0, failed=0, kept=0, seconds=3.0)) == "0 of 2 cells done · 0 failed · 2 left"

@@ -1,4 +1,4 @@
-"""gavel simulate: a trace played on a cluster, under one policy or several; one file per idea."""
+"""gavel simulate: the simulation of a trace on a cluster under one or more policies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import click
 from click.core import ParameterSource
 
 import gavel_py as gp
-from gavel_py.cli.inputs import import_solver, policies_of, warnings_shown
+from gavel_py.cli.inputs import import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
-from gavel_py.cli.simulate.files import Outputs, check_files, check_run_file, write_run_file
-from gavel_py.cli.simulate.options import Request, Scenario, load, simulation_options
+from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file
+from gavel_py.cli.simulate.options import Request, Scenario, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
-from gavel_py.cli.simulate.runner import INTERRUPTED, Interrupt, Keeper, Run, check_keeping, interruptible, kept_of, progress
+from gavel_py.cli.simulate.runner import (
+    INTERRUPTED,
+    Interrupt,
+    Run,
+    StateFile,
+    check_state_options,
+    interruptible,
+    progress,
+    saved_note,
+    saved_results,
+)
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import GavelError, together
 
@@ -23,7 +33,7 @@ __all__ = ["command"]
 
 
 @click.command("simulate")
-@simulation_options
+@takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:
     """Play a trace on a cluster, and show what becomes of its jobs: completion times, queueing, utilisation, cost.
@@ -38,32 +48,37 @@ def command(context: click.Context, request: Request) -> None:
     """
     _check(context, request)
     with warnings_shown():
-        policies = policies_of(request)
+        policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
         scenario = load(request)
-        kept = kept_of(request, policies)
-        keeper = Keeper(request, policies)
-        all_played: list[PolicyResult] = [] if kept is None else kept.played(policies)
-        runs = _runs(request, scenario, policies)[len(all_played) :]
+        path = request.continue_from
+        saved = None if path is None else saved_note(path, request, policies)
+        state_file = StateFile(request, policies)
+        results: list[PolicyResult] = [] if saved is None else saved_results(saved, policies)
+        with together() as attempt:
+            runs = [attempt(partial(Run, request, scenario, policy)) for policy in policies]
+        runs = runs[len(results) :]
         import_solver(policies)
-        if kept is not None:
-            kept.resume(runs[0], scenario)
-        check_run_file(request)
+        if path is not None and saved is not None:
+            runs[0].resume(path, scenario, saved["run"])
+        if request.run_out is not None:
+            gp.write_runs(request.run_out, [])  # raises now instead of after the simulation if the file cannot be written
         failure: GavelError | None = None
         with interruptible() as interrupt:
             try:
-                _play(request, scenario, runs, interrupt, all_played, keeper, None if kept is None else kept.sizes)
+                _simulate(request, scenario, runs, interrupt, results, state_file, None if saved is None else saved["files"])
             except KeyboardInterrupt:
-                pass  # a second Ctrl-C: what is complete is told
+                pass  # a second Ctrl-C: the complete results are printed
             except GavelError as error:
                 failure = error
-    write_run_file(request, all_played)
-    if all_played or failure is None:
-        _tell(request, scenario, compared(all_played), policies[len(all_played) :])
+    if request.run_out is not None:
+        write_run_file(request.run_out, request, results)
+    if results or failure is None:
+        _print(request, scenario, compared(results), policies[len(results) :])
     if failure is not None:
         raise failure
-    if interrupt.asked:
-        if keeper.saved:
-            click.echo(f"The state is in {keeper.path}; go on with --continue {keeper.path}.", err=True)
+    if interrupt.requested:
+        if state_file.saved:
+            click.echo(f"The state is in {state_file.path}; go on with --continue {state_file.path}.", err=True)
         context.exit(INTERRUPTED)
 
 
@@ -73,45 +88,38 @@ def _check(context: click.Context, request: Request) -> None:
     if request.events and request.solve_seconds:
         raise click.UsageError("--events decides on each event, so leave out --solve-seconds")
     check_files(request.out, request.jobs_out, request.timeline_out, request.run_out, request.save_state)
-    check_keeping(request)
+    check_state_options(request)
 
 
-def _runs(request: Request, scenario: Scenario, policies: Sequence[gp.Policy]) -> list[Run]:
-    """Set up all simulations, so that what does not go together is told before the first begins."""
-    with together() as attempt:
-        return [attempt(partial(Run, request, scenario, policy)) for policy in policies]
-
-
-def _play(
+def _simulate(
     request: Request,
     scenario: Scenario,
     runs: list[Run],
     interrupt: Interrupt,
-    all_played: list[PolicyResult],
-    keeper: Keeper,
+    results: list[PolicyResult],
+    state_file: StateFile,
     sizes: Mapping[str, int] | None,
 ) -> None:
-    """Play one after the other, each forgotten when it has ended."""
-    total, until = len(all_played) + len(runs), math.inf if request.until_seconds is None else request.until_seconds
-    keep = needs_jobs([*(played.policy for played in all_played), *(run.policy for run in runs)])
+    """Run the simulations in order and append their results; each is removed from `runs` to free its memory."""
+    total, until = len(results) + len(runs), math.inf if request.until_seconds is None else request.until_seconds
+    keep = needs_jobs([*(result.policy for result in results), *(run.policy for run in runs)])
     num_jobs = len(scenario.trace) if request.measure_jobs is None else request.measure_jobs[1]
     with Outputs(request.jobs_out, request.timeline_out, runs[0].simulation.cluster.accelerator_names, sizes) as outputs:
-        while runs and not interrupt.asked:
+        while runs and not interrupt.requested:
             run = runs.pop(0)
-            run.outputs, keeper.played = outputs, tuple(all_played)
+            run.outputs, state_file.results = outputs, tuple(results)
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
             with progress(run.policy.label + place, num_jobs, until, request.with_progress) as show:
-                result = run.play(show, interrupt, keeper, keep=keep)
+                result = run.play(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
-            played = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder)
-            all_played.append(played)
+            results.append(PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder))
 
 
-def _tell(request: Request, scenario: Scenario, all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> None:
+def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> None:
     if request.form == "json":
-        emit(json_of(request, scenario, all_played, not_played), request.out)
+        emit(json_of(request, scenario, results, not_played), request.out)
     elif request.form == "csv":
         click.echo(report_text(scenario.trace.report), err=True)
-        emit(csv_of(all_played), request.out)
+        emit(csv_of(results), request.out)
     else:
-        emit(text_of(scenario, all_played, not_played), request.out)
+        emit(text_of(scenario, results, not_played), request.out)

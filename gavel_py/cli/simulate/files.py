@@ -1,7 +1,7 @@
-"""Files of gavel simulate: a row for each job that leaves and for each round while it runs, and the runs of --run-out.
+"""Output files of gavel simulate: tables of jobs and rounds, and the runs of --run-out.
 
-Tables grow row by row, as CSV or, if the name ends in .parquet, as Parquet (`table_file`). The file of --run-out holds each
-policy's run as reports and pictures show it.
+Tables are written row by row during the simulation, as CSV or Parquet by the suffix of the file (`Outputs`). The file of --run-out
+holds the run of each policy for reports and plots.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import click
 
@@ -24,73 +23,46 @@ from gavel_py.cli.simulate.results import YARDSTICK, PolicyResult
 from gavel_py.errors import Fault, InputError
 
 
-def check_run_file(request: Request) -> None:
-    """Raise `InputError` if the file cannot be written, before hours have gone into what it is to hold."""
-    if request.run_out is not None:
-        gp.write_runs(request.run_out, [])
-
-
-def write_run_file(request: Request, all_played: Sequence[PolicyResult]) -> None:
-    """Write the runs of the policies that were played, if that is asked for."""
-    if request.run_out is None:
-        return
-    isolated = next((_jcts(played) for played in all_played if played.policy.name == YARDSTICK), None)
-    gp.write_runs(request.run_out, [_run(request, played, isolated) for played in all_played])
-
-
-def _run(request: Request, played: PolicyResult, isolated: dict[str, float] | None) -> gp.Run:
-    assert played.recorder is not None  # noqa: S101
-    labels: dict[str, str | float | None] = {
-        "policy": played.label,
-        "trace": request.trace_file.name,
-        "load": None,
-        "cluster": request.cluster,
-        "seed": request.seed,
-        "round_seconds": request.round_seconds if played.in_rounds else None,
-    }
-    return played.recorder.run(labels, played.result.summary, isolated)
-
-
-def _jcts(played: PolicyResult) -> dict[str, float]:
-    return {} if played.recorder is None else played.recorder.jct_seconds
+def write_run_file(path: Path, request: Request, results: Sequence[PolicyResult]) -> None:
+    """Write the runs of these policies."""
+    recorded = [(result, result.recorder) for result in results if result.recorder is not None]
+    isolated = next((recorder.jct_seconds for result, recorder in recorded if result.policy.name == YARDSTICK), None)
+    runs = []
+    for result, recorder in recorded:
+        labels: dict[str, str | float | None] = {
+            "policy": result.label,
+            "trace": request.trace_file.name,
+            "load": None,
+            "cluster": request.cluster,
+            "seed": request.seed,
+            "round_seconds": request.round_seconds if result.in_rounds else None,
+        }
+        runs.append(recorder.run(labels, result.result.summary, isolated))
+    gp.write_runs(path, runs)
 
 
 Column = Literal["text", "whole", "number", "flag"]
 
 ROWS_AT_ONCE = 20_000
-"""Rows that a Parquet file gets in one piece; they are in memory until then."""
-
-
-class TableFile(Protocol):
-    """A table on its way to a file."""
-
-    def write(self, row: Sequence[object]) -> None:
-        """Add a row. Raises `InputError` where that is not possible."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+"""Rows that are kept in memory and written to a Parquet file together."""
 
 
 def is_parquet(path: Path) -> bool:
-    """Say whether a file of this name is to be Parquet."""
+    """Return whether a file with this name is written as Parquet."""
     return path.suffix.lower() == ".parquet"
 
 
-def table_file(path: Path, columns: Mapping[str, Column], size: int | None = None) -> TableFile:
-    """Open a file for a table with these columns; size: of a CSV file that is there, the bytes after which rows are to follow."""
-    return ParquetFile(path, columns) if is_parquet(path) else CsvFile(path, list(columns), size)
-
-
 class CsvFile:
-    """A CSV file that is written line by line, so that it is complete up to the last one whenever it ends."""
+    """A CSV file that is written line by line, so that it is complete up to the last row after any failure.
+
+    size: length in bytes of an existing file to which rows are appended, None for a new file.
+    """
 
     def __init__(self, path: Path, header: Sequence[str], size: int | None = None) -> None:
         self.path = path
         try:
             if size is not None:
-                _shorten(path, size)
+                _truncate(path, size)
             self._file = open(path, "w" if size is None else "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
         except OSError as error:
             raise _fault(path, error) from None
@@ -100,7 +72,7 @@ class CsvFile:
 
     @property
     def size(self) -> int:
-        """The bytes that are on the disk by now."""
+        """The length in bytes of the file, which is synchronised with the disk."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -109,20 +81,19 @@ class CsvFile:
             raise _fault(self.path, error) from None
 
     def write(self, row: Iterable[object]) -> None:
+        """Write a row. Raises `InputError` if that fails."""
         try:
             self._writer.writerow(row)
         except OSError as error:
             raise _fault(self.path, error) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
 class ParquetFile:
-    """A Parquet file, which can be read when it is closed."""
+    """A Parquet file, which is readable after it is closed."""
 
     def __init__(self, path: Path, columns: Mapping[str, Column]) -> None:
         try:
@@ -130,9 +101,9 @@ class ParquetFile:
             from pyarrow.parquet import ParquetWriter
         except ImportError as error:
             raise InputError(f"Parquet files need pyarrow ({error}); install it with: pip install 'gavel-py[parquet]'") from None
-        kinds = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64(), "flag": pyarrow.bool_()}
+        types = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64(), "flag": pyarrow.bool_()}
         self._arrow, self.path = pyarrow, path
-        self._schema = pyarrow.schema([(name, kinds[column]) for name, column in columns.items()])
+        self._schema = pyarrow.schema([(name, types[column]) for name, column in columns.items()])
         self._rows: list[Sequence[object]] = []
         try:
             self._writer = ParquetWriter(path, self._schema)
@@ -140,19 +111,18 @@ class ParquetFile:
             raise _fault(path, error) from None
 
     def write(self, row: Sequence[object]) -> None:
+        """Write a row. Raises `InputError` if that fails."""
         self._rows.append(row)
         if len(self._rows) >= ROWS_AT_ONCE:
             self._flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Write the remaining rows and close the file."""
         try:
             self._flush()
             self._writer.close()
-        except OSError as failed:
-            raise _fault(self.path, failed) from None
+        except OSError as error:
+            raise _fault(self.path, error) from None
 
     def _flush(self) -> None:
         if not self._rows:
@@ -166,8 +136,8 @@ class ParquetFile:
         self._rows = []
 
 
-def _shorten(path: Path, size: int) -> None:
-    """Drop the lines that were written after the state that is gone on from."""
+def _truncate(path: Path, size: int) -> None:
+    """Remove the rows that were written after the state was saved."""
     found = path.stat().st_size
     if found < size:
         text = f"has {found} bytes, and had {size} when the state was saved; it can be gone on with only as it was"
@@ -187,13 +157,12 @@ PER_ROUND: dict[str, Column] = {
     "waiting": "whole",
 }
 
-POLICY: dict[str, Column] = {"policy": "text"}
-
-KINDS: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole", "bool": "flag"}
+TYPES: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole", "bool": "flag"}
+"""Types of columns by annotation in `JobRecord`; all others are numbers."""
 
 
 def check_files(*paths: Path | None) -> None:
-    """Raise a `UsageError` if two of these are the same file."""
+    """Raise `UsageError` if two of these are the same file."""
     given = [path for path in paths if path is not None]
     real = [os.path.realpath(path) for path in given]
     for index, path in enumerate(real):
@@ -202,47 +171,48 @@ def check_files(*paths: Path | None) -> None:
 
 
 class Outputs:
-    """The files of --jobs-out and --timeline-out, those of them that are asked for.
+    """The files of --jobs-out and --timeline-out, if given.
 
-    sizes: of files that are to be gone on with, their bytes by "jobs" and "timeline" when the state was saved.
+    sizes: lengths in bytes of "jobs" and "timeline" when the state was saved, if a saved state is continued.
     """
 
     def __init__(
         self, jobs: Path | None, timeline: Path | None, accelerators: Sequence[str], sizes: Mapping[str, int] | None = None
     ) -> None:
         self._accelerators = accelerators
-        # What is no text and no whole number is a number, or none.
-        per_job: dict[str, Column] = {field.name: KINDS.get(str(field.type), "number") for field in fields(gp.JobRecord)}
+        per_job: dict[str, Column] = {field.name: TYPES.get(str(field.type), "number") for field in fields(gp.JobRecord)}
         self._names = list(per_job)
+        policy: dict[str, Column] = {"policy": "text"}
         used: dict[str, Column] = {f"{name}_gpus": "whole" for name in accelerators}
         per_round = PER_ROUND | used | {"starts": "whole", "preemptions": "whole"}
-        self._files: dict[str, TableFile] = {}
+        self._files: dict[str, CsvFile | ParquetFile] = {}
         with ExitStack() as opened:
-            for name, path, columns in (("jobs", jobs, POLICY | per_job), ("timeline", timeline, per_round)):
+            for name, path, columns in (("jobs", jobs, policy | per_job), ("timeline", timeline, per_round)):
                 if path is not None:
                     size = None if sizes is None else sizes[name]
-                    self._files[name] = opened.enter_context(table_file(path, columns, size))
+                    file = ParquetFile(path, columns) if is_parquet(path) else CsvFile(path, list(columns), size)
+                    self._files[name] = opened.enter_context(closing(file))
             self._opened = opened.pop_all()
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The bytes of the CSV files up to now."""
+        """The current lengths of the CSV files in bytes."""
         return {name: file.size for name, file in self._files.items() if isinstance(file, CsvFile)}
 
     def job(self, policy: str, record: gp.JobRecord) -> None:
-        """Write the line of a job, if jobs are written."""
+        """Write the row of a job, if there is a file of jobs."""
         if "jobs" in self._files:
             self._files["jobs"].write([policy, *(getattr(record, name) for name in self._names)])
 
-    def round(self, policy: str, begun: gp.Round, active: int) -> None:
-        """Write the line of a round, if rounds are written; active: jobs that are in the system."""
+    def round(self, policy: str, round_: gp.Round, active: int) -> None:
+        """Write the row of a round, if there is a timeline; active: number of jobs in the system."""
         if "timeline" not in self._files:
             return
-        gpus = {(held.accelerator, gpu) for held in begun.assignments.values() for gpu in held.gpus}  # shared ones once
+        gpus = {(held.accelerator, gpu) for held in round_.assignments.values() for gpu in held.gpus}  # counts shared GPUs once
         used = Counter(accelerator for accelerator, _ in gpus)
-        running = len(begun.assignments)
-        first = [policy, begun.index, begun.start_seconds, running, active - running]
-        last = [*(used[name] for name in self._accelerators), len(begun.started), len(begun.preempted)]
+        running = len(round_.assignments)
+        first = [policy, round_.index, round_.start_seconds, running, active - running]
+        last = [*(used[name] for name in self._accelerators), len(round_.started), len(round_.preempted)]
         self._files["timeline"].write(first + last)
 
     def __enter__(self) -> Self:

@@ -1,7 +1,6 @@
-"""Results of gavel simulate: the metrics of each policy, and its comparison with `isolated`, as tables, JSON or CSV.
+"""Results of gavel simulate: the metrics of each policy as tables, JSON or CSV.
 
-A `Metric` has its name in CSV files, its label in tables and its unit. Finish-time fairness compares each job with its time under
-`isolated`, where that is one of the policies.
+Finish-time fairness compares the completion time of each job with that under `isolated`, if that is one of the policies.
 """
 
 from __future__ import annotations
@@ -11,21 +10,22 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import gavel_py as gp
-from gavel_py.cli.output import csv_text, gang_text, number, table_text, unused_text, width
+from gavel_py.cli.output import csv_text, gang_text, number, table_text, unused_text, width, wrapped
 from gavel_py.cli.simulate.options import Request, Scenario, time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
 YARDSTICK = "isolated"
-"""The policy that finish-time fairness compares with."""
+"""The baseline policy of finish-time fairness."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fairness:
-    """Finish-time fairness ρ over so many jobs; above_one: the part of them that `isolated` served better."""
+    """Finish-time fairness ρ of a number of jobs; above_one: share of the jobs that finish earlier under `isolated`."""
 
     jobs: int
     mean: float
@@ -35,9 +35,10 @@ class Fairness:
 
 @dataclasses.dataclass(frozen=True)
 class PolicyResult:
-    """One policy; ended_seconds: simulated time at its end; in_rounds: not by events; complete: whether it was not interrupted.
+    """The result of one policy.
 
-    recorder: where its run is written down for --run-out.
+    ended_seconds: simulated time at the end; in_rounds: false in event-driven mode; complete: false after an interrupt; recorder:
+    has the run for --run-out.
     """
 
     policy: gp.Policy
@@ -54,7 +55,7 @@ class PolicyResult:
         return self.policy.label
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, without its jobs."""
+        """Return the result as plain data, without jobs."""
         return {
             "policy": self.policy.name,
             "options": self.policy.changed_options,
@@ -67,23 +68,23 @@ class PolicyResult:
 
 
 def reasons(result: gp.SimulationResult) -> dict[str, str]:
-    """Return {job_id: reason} of the jobs that got no GPUs at the end."""
+    """Return {job_id: reason} of the jobs without GPUs at the end."""
     return {job_id: job.reason for job_id, job in result.jobs.items() if job.reason}
 
 
 def needs_jobs(policies: Sequence[gp.Policy]) -> bool:
-    """Say whether the jobs of these policies are compared one by one."""
+    """Return whether finish-time fairness is computed, which needs the records of all jobs."""
     return len(policies) > 1 and any(policy.name == YARDSTICK for policy in policies)
 
 
-def compared(all_played: Sequence[PolicyResult]) -> list[PolicyResult]:
-    """Return them with the finish-time fairness of each but `isolated`, if that is among them."""
-    yardstick = next((played.result for played in all_played if played.policy.name == YARDSTICK), None)
+def compared(results: Sequence[PolicyResult]) -> list[PolicyResult]:
+    """Return the results with the finish-time fairness of all policies but `isolated`, if that is among them."""
+    yardstick = next((each.result for each in results if each.policy.name == YARDSTICK), None)
     if yardstick is None:
-        return list(all_played)
+        return list(results)
     return [
-        played if played.policy.name == YARDSTICK else dataclasses.replace(played, fairness=_fairness_of(played.result, yardstick))
-        for played in all_played
+        each if each.policy.name == YARDSTICK else dataclasses.replace(each, fairness=_fairness_of(each.result, yardstick))
+        for each in results
     ]
 
 
@@ -91,12 +92,13 @@ def _fairness_of(result: gp.SimulationResult, isolated: gp.SimulationResult) -> 
     try:
         values = list(result.finish_time_fairness(isolated).values())
     except InputError:
-        return None  # no job finished in both, which is nothing to compare and no reason to fail
+        return None  # no job finished under both policies
     above = sum(value > 1 for value in values)
     return Fairness(len(values), sum(values) / len(values), max(values), above / len(values))
 
 
-Kind = Literal["count", "time", "clock", "share", "money", "number"]
+Unit = Literal["count", "time", "clock", "share", "money", "number"]
+"""How a value is printed; "clock" is wall-clock time of the simulator, "time" is simulated time."""
 
 Value = Callable[[PolicyResult], float | None]
 
@@ -107,57 +109,54 @@ FORMS = {"count": ",.0f", "share": ".1%", "clock": ".2f", "money": ",.2f"}
 
 @dataclass(frozen=True)
 class Metric:
-    """name: the column in a CSV file; label: the row in a table; kind: "clock" is a time of the computer that simulates;
-    optional: left out of tables where it is 0 for all.
+    """A figure of a simulation.
+
+    name: column in CSV files; label: row in tables; value: computes the figure, None if it is undefined; optional: omitted from
+    tables if it is 0 for all policies.
     """
 
     name: str
     label: str
-    kind: Kind
+    unit: Unit
     value: Value
     optional: bool = False
 
-    def says_something(self, all_played: Sequence[PolicyResult]) -> bool:
-        """Say whether a table needs it."""
-        values = [self.value(played) for played in all_played]
+    def is_shown(self, results: Sequence[PolicyResult]) -> bool:
+        """Return whether tables have a row for the metric."""
+        values = [self.value(each) for each in results]
         return any(values) or (not self.optional and any(value is not None for value in values))
 
-    def row(self, all_played: Sequence[PolicyResult]) -> list[str]:
-        """Return label and values as text, times in the unit that suits the largest of them."""
-        values = [self.value(played) for played in all_played]
-        if self.kind not in ("time", "clock"):
-            return [self.label, *(_text(value, self.kind) for value in values)]
-        unit, length = unit_of(values)
-        return [f"{self.label} ({unit})", *(_text(None if value is None else value / length, self.kind) for value in values)]
+    def row(self, results: Sequence[PolicyResult]) -> list[str]:
+        """Return label and values as text, times in the unit that suits the largest one."""
+        values, label = [self.value(each) for each in results], self.label
+        if self.unit in ("time", "clock"):
+            unit, length = unit_of(values)
+            values, label = [_per(value, length) for value in values], f"{label} ({unit})"
+        form = FORMS.get(self.unit, ".4g")
+        return [label, *("-" if value is None else format(value, form) for value in values)]
 
 
-def _text(value: float | None, kind: Kind) -> str:
-    if value is None:
-        return "-"
-    form = FORMS.get(kind)
-    return number(value) if form is None else format(value, form)
+def metrics_of(results: Sequence[PolicyResult]) -> list[Metric]:
+    """Return the metrics of these simulations of one trace on one cluster."""
+    return [*_jobs(results), *_times(), *_usage(results), *_fairness_metrics(results), *_costs(), *_rounds()]
 
 
-def metrics_of(all_played: Sequence[PolicyResult]) -> list[Metric]:
-    """Return the metrics of these simulations, which are of one trace on one cluster."""
-    return [*_jobs(all_played), *_times(), *_usage(all_played), *_fairness_metrics(all_played), *_costs(), *_rounds()]
-
-
-def _of_summary(name: str) -> Value:
-    return lambda played: getattr(played.result.summary, name)
-
-
-def _measured(played: PolicyResult) -> float:
-    first, end = played.result.summary.measure_jobs or (0, 0)
-    return end - first
+def _of_summary(path: str) -> Value:
+    """Return a function that looks up an attribute of the summary, such as "cost" or "jct.mean"."""
+    return attrgetter(f"result.summary.{path}")
 
 
 def _outcome(name: str) -> Value:
-    return lambda played: played.result.summary.outcomes[name]
+    return lambda result: result.result.summary.outcomes[name]
 
 
-def _jobs(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
-    windows = [played.result.summary.measure_jobs for played in all_played]
+def _measured(result: PolicyResult) -> float:
+    first, end = result.result.summary.measure_jobs or (0, 0)
+    return end - first
+
+
+def _jobs(results: Sequence[PolicyResult]) -> Iterator[Metric]:
+    windows = [each.result.summary.measure_jobs for each in results]
     if any(windows):
         yield Metric("measured", "jobs measured", "count", _measured)
     yield Metric("finished", "jobs finished", "count", _outcome("finished"))
@@ -171,34 +170,31 @@ def _jobs(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
         )
 
 
-def _distribution(field: str, name: str, label: str) -> Iterator[Metric]:
-    def part_of(part: str) -> Value:
-        return lambda played: getattr(getattr(played.result.summary, field), part)
-
-    for part, words in PARTS.items():
-        yield Metric(f"{name}_{part}_seconds", f"{label}, {words}", "time", part_of(part))
+def _distribution(name: str, label: str) -> Iterator[Metric]:
+    for part, text in PARTS.items():
+        yield Metric(f"{name}_{part}_seconds", f"{label}, {text}", "time", _of_summary(f"{name}.{part}"))
 
 
 def _times() -> Iterator[Metric]:
-    yield from _distribution("jct", "jct", "completion time")
+    yield from _distribution("jct", "completion time")
     yield Metric("makespan_seconds", "makespan", "time", _of_summary("makespan_seconds"))
-    yield from _distribution("queueing", "queueing", "queueing delay")
+    yield from _distribution("queueing", "queueing delay")
 
 
-def _usage(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
+def _usage(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     def used(name: str) -> Value:
-        return lambda played: played.result.summary.usage[name]["utilization"]
+        return lambda result: result.result.summary.usage[name]["utilization"]
 
-    for name in all_played[0].result.summary.usage:
+    for name in results[0].result.summary.usage:
         yield Metric(f"{name}_utilization", f"{name} used", "share", used(name))
 
 
-def _fairness_metrics(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
-    if all(played.fairness is None for played in all_played):
+def _fairness_metrics(results: Sequence[PolicyResult]) -> Iterator[Metric]:
+    if all(each.fairness is None for each in results):
         return
 
     def rho(part: str) -> Value:
-        return lambda played: None if played.fairness is None else getattr(played.fairness, part)
+        return lambda result: None if result.fairness is None else getattr(result.fairness, part)
 
     yield Metric("rho_mean", "ρ (against isolated), mean", "number", rho("mean"))
     yield Metric("rho_max", "ρ, largest", "number", rho("max"))
@@ -206,8 +202,8 @@ def _fairness_metrics(all_played: Sequence[PolicyResult]) -> Iterator[Metric]:
 
 
 def _costs() -> Iterator[Metric]:
-    def late(played: PolicyResult) -> Any:
-        return played.result.summary.late if played.result.summary.with_deadline else None
+    def late(result: PolicyResult) -> Any:
+        return result.result.summary.late if result.result.summary.with_deadline else None
 
     yield Metric("with_deadline", "finished jobs with a deadline", "count", _of_summary("with_deadline"), optional=True)
     yield Metric("late", "of these, late", "count", late, optional=True)
@@ -218,13 +214,13 @@ def _costs() -> Iterator[Metric]:
 
 
 def _rounds() -> Iterator[Metric]:
-    def consolidated(played: PolicyResult) -> float | None:
-        summary = played.result.summary
+    def consolidated(result: PolicyResult) -> float | None:
+        summary = result.result.summary
         return 1 - summary.spread_job_rounds / summary.job_rounds if summary.job_rounds else None
 
-    def undelivered(played: PolicyResult) -> float | None:
-        # Without rounds, an ordered policy promises nothing for a stated time.
-        return played.result.summary.undelivered_share if played.in_rounds else None
+    def undelivered(result: PolicyResult) -> float | None:
+        # In event-driven mode, an ordered policy promises no time fractions.
+        return result.result.summary.undelivered_share if result.in_rounds else None
 
     yield Metric("consolidated_share", "gangs on as few nodes as can be", "share", consolidated)
     yield Metric("undelivered_share", "undelivered of what was promised", "share", undelivered)
@@ -233,30 +229,30 @@ def _rounds() -> Iterator[Metric]:
     yield Metric("wall_seconds", "time in all", "clock", _of_summary("wall_seconds"))
 
 
-MOST_SHOWN = 5
-"""Jobs listed of those that got no GPUs; the JSON has them all."""
+MAX_JOBS = 5
+"""Limit of the jobs listed that have no GPUs at the end; the JSON output has all of them."""
 
 
-def text_of(scenario: Scenario, all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
-    """Return the tables, and what has to be said besides."""
+def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
+    """Return the report on the trace, the tables, and notes."""
     parts = [report_text(scenario.trace.report) + "\n"]
-    if all_played:
-        parts += [_summary_table(all_played) + unused_text(scenario.cluster.left_out), *_gangs(all_played)]
-    return "\n".join([*parts, *_notes(all_played, not_played)])
+    if results:
+        rows = [metric.row(results) for metric in metrics_of(results) if metric.is_shown(results)]
+        table = table_text("Simulation", ["metric", *(each.label for each in results)], rows)
+        parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results)]
+    notes = [note for each in results for note in _notes(each)]
+    if not_played:
+        notes.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
+    return "\n".join([*parts, *([wrapped(notes)] if notes else [])])
 
 
-def _summary_table(all_played: Sequence[PolicyResult]) -> str:
-    shown = [metric.row(all_played) for metric in metrics_of(all_played) if metric.says_something(all_played)]
-    return table_text("Simulation", ["metric", *(played.label for played in all_played)], shown)
-
-
-def _gangs(all_played: Sequence[PolicyResult]) -> Iterator[str]:
-    """Queueing delays by gang size, if there are several: one policy in detail, or the means of several."""
-    by_gpus = [played.result.summary.queueing_by_gpus for played in all_played]
+def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
+    """Yield a table of queueing delays by gang size, if there are several: the distribution of one policy, or means of several."""
+    by_gpus = [each.result.summary.queueing_by_gpus for each in results]
     sizes = sorted({size for each in by_gpus for size in each})
     if len(sizes) < 2:
         return
-    if len(all_played) == 1:
+    if len(results) == 1:
         unit, length = unit_of(each.p99 for each in by_gpus[0].values())
         columns = ["GPUs", "jobs finished", "mean", "median", "90 %", "99 %"]
         rows = [
@@ -273,38 +269,31 @@ def _gangs(all_played: Sequence[PolicyResult]) -> Iterator[str]:
     unit, length = unit_of(value for row in means.values() for value in row)
     rows = [[gang_text(size), *(number(_per(value, length)) for value in row)] for size, row in means.items()]
     title = textwrap.fill(f"Queueing delay by gang, mean ({unit})", width())
-    yield table_text(title, ["GPUs", *(played.label for played in all_played)], rows, text_columns=0)
+    yield table_text(title, ["GPUs", *(each.label for each in results)], rows, text_columns=0)
 
 
 def _per(value: float | None, length: float) -> float | None:
     return None if value is None else value / length
 
 
-def _notes(all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> Iterator[str]:
-    lines = [line for played in all_played for line in _said(played)]
-    if not_played:
-        lines.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
-    yield from ("".join(textwrap.fill(line, width(), subsequent_indent="    ") + "\n" for line in lines),) if lines else ()
+def _notes(result: PolicyResult) -> Iterator[str]:
+    if not result.complete:
+        yield f"{result.label}: interrupted after {time_text(result.ended_seconds)} of simulated time."
+    left_out = reasons(result.result)
+    for job_id, reason in list(left_out.items())[:MAX_JOBS]:
+        yield f"{result.label}: job {job_id!r} has no GPUs at the end: {reason}"
+    if len(left_out) > MAX_JOBS:
+        yield f"{result.label}: ... and {len(left_out) - MAX_JOBS:,} jobs more"
 
 
-def _said(played: PolicyResult) -> Iterator[str]:
-    if not played.complete:
-        yield f"{played.label}: interrupted after {time_text(played.ended_seconds)} of simulated time."
-    left_out = reasons(played.result)
-    for job_id, reason in list(left_out.items())[:MOST_SHOWN]:
-        yield f"{played.label}: job {job_id!r} has no GPUs at the end: {reason}"
-    if len(left_out) > MOST_SHOWN:
-        yield f"{played.label}: ... and {len(left_out) - MOST_SHOWN:,} jobs more"
-
-
-def json_of(request: Request, scenario: Scenario, all_played: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
-    """Return one document: what was read and assumed, what was set, and what came of each policy."""
+def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
+    """Return a JSON document with the report on the trace, the settings, and the result of each policy."""
     document: dict[str, Any] = {
         "trace": scenario.trace.report.to_dict(),
         "profile": scenario.profile.name,
         "settings": settings_of(request),
-        "complete": not not_played and all(played.complete for played in all_played),
-        "policies": [played.to_dict() for played in all_played],
+        "complete": not not_played and all(each.complete for each in results),
+        "policies": [each.to_dict() for each in results],
     }
     if unused := {name: count for name, count in scenario.cluster.left_out.items() if count}:
         document["unused_gpus"] = unused
@@ -312,7 +301,7 @@ def json_of(request: Request, scenario: Scenario, all_played: Sequence[PolicyRes
 
 
 def settings_of(request: Request) -> dict[str, Any]:
-    """Return what was set, as plain data."""
+    """Return the settings of the simulation as plain data."""
     return {
         "round_seconds": None if request.events else request.round_seconds,
         "restart_seconds": request.restart_seconds,
@@ -335,17 +324,16 @@ def settings_of(request: Request) -> dict[str, Any]:
     }
 
 
-def csv_of(all_played: Sequence[PolicyResult]) -> str:
-    """Return one line for each policy, one column for each metric; times in seconds, shares in parts of 1."""
-    if not all_played:
+def csv_of(results: Sequence[PolicyResult]) -> str:
+    """Return a CSV table with a row for each policy and a column for each metric; times in seconds, shares as fractions of 1."""
+    if not results:
         return csv_text(["policy", "complete"], [])
-    metrics = metrics_of(all_played)
-    sizes = sorted({size for played in all_played for size in played.result.summary.queueing_by_gpus})
+    metrics = metrics_of(results)
+    sizes = sorted({size for each in results for size in each.result.summary.queueing_by_gpus})
     header = ["policy", "complete", *(metric.name for metric in metrics), *(f"queueing_{size}_gpus_mean_seconds" for size in sizes)]
     rows = []
-    for played in all_played:
-        by_gpus = played.result.summary.queueing_by_gpus
+    for each in results:
+        by_gpus = each.result.summary.queueing_by_gpus
         queueing = [by_gpus[size].mean if size in by_gpus else None for size in sizes]
-        complete = str(played.complete).lower()
-        rows.append([played.label, complete, *(metric.value(played) for metric in metrics), *queueing])
+        rows.append([each.label, str(each.complete).lower(), *(metric.value(each) for metric in metrics), *queueing])
     return csv_text(header, rows)

@@ -1,8 +1,8 @@
-"""Playing a trace under one policy, round by round, with a progress bar, saved states and a Ctrl-C that ends it after a round.
+"""The simulation of one policy, with progress bar, interruption by Ctrl-C, and saved states.
 
-`Run` plays the trace and lets its output files grow. `interruptible`: the first Ctrl-C ends a simulation after the current round,
-or a sweep after its cells, and a second one ends it at once. `progress` shows how far a simulation is, how fast it goes, and when
-it will end. `Keeper` writes the state to a file now and then, from which another process continues (`kept_of`).
+`Run` advances the simulation and writes its output files. `interruptible` makes the first Ctrl-C end a simulation after the current
+round, or a sweep after the current cells, and a second one at once. `StateFile` saves the state at intervals, from which another
+process continues (`saved_note`).
 """
 
 from __future__ import annotations
@@ -18,130 +18,95 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import min_gain_of
-from gavel_py.cli.output import counted
+from gavel_py.cli.output import REDRAW_SECONDS, progress_bar
 from gavel_py.cli.simulate.files import Outputs, is_parquet
 from gavel_py.cli.simulate.options import Request, Scenario, seconds_of, time_text
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 
-Show = Callable[["gp.Simulation", int, int], None]
-"""Called after each step with the simulation, the jobs that have left, and the rounds played."""
-
 INTERRUPTED = 130
-"""The exit code: 128 + SIGINT, as shells have it."""
+"""Exit code after an interrupt: 128 + SIGINT, as in shells."""
 
-SAID = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
+MESSAGE = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
 
 
 class Interrupt:
-    """Whether the user wants it to end. said: what is told when it is asked for."""
+    """Handles SIGINT: the first signal prints a message and sets `requested`, a second one raises `KeyboardInterrupt`."""
 
-    def __init__(self, said: bytes = SAID) -> None:
-        self.asked, self._said = False, said
+    def __init__(self, message: bytes = MESSAGE) -> None:
+        self.requested, self._message = False, message
 
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
-        if self.asked:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.requested:
             signal.default_int_handler(number, frame)
-        self.asked = True
+        self.requested = True
         with contextlib.suppress(OSError):
-            os.write(2, self._said)  # a handler may not use what the interrupted code may be using
+            os.write(2, self._message)  # a signal handler must not use a stream that the interrupted code may be writing to
 
 
 @contextlib.contextmanager
-def interruptible(said: bytes = SAID) -> Iterator[Interrupt]:
-    """Within this, Ctrl-C is noted and no `KeyboardInterrupt`, the first time; said: what is told then."""
-    interrupt = Interrupt(said)
+def interruptible(message: bytes = MESSAGE) -> Iterator[Interrupt]:
+    """Install an `Interrupt` as handler of SIGINT; message: printed at the first signal."""
+    interrupt = Interrupt(message)
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt  # signals are the main thread's
+        yield interrupt  # only the main thread can install handlers
         return
-    before = signal.signal(signal.SIGINT, interrupt.note)
+    before = signal.signal(signal.SIGINT, interrupt.handle)
     try:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-PAUSE_SECONDS = 0.2
-"""A terminal need not be written more often, and each time costs a few milliseconds."""
+ShowRun = Callable[["Run"], None]
+"""Updates the progress bar after a step."""
 
 
 @contextmanager
-def progress(label: str, num_jobs: int, until_seconds: float, wanted: bool) -> Iterator[Show]:
-    """Show a bar on standard error within this, if that is a terminal and it is wanted."""
+def progress(label: str, num_jobs: int, until_seconds: float, wanted: bool) -> Iterator[ShowRun]:
+    """Show a progress bar on standard error if that is a terminal and the bar is wanted."""
     if not (wanted and sys.stderr.isatty()):
-        yield _nothing
+        yield lambda run: None  # noqa: ARG005
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    started = time.monotonic()
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), TextColumn("{task.fields[told]}"))
-    bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
-    task = bar.add_task(label, total=1.0, told="")
-    began = shown = time.monotonic()
+    def state(run: Run) -> tuple[float, str]:
+        now, left = run.simulation.now, run.left
+        done = min(1.0, max(left / num_jobs if num_jobs else 1.0, now / until_seconds if until_seconds else 1.0))
+        return done, _progress_text(run, num_jobs, time.monotonic() - started, done)
 
-    def show(simulation: gp.Simulation, left: int, rounds: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown < PAUSE_SECONDS:
-            return
-        shown = now
-        part = _part(simulation, left, num_jobs, until_seconds)
-        bar.update(task, completed=part, told=told(simulation, left, num_jobs, rounds, now - began, part), refresh=True)
-
-    with bar:
-        yield show
+    with progress_bar(label, REDRAW_SECONDS) as show:
+        yield lambda run: show(partial(state, run), False)
 
 
-def _nothing(simulation: gp.Simulation, left: int, rounds: int) -> None:
-    """Show nothing."""
-
-
-def _part(simulation: gp.Simulation, left: int, num_jobs: int, until_seconds: float) -> float:
-    """How much of it is done: of the jobs, or of the time if it is to end before they are."""
-    return min(1.0, max(left / num_jobs if num_jobs else 1.0, simulation.now / until_seconds if until_seconds else 1.0))
-
-
-def told(simulation: gp.Simulation, left: int, num_jobs: int, rounds: int, seconds: float, part: float) -> str:
-    """Return what stands beside the bar: simulated time, jobs, rounds per second, and the time until the end at this pace."""
-    submitted = left + simulation.active
+def _progress_text(run: Run, num_jobs: int, seconds: float, done: float) -> str:
+    """Return simulated time, jobs, rounds per second, and the estimated time until the end."""
+    submitted = run.left + run.simulation.active
     parts = [
-        time_text(simulation.now),
-        f"{left:,} of {counted_in(submitted)} done, {max(0, num_jobs - submitted):,} to come",
-        f"{rounds / seconds:,.0f} rounds/s" if seconds > 0 else "",
-        f"ends in {time_text(seconds * (1 - part) / part)}" if part > 0 else "",
+        time_text(run.simulation.now),
+        f"{run.left:,} of {submitted:,} {'job' if submitted == 1 else 'jobs'} done, {max(0, num_jobs - submitted):,} to come",
+        f"{run.rounds / seconds:,.0f} rounds/s" if seconds > 0 else "",
+        f"ends in {time_text(seconds * (1 - done) / done)}" if done > 0 else "",
     ]
     return " · ".join(each for each in parts if each)
 
 
-def counted_in(count: int) -> str:
-    """Return "1 job", "2,000 jobs"."""
-    return counted(count, "job") if count < 1000 else f"{count:,} jobs"
-
-
-class Keeping(Protocol):
-    """What saves the state of a run."""
-
-    def after_step(self, run: Run) -> None:
-        """Save if it is time to."""
-        ...
-
-    def save(self, run: Run) -> None:
-        """Save now."""
-        ...
-
-
 class Run:
-    """The simulation of one policy. outputs: files for what happens, if any, set before `play`; complete: no interrupt."""
+    """The simulation of one policy.
+
+    outputs: files for jobs and rounds, set before `play`; complete: false after an interrupt; rounds, left: rounds played and jobs
+    that have left the system so far.
+    """
 
     def __init__(self, request: Request, scenario: Scenario, policy: gp.Policy) -> None:
         self.policy = policy
@@ -171,58 +136,50 @@ class Run:
             on_round=self._round,
         )
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
-        self.rounds = self._left = 0
-        self._kept: dict[str, gp.JobRecord] = {}
+        self.rounds = self.left = 0
+        self._records: dict[str, gp.JobRecord] = {}
 
     def note(self) -> dict[str, Any]:
-        """Return what has to be kept beside the simulation, as plain data."""
-        return {"rounds": self.rounds, "left": self._left, "kept": [record.to_dict() for record in self._kept.values()]}
+        """Return the state of the run besides the simulation, as plain data."""
+        return {"rounds": self.rounds, "left": self.left, "kept": [record.to_dict() for record in self._records.values()]}
 
     def resume(self, path: Path, scenario: Scenario, note: Mapping[str, Any]) -> None:
-        """Go on from the state in this file; note: what `note` returned then."""
+        """Restore a saved state; note: the value that `note` returned."""
         simulation = gp.Simulation.load(path, scenario.trace, scenario.profile, policy=self.policy, on_round=self._round)
         if simulation.cluster != self.simulation.cluster:
             raise gp.InputError(f"{path}: was written with another cluster; go on with the one that the simulation had")
-        self.simulation, self.rounds, self._left = simulation, note["rounds"], note["left"]
+        self.simulation, self.rounds, self.left = simulation, note["rounds"], note["left"]
         records = (gp.JobRecord.from_dict(each) for each in note["kept"])
-        self._kept = {record.job_id: record for record in records}
+        self._records = {record.job_id: record for record in records}
 
-    def play(self, show: Show, interrupt: Interrupt, keeper: Keeping, *, keep: bool) -> gp.SimulationResult:
-        """Play on to the end, the time given, or an interrupt; keep: whether the jobs of the result are all, or those still active.
+    def play(self, show: ShowRun, interrupt: Interrupt, state_file: StateFile, *, keep: bool) -> gp.SimulationResult:
+        """Simulate until the end of the trace, --until, or an interrupt.
 
-        A job that leaves is written and forgotten, so that memory does not grow with the trace. keeper: saves the state.
+        keep: whether the result has the records of all measured jobs, or only of those still in the system. Records of jobs that
+        leave are written to the files and dropped otherwise, so that memory does not grow with the trace.
         """
-        simulation, kept = self.simulation, self._kept
+        simulation = self.simulation
         more = True
         while more and simulation.now < self.until_seconds:
-            if interrupt.asked:
+            if interrupt.requested:
                 self.complete = False
-                keeper.save(self)  # before the files get the lines of the jobs that are still in the system
+                state_file.save(self)  # before the rows of unfinished jobs are written to the files
                 break
             more = simulation.step()
-            for record in self._written():
+            for job_id in list(simulation.records):
+                record = simulation.records.pop(job_id)
+                self.left += 1
+                self._write(record)
                 if keep and record.measured:
-                    kept[record.job_id] = record
+                    self._records[record.job_id] = record
             if self.recorder is not None:
                 self.recorder.step()
-            show(simulation, self._left, self.rounds)
-            keeper.after_step(self)
-        return self._result()
-
-    def _result(self) -> gp.SimulationResult:
-        result = self.simulation.result()
+            show(self)
+            state_file.after_step(self)
+        result = simulation.result()
         for record in result.jobs.values():
             self._write(record)
-        return dataclasses.replace(result, jobs=self._kept | dict(result.jobs))
-
-    def _written(self) -> Iterator[gp.JobRecord]:
-        """Take the records of the jobs that have left, and write them."""
-        records = self.simulation.records
-        for job_id in list(records):
-            record = records.pop(job_id)
-            self._left += 1
-            self._write(record)
-            yield record
+        return dataclasses.replace(result, jobs=self._records | dict(result.jobs))
 
     def _write(self, record: gp.JobRecord) -> None:
         if self.recorder is not None:
@@ -230,25 +187,25 @@ class Run:
         if self.outputs is not None:
             self.outputs.job(self.policy.label, record)
 
-    def _round(self, begun: gp.Round) -> None:
+    def _round(self, round_: gp.Round) -> None:
         self.rounds += 1
         if self.recorder is not None:
-            self.recorder.round(begun)
+            self.recorder.round(round_)
         if self.outputs is not None:
-            self.outputs.round(self.policy.label, begun, self.simulation.active)
+            self.outputs.round(self.policy.label, round_, self.simulation.active)
 
 
 MAY_DIFFER = ("until_seconds",)
-"""Who goes on may want to go further."""
+"""Settings that may change when a simulation is continued."""
 
-UNSAID = {"solve_seconds": 0.0}
-"""What was asked for in files of earlier versions, which did not know it."""
+OLD_DEFAULTS = {"solve_seconds": 0.0}
+"""Settings that files of earlier versions lack, with the value that they had."""
 
 DEFAULT_EVERY = "10min"
 
 
-def check_keeping(request: Request) -> None:
-    """Raise a `UsageError` for options that do not go together."""
+def check_state_options(request: Request) -> None:
+    """Raise `UsageError` for incompatible options for saved states."""
     if request.state_every is not None and request.save_state is None:
         raise click.UsageError("--state-every says how often --save-state FILE is written, so give both")
     if request.run_out is not None and request.continue_from is not None:
@@ -261,72 +218,47 @@ def check_keeping(request: Request) -> None:
             raise click.UsageError(f"{path}: {text}")
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a file holds beside the simulation: what was asked for, what came of the policies before, and how far this one is."""
-
-    path: Path
-    note: Mapping[str, Any]
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The bytes of the output files when it was saved."""
-        sizes: Mapping[str, int] = self.note["files"]
-        return sizes
-
-    def played(self, policies: Sequence[gp.Policy]) -> list[PolicyResult]:
-        """Return what came of the policies that were complete."""
-        found = []
-        for policy, each in zip(policies, self.note["played"], strict=False):
-            result = gp.SimulationResult.from_dict(each["result"])
-            found.append(PolicyResult(policy, result, each["ended_seconds"], in_rounds=each["in_rounds"], complete=True))
-        return found
-
-    def resume(self, run: Run, scenario: Scenario) -> None:
-        """Let this run go on from there."""
-        run.resume(self.path, scenario, self.note["run"])
+def saved_results(note: Mapping[str, Any], policies: Sequence[gp.Policy]) -> list[PolicyResult]:
+    """Return the results of the policies that were complete when the state was saved."""
+    found = []
+    for policy, each in zip(policies, note["played"], strict=False):
+        result = gp.SimulationResult.from_dict(each["result"])
+        found.append(PolicyResult(policy, result, each["ended_seconds"], in_rounds=each["in_rounds"], complete=True))
+    return found
 
 
-def kept_of(request: Request, policies: Sequence[gp.Policy]) -> Kept | None:
-    """Return what --continue names, None without it. Raises `InputError` if it was not written for the same command."""
-    path = request.continue_from
-    if path is None:
-        return None
+def saved_note(path: Path, request: Request, policies: Sequence[gp.Policy]) -> Mapping[str, Any]:
+    """Return what `StateFile` saved besides the simulation. Raises `InputError` if it was saved with other options."""
     note = gp.Simulation.saved_note(path)
     if not isinstance(note, dict) or "asked" not in note:
         raise InputError(Fault(str(path), "", "was not written by gavel simulate --save-state; load it with Simulation.load"))
-    then, now = UNSAID | note["asked"], _asked(request, policies)
-    faults = [
-        Fault(
-            str(path),
-            name,
-            f"was {then.get(name)!r} when the state was saved, and is {now[name]!r} now; go on with the same options",
-        )
-        for name in now
-        if then.get(name) != now[name]
-    ]
+    then, now = OLD_DEFAULTS | note["asked"], _settings(request, policies)
+    faults = []
+    for name in now:
+        if then.get(name) != now[name]:
+            problem = f"was {then.get(name)!r} when the state was saved, and is {now[name]!r} now; go on with the same options"
+            faults.append(Fault(str(path), name, problem))
     files = [name for name, given in (("jobs", request.jobs_out), ("timeline", request.timeline_out)) if given is not None]
     if sorted(files) != sorted(note["files"]):
         text = "must be given as when the state was saved, so that they can be gone on with"
         faults.append(Fault(str(path), "--jobs-out and --timeline-out", text))
     InputError.raise_any(faults)
-    return Kept(path, note)
+    return note
 
 
-class Keeper:
-    """Writes the file of --save-state while policies are played. played: those that are complete; saved: whether it was written."""
+class StateFile:
+    """The file of --save-state, if given; results: those of the complete policies; saved: whether the file was written."""
 
     def __init__(self, request: Request, policies: Sequence[gp.Policy]) -> None:
         self.path = request.save_state
-        self._asked = _asked(request, policies)
-        seconds, rounds = _every(request.state_every or DEFAULT_EVERY)
-        self._seconds, self._rounds = seconds, rounds
+        self._settings = _settings(request, policies)
+        self._seconds, self._rounds = _interval(request.state_every or DEFAULT_EVERY)
         self._saved_at, self._saved_round = time.monotonic(), 0
-        self.played: Sequence[PolicyResult] = ()
+        self.results: Sequence[PolicyResult] = ()
         self.saved = False
 
     def after_step(self, run: Run) -> None:
-        """Save if it is time to."""
+        """Save the state if the interval of --state-every is over."""
         if self.path is None:
             return
         if self._rounds is not None:
@@ -337,12 +269,15 @@ class Keeper:
             self.save(run)
 
     def save(self, run: Run) -> None:
-        """Write the file, if one is asked for."""
+        """Save the state."""
         if self.path is None:
             return
         note = {
-            "asked": self._asked,
-            "played": [_played_document(played) for played in self.played],
+            "asked": self._settings,
+            "played": [
+                {"result": each.result.to_dict(), "ended_seconds": each.ended_seconds, "in_rounds": each.in_rounds}
+                for each in self.results
+            ],
             "run": run.note(),
             "files": {} if run.outputs is None else run.outputs.sizes,
         }
@@ -350,17 +285,14 @@ class Keeper:
         self._saved_at, self.saved = time.monotonic(), True
 
 
-def _asked(request: Request, policies: Sequence[gp.Policy]) -> dict[str, Any]:
+def _settings(request: Request, policies: Sequence[gp.Policy]) -> dict[str, Any]:
+    """Return the settings that must be the same when the simulation is continued."""
     settings = {name: value for name, value in settings_of(request).items() if name not in MAY_DIFFER}
     return settings | {"cluster": request.cluster, "policy": [policy.label for policy in policies]}
 
 
-def _played_document(played: PolicyResult) -> dict[str, Any]:
-    return {"result": played.result.to_dict(), "ended_seconds": played.ended_seconds, "in_rounds": played.in_rounds}
-
-
-def _every(text: str) -> tuple[float | None, int | None]:
-    """Return the seconds, or the rounds, that a text such as 10min or 500rounds stands for."""
+def _interval(text: str) -> tuple[float | None, int | None]:
+    """Return the interval of --state-every, such as 10min or 500rounds, as seconds or as rounds."""
     rounds = re.fullmatch(r"\s*([1-9][0-9]*)\s*rounds?\s*", text)
     if rounds is not None:
         return None, int(rounds[1])

@@ -1,4 +1,4 @@
-"""gavel slurm: a Slurm cluster, looked at, planned and driven in rounds; one file per command."""
+"""gavel slurm: status, plans and rounds of a Slurm cluster; one module per command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from gavel_py.cli import LazyGroup
 
 __all__ = ["command"]
 
-COMMANDS = {
-    "status": "status",
-    "plan": "plan",
-    "run": "run",
-    "install": "install",
-    "report": "report",
-}
+COMMANDS = {name: name for name in ("status", "plan", "run", "install", "report")}
 
 
 @click.group("slurm", cls=LazyGroup, package=__name__, modules=COMMANDS)

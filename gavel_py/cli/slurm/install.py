@@ -1,4 +1,4 @@
-"""gavel slurm install: the job_submit plugin, and what the administrator is to do with it."""
+"""gavel slurm install: the job_submit plugin, with instructions for the administrator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import FILE
 from gavel_py.cli.output import emit
 
 ADVICE = """\
@@ -32,7 +33,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 @click.option("--partition", required=True, metavar="NAME", help="The partition that is to be managed.")
 @click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root always counts.")
 @click.option("--default-partition", is_flag=True, help="Jobs that name no partition come to this one.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the plugin there.")
+@click.option("--out", type=FILE, help="Write the plugin there.")
 def command(partition: str, users: tuple[str, ...], default_partition: bool, out: Path | None) -> None:
     """Write the job_submit plugin: jobs start on hold, and it is noted when they came and what their users hold.
 

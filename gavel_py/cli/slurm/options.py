@@ -1,7 +1,4 @@
-"""The options that the commands on a Slurm cluster share, and the driver that is made from them.
-
-Rules for job types come from options and from a CSV file: name,job_type,total_steps (`rules_in`).
-"""
+"""The options that the commands on a Slurm cluster share, and the driver that they configure."""
 
 from __future__ import annotations
 
@@ -9,136 +6,99 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import Common, Option, assignments, bundled, import_solver, policies_of, profile_of
+from gavel_py.cli.inputs import PATH, SECONDS, assignments, find_profile, import_solver, option, policies_of
 from gavel_py.errors import decimal_hint
-
-
-def rules_in(path: Path | None) -> tuple[gp.TypeRule, ...]:
-    """Return the rules of the file in its order, none without a file. Raises `InputError`."""
-    return () if path is None else gp.TypeRule.from_csv(path)
-
-
-FILE = click.Path(path_type=Path)
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
-SECONDS = click.FloatRange(0, 1e9, min_open=True)
 
-NOT_NEGATIVE = click.FloatRange(0, 1e9)
+def _seconds(default: float, *, positive: bool = True) -> dict[str, Any]:
+    """Return the settings of an option for a time in seconds."""
+    return {"type": SECONDS if positive else click.FloatRange(0, 1e9), "default": default, "show_default": True, "metavar": "S"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the options say, as typed."""
+    """The options, as typed."""
 
-    partition: str
-    policy: str | None
-    settings: tuple[str, ...]
-    constraint_files: tuple[Path, ...]
-    profile: str | None
-    store: Path | None
-    renames: tuple[str, ...]
-    prices: tuple[str, ...]
-    types: Path | None
-    type_of: tuple[str, ...]
-    default_type: str | None
-    default_steps: float | None
-    progress: Path | None
-    measured: str
-    state: Path | None
-    round_seconds: float
-    restart_seconds: float
-    min_run_seconds: float
-    solve_seconds: float
-    poll_seconds: float
-    stop_seconds: float
-    start_seconds: float
-    timeout_seconds: float
-    on_exit: Literal["leave", "release"]
-
-
-def _seconds(name: str, field: str, default: float, help_text: str, *, least: click.FloatRange = SECONDS) -> Option:
-    return click.option(name, field, type=least, default=default, show_default=True, metavar="S", help=help_text)
-
-
-OPTIONS: tuple[Option, ...] = (
-    click.option("--partition", required=True, metavar="NAME", help="The partition whose jobs are managed; no others are touched."),
-    click.option("--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Or package.module:Class [max_min_fairness]."),
-    click.option("--set", "settings", multiple=True, metavar="OPTION=VALUE", help="Set an option of the policy."),
-    click.option("--constraints", "constraint_files", multiple=True, type=FILE, metavar="FILE", help="What the policy must keep."),
-    _seconds("--round", "round_seconds", 360.0, "Length of a round."),
-    click.option("--profile", metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20]."),
-    click.option("--store", type=FILE, metavar="FILE", help="Where measured speeds go [profiles.sqlite in --state]."),
-    click.option("--measured", default="slurm", show_default=True, metavar="NAME", help="The profile that gets measured speeds."),
-    click.option("--map-accelerator", "renames", multiple=True, metavar="OLD=NEW", help="A GPU type in Slurm, and in the profile."),
-    click.option("--price", "prices", multiple=True, metavar="TYPE=PRICE", help="Of one GPU-hour."),
-    click.option("--types", type=FILE, metavar="FILE", help="A CSV of name,job_type,total_steps: types by patterns of job names."),
-    click.option("--type-of", multiple=True, metavar="PATTERN=TYPE", help="The type of jobs whose name fits, as in bert*."),
-    click.option("--default-type", metavar="TYPE", help="What jobs are taken for of which nothing is known."),
-    click.option("--default-steps", type=SECONDS, metavar="N", help="Steps of jobs that tell none."),
-    click.option("--progress", type=DIRECTORY, metavar="DIR", help="Where each job writes its steps, to a file named as its id."),
-    click.option("--state", type=DIRECTORY, metavar="DIR", help="Where state, log, lock and measured speeds are kept."),
-    _seconds("--restart-seconds", "restart_seconds", 0.0, "What a start costs a job.", least=NOT_NEGATIVE),
-    _seconds("--min-run-seconds", "min_run_seconds", 0.0, "No preemption before.", least=NOT_NEGATIVE),
-    _seconds("--solve-seconds", "solve_seconds", 0.0, "No other allocation before, if only jobs change.", least=NOT_NEGATIVE),
-    _seconds("--timeout", "timeout_seconds", 60.0, "How long a command of Slurm may take."),
-    _seconds("--poll", "poll_seconds", 30.0, "Time between two readings of the queue."),
-    _seconds("--stop-seconds", "stop_seconds", 120.0, "How long jobs may take to stop."),
-    _seconds("--start-seconds", "start_seconds", 60.0, "How long jobs may take to start."),
-    click.option(
-        "--on-exit",
-        type=click.Choice(["leave", "release"]),
-        default="leave",
-        show_default=True,
-        help="What becomes of jobs that wait on hold.",
-    ),
-)
-
-plan_options = bundled(Request, OPTIONS)
-"""Gives a command all of these, as one `Request`."""
+    partition: str = option(required=True, metavar="NAME", help="The partition whose jobs are managed; no others are touched.")
+    policy: str | None = option("-p", metavar="NAME[,OPTION=VALUE...]", help="Or package.module:Class [max_min_fairness].")
+    settings: tuple[str, ...] = option("--set", multiple=True, metavar="OPTION=VALUE", help="Set an option of the policy.")
+    constraint_files: tuple[Path, ...] = option(
+        "--constraints", multiple=True, type=PATH, metavar="FILE", help="What the policy must keep."
+    )
+    round_seconds: float = option("--round", **_seconds(360.0), help="Length of a round.")
+    profile: str | None = option(metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20].")
+    store: Path | None = option(type=PATH, metavar="FILE", help="Where measured speeds go [profiles.sqlite in --state].")
+    measured: str = option(default="slurm", show_default=True, metavar="NAME", help="The profile that gets measured speeds.")
+    renames: tuple[str, ...] = option(
+        "--map-accelerator", multiple=True, metavar="OLD=NEW", help="A GPU type in Slurm, and in the profile."
+    )
+    prices: tuple[str, ...] = option("--price", multiple=True, metavar="TYPE=PRICE", help="Of one GPU-hour.")
+    types: Path | None = option(
+        type=PATH, metavar="FILE", help="A CSV of name,job_type,total_steps: types by patterns of job names."
+    )
+    type_of: tuple[str, ...] = option(multiple=True, metavar="PATTERN=TYPE", help="The type of jobs whose name fits, as in bert*.")
+    default_type: str | None = option(metavar="TYPE", help="What jobs are taken for of which nothing is known.")
+    default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that tell none.")
+    progress: Path | None = option(
+        type=DIRECTORY, metavar="DIR", help="Where each job writes its steps, to a file named as its id."
+    )
+    state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Where state, log, lock and measured speeds are kept.")
+    restart_seconds: float = option(**_seconds(0.0, positive=False), help="What a start costs a job.")
+    min_run_seconds: float = option(**_seconds(0.0, positive=False), help="No preemption before.")
+    solve_seconds: float = option(**_seconds(0.0, positive=False), help="No other allocation before, if only jobs change.")
+    timeout_seconds: float = option("--timeout", **_seconds(60.0), help="How long a command of Slurm may take.")
+    poll_seconds: float = option("--poll", **_seconds(30.0), help="Time between two readings of the queue.")
+    stop_seconds: float = option(**_seconds(120.0), help="How long jobs may take to stop.")
+    start_seconds: float = option(**_seconds(60.0), help="How long jobs may take to start.")
+    on_exit: Literal["leave", "release"] = option(
+        type=click.Choice(["leave", "release"]), default="leave", show_default=True, help="What becomes of jobs that wait on hold."
+    )
 
 
 def state_directory(request: Request) -> Path:
-    """Return where the state is kept: where --state says, or in the user's own place for states."""
+    """Return the directory of --state, by default in the user's state directory."""
     from platformdirs import user_state_path
 
     return request.state or user_state_path("gavel-py") / "slurm" / request.partition
 
 
 def store_of(request: Request) -> gp.ThroughputStore:
-    """Return the store of measured speeds: --store, $GAVEL_PY_STORE, or else a file beside the state.
+    """Return the store of measured throughputs: --store, $GAVEL_PY_STORE, or profiles.sqlite in the state directory.
 
-    A daemon's account often has no home directory, where the store of a person is.
+    The default is not in the user's data directory since the account of a daemon often has no home directory.
     """
     named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
     return gp.ThroughputStore(request.store if named else state_directory(request) / "profiles.sqlite")
 
 
-def _profile(request: Request, own: gp.ThroughputStore) -> gp.ThroughputProfile:
-    """Return the profile that --profile names: one that the driver has measured itself, or as for all commands."""
+def _profile(request: Request, measured: gp.ThroughputStore) -> gp.ThroughputProfile:
+    """Return the profile of --profile from the store of measured throughputs or, like other commands, from file or store."""
     if request.profile is not None:
         with contextlib.suppress(gp.InputError):
-            return own.load(request.profile)
-    profile = profile_of(_common(request))
-    assert isinstance(profile, gp.ThroughputProfile)  # noqa: S101
-    return profile
+            return measured.load(request.profile)
+    return find_profile(request.profile, request.store)
 
 
 def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDriver:
-    """Return the driver that the options ask for; all that is slow to load is loaded."""
-    policy = _policy(request)
+    """Return the driver with the given options. The solver is imported, so that the first round does not wait for it."""
+    specs = () if request.policy is None else (request.policy,)
+    (policy,) = policies_of(specs, request.settings, request.constraint_files)
     prices = {name: _price(name, price) for name, price in assignments(request.prices, "--price", "TYPE=PRICE").items()}
     types = assignments(request.type_of, "--type-of", "PATTERN=TYPE")
+    renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
+    rules = () if request.types is None else gp.TypeRule.from_csv(request.types)
     settings = gp.SlurmSettings(
         partition=request.partition,
-        accelerators=assignments(request.renames, "--map-accelerator", "OLD=NEW"),
+        accelerators=renames,
         prices_per_hour=prices,
-        type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules_in(request.types)),
+        type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules),
         default_type=request.default_type,
         default_steps=request.default_steps,
         poll_seconds=request.poll_seconds,
@@ -163,28 +123,6 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         restart_seconds=request.restart_seconds,
         min_run_seconds=request.min_run_seconds,
         solve_seconds=request.solve_seconds,
-    )
-
-
-def _policy(request: Request) -> gp.Policy:
-    (policy,) = policies_of(_common(request))
-    return policy
-
-
-def _common(request: Request) -> Common:
-    return Common(
-        cluster="",
-        profile=request.profile,
-        throughputs=None,
-        policy_specs=() if request.policy is None else (request.policy,),
-        settings=request.settings,
-        constraint_files=request.constraint_files,
-        renames=(),
-        store=request.store,
-        allow_unknown_types=True,  # what there is in Slurm is not for its user to say
-        round_seconds=request.round_seconds,
-        form=None,
-        out=None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures, plans and rounds of a Slurm cluster as text and as plain data."""
+"""Status, plans and rounds of a Slurm cluster as text and as plain data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gavel_py.cli.output import counted, number, table_text
 
 
 def status_document(picture: gp.SlurmPicture) -> dict[str, Any]:
-    """Return a picture as plain data."""
+    """Return the observed cluster as plain data."""
     return {"nodes": _nodes(picture), "jobs": _jobs(picture), "notes": list(picture.notes)}
 
 
 def status_text(picture: gp.SlurmPicture) -> str:
-    """Return a picture as two tables, and what was left out."""
+    """Return the observed cluster as tables of nodes and jobs, and notes."""
     nodes = [
         [node["node"], node["accelerator"], node["state"], *(str(node[name]) for name in ("gpus", "managed", "others"))]
         for node in _nodes(picture)
@@ -54,26 +54,26 @@ def plan_document(decided: gp.SlurmDecided) -> dict[str, Any]:
 
 
 def plan_text(decided: gp.SlurmDecided) -> str:
-    """Return a plan as a table: each job, what becomes of it, where, and why."""
+    """Return a plan as a table with the action for each job, its place, and the reason if it waits."""
     moves, state = decided.moves, decided.picture.state
     rows = []
     for job_id, where in ((job_id, moves.start.get(job_id)) for job_id in sorted(state.tracked, key=_order)):
-        what = "start" if where else "keep" if job_id in moves.keep else "stop" if job_id in moves.stop else "wait"
+        action = "start" if where else "keep" if job_id in moves.keep else "stop" if job_id in moves.stop else "wait"
         if where and job_id in moves.stop:
-            what = "move"
+            action = "move"
         if job_id in state.unplanned:
-            what = "leave"
-        place = _place(where or (state.tracked[job_id].held if what in {"keep", "leave"} else {}))
-        rows.append([job_id, state.tracked[job_id].job_type, what, place, decided.waiting.get(job_id, "")])
+            action = "leave"
+        place = _place(where or (state.tracked[job_id].held if action in {"keep", "leave"} else {}))
+        rows.append([job_id, state.tracked[job_id].job_type, action, place, decided.waiting.get(job_id, "")])
     others = [f"{job_id}: {why}" for job_id, why in decided.picture.left_alone.items() if job_id not in state.tracked]
     head = f"Round {decided.begun.index}: {_counts(decided)}"
     table = table_text(head, ["job", "type", "what", "where", "why it waits"], rows, 5) if rows else f"{head}\n"
-    told = ["\nNot planned:\n" + "\n".join(f"  {line}" for line in others) + "\n"] if others else []
-    return "".join([table, *told, *(f"{note}\n" for note in decided.picture.notes)])
+    unplanned = ["\nNot planned:\n" + "\n".join(f"  {line}" for line in others) + "\n"] if others else []
+    return "".join([table, *unplanned, *(f"{note}\n" for note in decided.picture.notes)])
 
 
 def applied_text(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> str:
-    """Return what came of a round, a line and what is not as it was decided."""
+    """Return a line on a round, and a line for each deviation from the decision."""
     lines = [f"Round {decided.begun.index}: {_counts(decided)}; {counted(len(applied.started), 'start')} as decided."]
     lines += [f"  {job_id} runs on {_place(held)}, which was not decided" for job_id, held in applied.elsewhere.items()]
     lines += [f"  {job_id} did not start: {why}" for job_id, why in applied.waiting.items()]

@@ -1,4 +1,4 @@
-"""gavel slurm plan: what the next round on a Slurm cluster would be, and why."""
+"""gavel slurm plan: the next round on a Slurm cluster, with reasons, without effect on the cluster."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 
 import click
 
-from gavel_py.cli.inputs import warnings_shown
+from gavel_py.cli.inputs import JSON, takes_options, warnings_shown
 from gavel_py.cli.output import emit
-from gavel_py.cli.slurm.options import Request, driver_of, plan_options
+from gavel_py.cli.slurm.options import Request, driver_of
 from gavel_py.cli.slurm.output import plan_document, plan_text
 
 
 @click.command("plan")
-@plan_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@takes_options(Request)
+@click.option("--json", "as_json", **JSON)
 def command(request: Request, as_json: bool) -> None:
     """Show what the next round would do, and why. Nothing is changed, and nothing is written."""
     with warnings_shown():

@@ -1,4 +1,4 @@
-"""gavel slurm report: what became of the jobs of a real run, from its log."""
+"""gavel slurm report: metrics of a run on a Slurm cluster, from its log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import JSON, PATH
 from gavel_py.cli.output import emit, number, table_text
 
 SHOWN = {
@@ -26,9 +27,9 @@ SHOWN = {
 
 
 @click.command("report")
-@click.argument("log", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts there, too.")
+@click.argument("log", type=PATH)
+@click.option("--json", "as_json", **JSON)
+@click.option("--html", type=PATH, metavar="FILE", help="Write a page with charts there, too.")
 def command(log: Path, as_json: bool, html: Path | None) -> None:
     """Show what became of the jobs of a run: completion times, queueing, utilisation, as of a simulation.
 
@@ -46,8 +47,8 @@ def command(log: Path, as_json: bool, html: Path | None) -> None:
 
 def _text(run: gp.Run) -> str:
     rows = [
-        [words, number(None if value is None else value * factor)]
-        for name, (words, factor) in SHOWN.items()
+        [label, number(None if value is None else value * factor)]
+        for name, (label, factor) in SHOWN.items()
         for value in [run.metrics.get(name)]
     ]
     shares = [[job_type, *(f"{share:.1%}" for share in parts.values())] for job_type, parts in run.shares.items()]

@@ -1,4 +1,4 @@
-"""gavel slurm run: rounds on a Slurm cluster, until it is told to end."""
+"""gavel slurm run: rounds on a Slurm cluster, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from types import FrameType
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import MOST_ROUNDS, warnings_shown
-from gavel_py.cli.slurm.options import Request, driver_of, plan_options, state_directory
+from gavel_py.cli.inputs import MAX_ROUNDS, takes_options, warnings_shown
+from gavel_py.cli.slurm.options import Request, driver_of, state_directory
 from gavel_py.cli.slurm.output import applied_text, plan_text
 
 
 @click.command("run")
-@plan_options
+@takes_options(Request)
 @click.option("--once", is_flag=True, help="Play one round and end.")
-@click.option("--rounds", type=click.IntRange(1, MOST_ROUNDS), metavar="N", help="Play so many rounds and end.")
+@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Play so many rounds and end.")
 @click.option("--dry-run", is_flag=True, help="Show what the next round would do, and do nothing.")
 def command(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None:
     """Manage the jobs of a partition in rounds: read, decide, preempt and start, compare; until Ctrl-C or SIGTERM.
@@ -43,12 +43,12 @@ def command(request: Request, once: bool, rounds: int | None, dry_run: bool) -> 
 
 @contextmanager
 def _ending(clock: gp.WallClock) -> Iterator[None]:
-    """Within this, Ctrl-C and SIGTERM end it after what it is doing."""
+    """Stop the clock on SIGINT and SIGTERM, so that the driver ends after its current step."""
 
-    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         clock.stop()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

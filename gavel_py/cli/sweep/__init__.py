@@ -1,4 +1,4 @@
-"""gavel sweep: a grid of simulations or static solves, played by many processes; one file per idea."""
+"""gavel sweep: a grid of simulations or static solves, run by many processes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import warnings_shown
+from gavel_py.cli.inputs import takes_options, warnings_shown
 from gavel_py.cli.output import counted
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
-from gavel_py.cli.sweep.output import Request, changes_of, ended_text, grid_text, progress, sweep_options
+from gavel_py.cli.sweep.output import Request, changes_of, ended_text, grid_text, progress
 
 __all__ = ["command"]
 
-SAID = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
+MESSAGE = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
 
 
 @click.command("sweep")
-@sweep_options
+@takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:
     """Play each policy on each trace, load, cluster and seed, on all cores, and store each cell as it ends.
@@ -38,24 +38,29 @@ def command(context: click.Context, request: Request) -> None:
     """
     _check(request)
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # policies of one's own may stand in a module there, which the processes import, too
+        sys.path.append(str(Path.cwd()))  # modules with policies of the user, which the processes import as well
     with warnings_shown():
         plan = gp.plan_sweep(request.spec or {}, **changes_of(request))
     if request.dry_run:
         click.echo(grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
         return
-    with warnings_shown(), interruptible(SAID) as interrupt, progress(request.with_progress) as show, _engine(request) as executor:
+    with (
+        warnings_shown(),
+        interruptible(MESSAGE) as interrupt,
+        progress(request.with_progress) as show,
+        _engine(request) as executor,
+    ):
         try:
             rows = plan.play(
                 executor,
                 workers=request.workers,
                 retry_failed=request.retry_failed,
                 on_progress=show,
-                is_stopped=lambda: interrupt.asked,
+                is_stopped=lambda: interrupt.requested,
             )
         except KeyboardInterrupt:
-            rows = None  # pressed again
-    _tell(context, request, plan, rows, interrupted=interrupt.asked)
+            rows = None  # a second Ctrl-C
+    _print(context, request, plan, rows, interrupted=interrupt.requested)
 
 
 def _check(request: Request) -> None:
@@ -73,7 +78,7 @@ def _check(request: Request) -> None:
 
 @contextlib.contextmanager
 def _engine(request: Request) -> Iterator[Executor | None]:
-    """The executor that plays; None: processes of this computer."""
+    """Return the executor of the cells; None means local processes."""
     if request.engine == "local":
         yield None
         return
@@ -81,7 +86,7 @@ def _engine(request: Request) -> Iterator[Executor | None]:
         yield executor
 
 
-def _tell(
+def _print(
     context: click.Context,
     request: Request,
     plan: gp.SweepPlan,
@@ -96,8 +101,8 @@ def _tell(
             gp.write_table(path, rows)
         click.echo(ended_text(plan, rows), nl=False)
     if plan.results is not None:
-        told = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"
-        click.echo(f"{counted(len(plan), 'cell')}: {told}", err=True)
+        state = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"
+        click.echo(f"{counted(len(plan), 'cell')}: {state}", err=True)
     if interrupted:
         if plan.results is not None and left:
             click.echo("The same command goes on from here.", err=True)

@@ -1,4 +1,4 @@
-"""gavel trace: traces of submitted jobs, read, described, generated and cut; one file per command."""
+"""gavel trace: traces of submitted jobs, read, described, generated and cut; one module per command."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from gavel_py.cli import LazyGroup
 
 __all__ = ["command"]
 
-COMMANDS = {
-    "import": "importing",
-    "describe": "describe",
-    "generate": "generate",
-    "sample": "sample",
-    "scale": "scale",
-    "window": "window",
-    "formats": "formats",
-}
+COMMANDS = {"import": "importing"} | {name: name for name in ("describe", "generate", "sample", "scale", "window", "formats")}
 
 
 @click.group("trace", cls=LazyGroup, package=__name__, modules=COMMANDS)

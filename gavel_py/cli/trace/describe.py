@@ -1,62 +1,60 @@
-"""gavel trace describe: counts, gang mix, durations, and the load over time."""
+"""gavel trace describe: counts, gang sizes, durations and the load over time."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import JSON, PATH, STORE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, number, table_text, width
-from gavel_py.cli.trace.files import FILE, find_profile, format_option, out_option, read, report_text, strict_option, trace_argument
+from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, report_text
 
-MOST_NAMES = 10
-"""Tenants and job types shown; the JSON has all."""
+MAX_NAMES = 10
+"""Limit of the tenants and job types listed; the JSON output has all of them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options, as typed."""
+
+    file: Path = argument("FILE", type=PATH)
+    format_name: str | None = option("--format", **FORMAT)
+    strict: bool = option(**STRICT)
+    periods: int = option(
+        type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Rows of the load over time."
+    )
+    profile: str | None = option(metavar="NAME|FILE", help="Where a trace tells steps only, durations follow by this profile.")
+    reference: str | None = option(metavar="TYPE", help="Durations are those on this accelerator [v100, or the profile's first].")
+    store: Path | None = option(**STORE)
+    plot: Path | None = option(type=PATH, metavar="FILE", help="Draw load and durations too, as .svg or .png.")
+    as_json: bool = option("--json", **JSON)
+    out: Path | None = option(**OUT)
 
 
 @click.command("describe")
-@trace_argument
-@format_option
-@strict_option
-@click.option(
-    "--periods", type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Rows of the load over time."
-)
-@click.option("--profile", metavar="NAME|FILE", help="Where a trace tells steps only, durations follow by this profile.")
-@click.option("--reference", metavar="TYPE", help="Durations are those on this accelerator [v100, or the profile's first].")
-@click.option("--store", type=FILE, metavar="FILE", help="Where imported profiles are kept.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw load and durations too, as .svg or .png.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-@out_option
-def command(
-    file: Path,
-    format_name: str | None,
-    strict: bool,
-    periods: int,
-    profile: str | None,
-    reference: str | None,
-    store: Path | None,
-    plot: Path | None,
-    as_json: bool,
-    out: Path | None,
-) -> None:
+@takes_options(Request)
+def command(request: Request) -> None:
     """Show what is in a trace: counts, GPUs, durations, and the load over time."""
-    if reference is not None and profile is None:
+    if request.reference is not None and request.profile is None:
         raise click.UsageError("--reference needs --profile")
-    if plot is not None:
-        gp.check_plot(plot)
-    trace = read(file, format_name, strict)
-    if profile is not None:
-        trace = gp.assume_durations(trace, find_profile(profile, store), reference)
-    summary = gp.describe_trace(trace, periods)
-    if plot is not None:
-        gp.plot_trace(trace, plot)
-    if as_json:
-        emit(json.dumps({"read": trace.report.to_dict(), **summary.to_dict()}, indent=2, allow_nan=False), out)
-        return
-    emit("\n".join([report_text(trace.report), *_texts(summary)]), out)
+    if request.plot is not None:
+        gp.check_plot(request.plot)
+    trace = read(request.file, request.format_name, request.strict)
+    if request.profile is not None:
+        trace = gp.assume_durations(trace, find_profile(request.profile, request.store), request.reference)
+    summary = gp.describe_trace(trace, request.periods)
+    if request.plot is not None:
+        gp.plot_trace(trace, request.plot)
+    if request.as_json:
+        emit(json.dumps({"read": trace.report.to_dict(), **summary.to_dict()}, indent=2, allow_nan=False), request.out)
+    else:
+        emit("\n".join([report_text(trace.report), *_texts(summary)]), request.out)
 
 
 def _texts(summary: gp.TraceSummary) -> Iterator[str]:
@@ -84,8 +82,8 @@ def _totals(summary: gp.TraceSummary) -> str:
         )
     if summary.gpu_hours is not None and summary.durations is not None:
         lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs whose duration is known")
-        most = f"{summary.peak_gpus:,.0f} GPUs at most would be held at once if no job had to wait"
-        lines.append(most if summary.mean_gpus is None else f"{most}; {summary.mean_gpus:,.4g} GPUs do all within that time")
+        peak = f"{summary.peak_gpus:,.0f} GPUs at most would be held at once if no job had to wait"
+        lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs do all within that time")
     return "\n".join(textwrap.fill(f"{line}.", width()) for line in lines) + "\n"
 
 
@@ -110,8 +108,8 @@ def _gangs(summary: gp.TraceSummary) -> str:
 
 
 def _counts(title: str, names: dict[str, int], num_jobs: int) -> str:
-    shown = list(names.items())[:MOST_NAMES]
-    more = f", the first {MOST_NAMES} of {len(names)}" if len(names) > MOST_NAMES else ""
+    shown = list(names.items())[:MAX_NAMES]
+    more = f", the first {MAX_NAMES} of {len(names)}" if len(names) > MAX_NAMES else ""
     rows = [[name or "(not said)", str(count), f"{count / num_jobs:.1%}"] for name, count in shown]
     return table_text(f"Jobs by {title}{more}" if title != "ended" else "How jobs ended", [title, "jobs", "of jobs"], rows)
 

@@ -1,4 +1,4 @@
-"""gavel trace formats: which formats can be read."""
+"""gavel trace formats: the trace formats that can be read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import click
 
 import gavel_py as gp
+from gavel_py.cli.inputs import JSON
 from gavel_py.cli.output import emit, table_text
 
 
 @click.command("formats")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.option("--json", "as_json", **JSON)
 def command(as_json: bool) -> None:
     """List the formats that can be read."""
     formats = gp.trace_formats()

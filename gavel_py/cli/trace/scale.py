@@ -1,4 +1,4 @@
-"""gavel trace scale: the same jobs, arriving faster or slower."""
+"""gavel trace scale: the same jobs with another arrival rate."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
-from gavel_py.cli.trace.files import format_option, out_option, read, tell, trace_argument, write
+from gavel_py.cli.inputs import PATH
+from gavel_py.cli.trace.files import FORMAT, OUT, print_report, read, write
 
 
 @click.command("scale")
-@trace_argument
+@click.argument("file", metavar="FILE", type=PATH)
 @click.option("--load", type=float, required=True, metavar="X", help="How many times as high the load shall be, as 1.5 or 0.5.")
-@out_option
-@format_option
+@click.option("--out", **OUT)
+@click.option("--format", "format_name", **FORMAT)
 def command(file: Path, load: float, out: Path | None, format_name: str | None) -> None:
     """Let the same jobs arrive faster or slower: times since the first arrival are divided by the load."""
     trace = read(file, format_name).scale(load)
     write(trace, out)
-    tell(trace, out)
+    print_report(trace, out)

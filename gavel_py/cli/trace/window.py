@@ -1,36 +1,38 @@
-"""gavel trace window: the jobs of a span of time, or of a range of numbers."""
+"""gavel trace window: the jobs of a time window or of a range of indices."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from gavel_py.cli.trace.files import format_option, out_option, read, tell, trace_argument, write
+from gavel_py.cli.inputs import PATH, argument, option, takes_options
+from gavel_py.cli.trace.files import FORMAT, OUT, print_report, read, write
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options, as typed."""
+
+    file: Path = argument("FILE", type=PATH)
+    start: float | None = option("--from", type=float, metavar="S", help="Jobs that arrive from this second on.")
+    end: float | None = option("--to", type=float, metavar="S", help="Jobs that arrive before this second.")
+    first: int | None = option(type=click.IntRange(min=0), metavar="N", help="From this job on, by arrival; the first is 0.")
+    last: int | None = option(type=click.IntRange(min=0), metavar="N", help="Up to before this job.")
+    keep_clock: bool = option(is_flag=True, help="Leave times as they are; otherwise the clock starts anew with the window.")
+    out: Path | None = option(**OUT)
+    format_name: str | None = option("--format", **FORMAT)
 
 
 @click.command("window")
-@trace_argument
-@click.option("--from", "start", type=float, metavar="S", help="Jobs that arrive from this second on.")
-@click.option("--to", "end", type=float, metavar="S", help="Jobs that arrive before this second.")
-@click.option("--first", type=click.IntRange(min=0), metavar="N", help="From this job on, by arrival; the first is 0.")
-@click.option("--last", type=click.IntRange(min=0), metavar="N", help="Up to before this job.")
-@click.option("--keep-clock", is_flag=True, help="Leave times as they are; otherwise the clock starts anew with the window.")
-@out_option
-@format_option
-def command(
-    file: Path,
-    start: float | None,
-    end: float | None,
-    first: int | None,
-    last: int | None,
-    keep_clock: bool,
-    out: Path | None,
-    format_name: str | None,
-) -> None:
+@takes_options(Request)
+def command(request: Request) -> None:
     """Cut out the jobs of a span of time, or a range of jobs by arrival, or what lies in both."""
-    if start is None and end is None and first is None and last is None:
+    first, last = request.first, request.last
+    if request.start is None and request.end is None and first is None and last is None:
         raise click.UsageError("say which jobs: --from, --to, --first, --last, or several of them")
-    trace = read(file, format_name).window(start, end, first=first, last=last, keep_clock=keep_clock)
-    write(trace, out)
-    tell(trace, out)
+    trace = read(request.file, request.format_name)
+    trace = trace.window(request.start, request.end, first=first, last=last, keep_clock=request.keep_clock)
+    write(trace, request.out)
+    print_report(trace, request.out)
