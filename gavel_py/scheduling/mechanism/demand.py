@@ -29,7 +29,7 @@ class RoundDemand:
     restart_rounds: (N,) what a restart costs the job, in rounds;
     locked: (N,) bool, jobs that run now and must stay on their type;
     new: (N,) bool, jobs that have never run;
-    kinds: (N, K) the `Kind` of placement that each job should have on each type. These five are 0 unless given;
+    kinds: (N, K) the `PlacementPreference` that each job should have on each type. These five are 0 unless given;
     promised: (N,) rounds promised so far, on all types together, since the job came; without limit unless given.
     """
 
