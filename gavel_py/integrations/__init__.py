@@ -1,1 +1,5 @@
-"""Other programs that decide on clusters, driven or fed by gavel_py: one package for each."""
+"""Systems that run jobs, driven in rounds by a `RoundScheduler`; a package for each.
+
+`slurm` manages a partition of a Slurm cluster. An integration does not depend on simulators, sweeps or traces; it logs what a report
+needs to build a `Run`.
+"""

@@ -22,7 +22,7 @@ WIDTHS = (320, 360, 768, 1400)
 # A window has a least width; frames in it do not. Frames are read from here, which needs the same origin.
 MEASURING = """<!doctype html><title>measured</title>{frames}<p id="found"></p><script>
 onload = () => {{
-  const told = [...document.querySelectorAll("iframe")].map((frame) => {{
+  const rows = [...document.querySelectorAll("iframe")].map((frame) => {{
     const page = frame.contentDocument, root = page.documentElement;
     page.querySelectorAll("details").forEach((each) => (each.open = true));
     const out = [...page.querySelectorAll("h1, h2, h3, p, figure, figcaption, nav, dl, .scroll, .card svg")]
@@ -31,7 +31,7 @@ onload = () => {{
     const dark = frame.contentWindow.getComputedStyle(page.body).backgroundColor;
     return [frame.width, root.clientWidth, root.scrollWidth, out.length, small.length, dark].join(";");
   }});
-  document.getElementById("found").textContent = told.join("|");
+  document.getElementById("found").textContent = rows.join("|");
 }};
 </script>"""
 
@@ -53,7 +53,7 @@ def browse(tmp_path: Path, report: Path, *, dark: bool) -> tuple[list[list[str]]
     if found is None:
         pytest.skip(f"the browser cannot be used here: {done.stderr[-300:]}")
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return [told.split(";") for told in found[1].split("|")], console
+    return [row.split(";") for row in found[1].split("|")], console
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")

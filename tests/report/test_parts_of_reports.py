@@ -199,10 +199,10 @@ def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> 
     assert "Drawn are the 30 of 100 job types with the most time" in chart.description
 
 
-@pytest.mark.parametrize(("seed", "said"), [(7, "One run of each policy (seed 7)."), (None, "One run of each policy.")])
-def test_charts_of_one_run_of_each_policy_name_its_seed_if_it_has_one(seed: int | None, said: str) -> None:
+@pytest.mark.parametrize(("seed", "message"), [(7, "One run of each policy (seed 7)."), (None, "One run of each policy.")])
+def test_charts_of_one_run_of_each_policy_name_its_seed_if_it_has_one(seed: int | None, message: str) -> None:
     runs = [some_run(policy, 2.0, 0, jobs=20) for policy in ("fifo", "las")]
     (setting,) = settings_of([replace(run, labels={"policy": run.labels["policy"], "seed": seed}) for run in runs])
     charts = list(time_charts(palette_of(setting)))
     assert charts
-    assert all(chart.description.endswith(said) for chart in charts)
+    assert all(chart.description.endswith(message) for chart in charts)

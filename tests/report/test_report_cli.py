@@ -69,7 +69,7 @@ def test_what_failed_is_listed_and_does_not_stop_the_report(gavel: Gavel, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["nothing.json"], "nothing.json: cannot be read: No such file or directory"),
         (["text.json"], "text.json"),
@@ -89,7 +89,7 @@ def test_what_failed_is_listed_and_does_not_stop_the_report(gavel: Gavel, tmp_pa
         ([], "Missing argument 'RESULTS...'"),
     ],
 )
-def test_errors_are_one_line(gavel: Gavel, tmp_path: Path, words: list[str], told: str) -> None:  # noqa: F811
+def test_errors_are_one_line(gavel: Gavel, tmp_path: Path, words: list[str], message: str) -> None:  # noqa: F811
     gp.write_runs(tmp_path / "r.json", RUNS)
     gp.write_runs(tmp_path / "q.json", RUNS[:-2] + RUNS[-1:])
     gp.write_runs(tmp_path / "none.json", [])
@@ -103,7 +103,7 @@ def test_errors_are_one_line(gavel: Gavel, tmp_path: Path, words: list[str], tol
     before = sorted(path.name for path in tmp_path.iterdir())
     done = gavel("report", *words)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

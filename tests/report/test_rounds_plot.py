@@ -244,7 +244,7 @@ def test_the_title_tells_policy_and_delivery(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"path": "rounds.pdf"}, "rounds.pdf: a picture is drawn as .svg or .png"),
         ({"path": "rounds"}, "a picture is drawn as .svg or .png"),
@@ -265,11 +265,11 @@ def test_the_title_tells_policy_and_delivery(tmp_path: Path) -> None:
         ({"round_seconds": "6"}, "must be a finite number greater than 0, found '6'"),
     ],
 )
-def test_invalid_input_is_an_error(change: dict[str, object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_fails(change: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.svg").mkdir()
     arguments = {"rounds": rounds_of(PLAN), "cluster": CLUSTER, "path": "r.svg", "round_seconds": 360.0} | change
-    with pytest.raises(gp.InputError, match=re.escape(said)):
+    with pytest.raises(gp.InputError, match=re.escape(message)):
         gp.plot_rounds(**arguments)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
 

@@ -107,7 +107,7 @@ def changed(path: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("PRAGMA application_id = 5", "is an SQLite database, but not that of a sweep"),
         ("PRAGMA user_version = 7", "was written by another version of gavel-py (schema 7, this one knows 1)"),
@@ -115,11 +115,11 @@ def changed(path: Path, statement: str) -> None:
         ("UPDATE grid SET labels = '[1]'", "is damaged: "),
     ],
 )
-def test_invalid_stores_are_errors(tmp_path: Path, statement: str, said: str) -> None:
+def test_invalid_stores_are_errors(tmp_path: Path, statement: str, message: str) -> None:
     changed(tmp_path / "sweep.sqlite", statement)
     with pytest.raises(gp.InputError) as caught:
         gp.read_runs(tmp_path / "sweep.sqlite")
-    assert str(caught.value).startswith(f"{tmp_path / 'sweep.sqlite'}: {said}")
+    assert str(caught.value).startswith(f"{tmp_path / 'sweep.sqlite'}: {message}")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_truncated_store_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is not valid JSON"),
         ("[]", "holds no runs"),
@@ -153,11 +153,11 @@ def test_a_truncated_store_is_an_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_without_runs_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_without_runs_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "runs.json").write_text(text)
     with pytest.raises(gp.InputError) as caught:
         gp.read_runs(tmp_path / "runs.json")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_series_of_different_lengths_are_an_error(tmp_path: Path) -> None:

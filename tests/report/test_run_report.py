@@ -247,9 +247,9 @@ def test_means_over_different_jobs_are_pointed_out(tmp_path: Path) -> None:
 
 def test_means_over_different_seeds_are_pointed_out(tmp_path: Path) -> None:
     runs = [plain("fifo", seed, cost=1.0) for seed in range(3)] + [plain("las", seed, cost=2.0) for seed in range(2)]
-    told = "Not all policies have run on the same seeds"
-    assert any(told in text for text in report(tmp_path / "r.html", runs).words["p"])
-    assert not any(told in text for text in report(tmp_path / "s.html", [*runs, plain("las", 2, cost=2.0)]).words["p"])
+    message = "Not all policies have run on the same seeds"
+    assert any(message in text for text in report(tmp_path / "r.html", runs).words["p"])
+    assert not any(message in text for text in report(tmp_path / "s.html", [*runs, plain("las", 2, cost=2.0)]).words["p"])
 
 
 def test_failed_runs_are_listed_with_their_errors(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def without(module: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 @pytest.mark.parametrize(
-    ("name", "patch", "told"),
+    ("name", "patch", "message"),
     [
         ("r.pdf", None, "a report is written as .html"),
         ("no/r.html", None, "there is no folder"),
@@ -279,11 +279,11 @@ def without(module: str) -> Callable[[pytest.MonkeyPatch], None]:
     ],
 )
 def test_obstacles_are_reported_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, patch: Callable[[pytest.MonkeyPatch], None] | None, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, patch: Callable[[pytest.MonkeyPatch], None] | None, message: str
 ) -> None:
     if patch is not None:
         patch(monkeypatch)
-    with pytest.raises(gp.InputError, match=re.escape(told)):
+    with pytest.raises(gp.InputError, match=re.escape(message)):
         gp.write_report([plain("fifo", cost=1.0)], tmp_path / name)
     assert not [*tmp_path.iterdir()]
 

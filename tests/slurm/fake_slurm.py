@@ -72,7 +72,7 @@ class FakeSlurm:
         self.clock, self.nodes, self.new = clock, nodes, new
         self.states: dict[str, str] = dict.fromkeys(nodes, "IDLE")
         self.jobs: dict[int, FakeJob] = {}
-        self.told: list[str] = []
+        self.sent: list[str] = []
         self.stuck: set[int] = set()
         self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
@@ -118,7 +118,7 @@ class FakeSlurm:
         return self.nodes[name][1] - sum(job.held.get(name, 0) for job in self.jobs.values())
 
     def _order(self, line: str) -> str:
-        self.told.append(line)
+        self.sent.append(line)
         if error := self.refuses(line):
             return error
         verb, _, rest = line.partition(" ")

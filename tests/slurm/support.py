@@ -52,7 +52,7 @@ def cluster(*, new: bool = False) -> FakeSlurm:
 
 
 def cluster_with(count: int, gpus: int) -> FakeSlurm:
-    """Return the small cluster with `jobs` jobs, numbered from 1, of `gpus` GPUs each."""
+    """Return the small cluster with `count` jobs, numbered from 1, of `gpus` GPUs each."""
     slurm = cluster()
     for number in range(1, count + 1):
         slurm.submit(number, per_job=f"gpu:{gpus}", comment=BERT)
@@ -60,7 +60,7 @@ def cluster_with(count: int, gpus: int) -> FakeSlurm:
 
 
 def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDriver:
-    """A driver of this cluster."""
+    """Return a driver of this cluster."""
     keys = {
         "default_type",
         "default_steps",

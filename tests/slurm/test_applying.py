@@ -184,7 +184,7 @@ def test_cpus_of_a_gang_are_spread_over_its_nodes_as_its_gpus_are(tmp_path: Path
         for _ in range(6):
             driven.round()
             slurm.clock.seconds += 100
-    lines = {number: [line for line in slurm.told if f"JobId={number} NumNodes=" in line] for number in (1, 2)}
+    lines = {number: [line for line in slurm.sent if f"JobId={number} NumNodes=" in line] for number in (1, 2)}
     assert "NumNodes=2-2" in lines[1][0]
     assert "MinCPUsNode=10 " in lines[1][0]
     assert lines[2]

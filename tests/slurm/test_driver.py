@@ -32,14 +32,14 @@ def test_a_round_starts_jobs_where_it_says(tmp_path: Path, new: bool) -> None:
     assert sorted(applied.started) == ["1", "2"]
     assert {str(j.number): j.held for j in slurm.jobs.values()} == {k: dict(v) for k, v in decided.moves.start.items()}
     # Per GPU, bert gains most from a v100, and the order of the lines is that of the protocol.
-    sent = slurm.told.index("release 1,2")
-    assert [line.partition(" ReqNodeList=")[0] for line in slurm.told[sent - 2 : sent]] == [
+    sent = slurm.sent.index("release 1,2")
+    assert [line.partition(" ReqNodeList=")[0] for line in slurm.sent[sent - 2 : sent]] == [
         "update JobId=1 NumNodes=1-1",
         "update JobId=2 NumNodes=1-1",
     ]
-    assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.told[sent - 1], "as its user asked: by node"
-    assert "Gres" not in slurm.told[sent - 2], "Slurm never forgets a request by node"
-    assert slurm.told[sent + 1 :] == ["update JobId=1 Priority=4294967293", "update JobId=2 Priority=4294967293"]
+    assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.sent[sent - 1], "as its user asked: by node"
+    assert "Gres" not in slurm.sent[sent - 2], "Slurm never forgets a request by node"
+    assert slurm.sent[sent + 1 :] == ["update JobId=1 Priority=4294967293", "update JobId=2 Priority=4294967293"]
     assert_sound(slurm)
 
 
@@ -52,12 +52,12 @@ def test_rounds_take_turns_and_kept_jobs_are_not_touched(tmp_path: Path, new: bo
     with driver(slurm, tmp_path) as driven:
         for _ in range(8):
             before = {n: (j.held, j.start) for n, j in slurm.jobs.items()}
-            slurm.told.clear()
+            slurm.sent.clear()
             decided, applied = driven.round()
             assert sorted(applied.started) == sorted(decided.moves.start)
             for job_id in decided.moves.keep:
                 assert before[int(job_id)] == (slurm.jobs[int(job_id)].held, slurm.jobs[int(job_id)].start)
-                assert not any(job_id in line.replace(",", " ").split() for line in slurm.told)
+                assert not any(job_id in line.replace(",", " ").split() for line in slurm.sent)
             ran |= {n for n, job in slurm.jobs.items() if job.state == "RUNNING"}
             slurm.clock.seconds += 100
             assert_sound(slurm)
@@ -117,7 +117,7 @@ def test_typed_jobs_stay_on_their_type(tmp_path: Path) -> None:
             slurm.clock.seconds += 100
             assert {name for n in (1, 2, 3) for name in slurm.jobs[n].held} == {"k80-0"}
             assert slurm.jobs[4].held == {"v100-0": 4}
-    assert all("Gres=gpu:k80:4" in line for line in slurm.told if "NumNodes=" in line and "JobId=4 " not in line)
+    assert all("Gres=gpu:k80:4" in line for line in slurm.sent if "NumNodes=" in line and "JobId=4 " not in line)
 
 
 def test_gangs_that_fit_one_node_are_not_split_and_larger_ones_are_split_evenly(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_running_cluster_is_taken_over_without_stopping_jobs(tmp_path: Path) -
     with driver(slurm, tmp_path) as driven:
         decided, _ = driven.round()
     assert decided.moves.keep == ("1", "2")
-    assert not [line for line in slurm.told if not line.startswith("hold")]
+    assert not [line for line in slurm.sent if not line.startswith("hold")]
 
 
 def test_nodes_that_drain_are_emptied_and_dead_ones_are_avoided(tmp_path: Path) -> None:
@@ -205,17 +205,17 @@ def test_ending_jobs_and_jobs_on_failed_nodes_do_not_count_as_preempted(tmp_path
 
 
 def test_progress_files_come_before_estimates(tmp_path: Path) -> None:
-    slurm, told = cluster(), tmp_path / "progress"
-    told.mkdir()
+    slurm, progress = cluster(), tmp_path / "progress"
+    progress.mkdir()
     slurm.submit(1, per_job="gpu:2", comment=BERT)
-    with driver(slurm, tmp_path / "state", progress=told) as driven:
+    with driver(slurm, tmp_path / "state", progress=progress) as driven:
         driven.round()
         slurm.clock.seconds += 100
-        (told / "1").write_text("1234 steps\n")
+        (progress / "1").write_text("1234 steps\n")
         driven.round()
         assert driven.state is not None
         assert driven.state.scheduler.jobs[0].steps_done == 1234
-        (told / "1").write_text("nonsense")
+        (progress / "1").write_text("nonsense")
         slurm.clock.seconds += 100
         driven.round()
         assert driven.state.scheduler.jobs[0].steps_done == pytest.approx(1234 + 100 * 16, rel=0.05)
@@ -348,7 +348,7 @@ def test_planning_and_looking_change_nothing(tmp_path: Path) -> None:
     assert planned.moves.start == {"1": {"v100-0": 4}}
     assert planned.waiting == {}
     assert picture.standings["1"].role == "managed"
-    assert slurm.told == []
+    assert slurm.sent == []
     assert list(tmp_path.iterdir()) == []
     assert picture.snapshot.jobs["1"].phase is Phase.WAITING
 
@@ -360,7 +360,7 @@ def test_texts_of_users_are_checked_before_commands_and_log(tmp_path: Path) -> N
     with driver(slurm, tmp_path) as driven:
         driven.round()
     assert slurm.jobs[1].state == "RUNNING"
-    assert all(line.isprintable() and "scancel" not in line for line in slurm.told)
+    assert all(line.isprintable() and "scancel" not in line for line in slurm.sent)
     log = (tmp_path / "log.jsonl").read_text(encoding="utf-8")
     assert "\x1b" not in log
     assert "\\u001b" not in log
@@ -392,8 +392,8 @@ class TestTypesThatTheProfileLacks:
         strange = FakeSlurm(FakeClock(), {"a": ("v10", 4)})
         with driver(strange, tmp_path / "a") as driven, pytest.raises(gp.UnknownNameError) as error:
             driven.round()
-        told = "profile small: does not know GPU type 'v10'; it has v100, k80; "
-        assert str(error.value) == told + "name it as in the profile with --map-accelerator OLD=NEW"
+        message = "profile small: does not know GPU type 'v10'; it has v100, k80; "
+        assert str(error.value) == message + "name it as in the profile with --map-accelerator OLD=NEW"
         slurm = cluster_with(1, 4)
         with driver(slurm, tmp_path / "b") as driven:
             driven.round()

@@ -101,8 +101,8 @@ def test_stray_jobs_are_held_before_slurm_places_them(tmp_path: Path) -> None:
     slurm.stuck = {1}
     with driver(slurm, tmp_path) as driven:
         driven.round()
-    assert "AdminComment=gavel:submit=" in slurm.told[0]
-    assert slurm.told[1] == "hold 1"
+    assert "AdminComment=gavel:submit=" in slurm.sent[0]
+    assert slurm.sent[1] == "hold 1"
 
 
 def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_running_unplannable_jobs_continue_and_keep_their_gpus(tmp_path: Path, n
             slurm.clock.seconds += 100
     assert slurm.jobs[1].restarts == 0
     assert {event["job"] for event in events(tmp_path, "arrived")} == {"2", "3", "4"}
-    assert not any("1" in line.replace(",", " ").replace("=", " ").split() for line in slurm.told)
+    assert not any("1" in line.replace(",", " ").replace("=", " ").split() for line in slurm.sent)
 
 
 @both_shapes
@@ -82,7 +82,7 @@ def test_waiting_unplannable_jobs_are_released_with_a_reason(tmp_path: Path, new
             slurm.clock.seconds += 100
             driven.round()
     assert slurm.jobs[1].priority > 0
-    assert [line for line in slurm.told if "hold 1" in line] == []
+    assert [line for line in slurm.sent if "hold 1" in line] == []
     assert [event["jobs"] for event in events(tmp_path, "let_go")] == [{"1": NO_ROOM}]
     assert [(event["job"], event["why"]) for event in events(tmp_path, "unplanned")] == [("1", NO_ROOM)], "told once"
     assert f"1: {NO_ROOM}" in plan_text(decided)

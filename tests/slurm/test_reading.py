@@ -157,13 +157,13 @@ def test_node_names_are_safe(text: str) -> None:
 
 @given(st.text())
 def test_any_comment_can_be_read(text: str) -> None:
-    said = parse_comment(text)
-    assert said.total_steps is None or said.total_steps > 0
-    assert not any(ord(letter) < 32 for letter in said.job_type + said.problem + printable(text))
+    parsed = parse_comment(text)
+    assert parsed.total_steps is None or parsed.total_steps > 0
+    assert not any(ord(letter) < 32 for letter in parsed.job_type + parsed.problem + printable(text))
 
 
 @pytest.mark.parametrize(
-    ("comment", "said"),
+    ("comment", "expected"),
     [
         ("", JobComment()),
         ("my thesis", JobComment()),
@@ -175,8 +175,8 @@ def test_any_comment_can_be_read(text: str) -> None:
         ("gavel: weight=9", JobComment(problem="weight= is not known in a comment; known: type, steps")),
     ],
 )
-def test_comments(comment: str, said: JobComment) -> None:
-    assert parse_comment(comment) == said
+def test_comments(comment: str, expected: JobComment) -> None:
+    assert parse_comment(comment) == expected
 
 
 @given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]))

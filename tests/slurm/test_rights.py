@@ -65,7 +65,7 @@ def test_administrators_and_slurm_user_annotate_their_holds(tmp_path: Path, leve
     with driver(slurm, tmp_path) as driven:
         driven.round()
     assert slurm.jobs[1].admin_comment.startswith("gavel:submit=")
-    assert all("StartTime" not in line for line in slurm.told if "AdminComment" in line), "a refused mark refuses nothing else"
+    assert all("StartTime" not in line for line in slurm.sent if "AdminComment" in line), "a refused mark refuses nothing else"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_missing_right_is_an_error_before_anything_is_changed(tmp_path: Path, 
         driven.round() if once else driven.run()
     assert f"{name} (uid {os.geteuid()}) may not manage the jobs of other users" in str(found.value)
     assert str(found.value).endswith(cure.format(name=name))
-    assert slurm.told == []
+    assert slurm.sent == []
     assert not events(tmp_path, "round")
 
 
@@ -110,21 +110,21 @@ def test_looking_and_planning_need_no_right() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["Access/permission denied for job {}", "Invalid user id for job {}", "Unspecified error for job {}"]
+    "message", ["Access/permission denied for job {}", "Invalid user id for job {}", "Unspecified error for job {}"]
 )
-def test_denied_starts_of_all_jobs_are_an_error(tmp_path: Path, said: str) -> None:
+def test_denied_starts_of_all_jobs_are_an_error(tmp_path: Path, message: str) -> None:
     """This happens, for example, if the job_submit plugin does not know the account."""
     slurm = cluster_with(2, 4)
     name = with_account(slurm, "Operator")
 
     def refuse(line: str) -> str:
         verb, _, jobs = line.partition(" ")
-        return "\n".join(said.format(job) for job in jobs.split(",")) if verb == "release" else ""
+        return "\n".join(message.format(job) for job in jobs.split(",")) if verb == "release" else ""
 
     slurm.refuses = refuse
     with driver(slurm, tmp_path, start_seconds=5.0) as driven, pytest.raises(gp.SlurmError) as found:
         driven.run()
-    assert f"Slurm lets {name} start no job ({said.format(1)})" in str(found.value)
+    assert f"Slurm lets {name} start no job ({message.format(1)})" in str(found.value)
     assert f"gavel slurm install --partition gpu --user {name}" in str(found.value)
     assert all(job.priority == 0 for job in slurm.jobs.values()), "they stay as they were"
 

@@ -47,8 +47,8 @@ def test_a_failing_store_is_reported_and_filled_later(tmp_path: Path) -> None:
 def test_an_unwritable_log_does_not_stop_the_driver(tmp_path: Path) -> None:
     slurm = cluster_with(3, 4)
     (tmp_path / "log.jsonl").mkdir()
-    said = "log.jsonl cannot be written, and the driver goes on without it"
-    with pytest.warns(gp.GavelWarning, match=said), driver(slurm, tmp_path) as driven:
+    message = "log.jsonl cannot be written, and the driver goes on without it"
+    with pytest.warns(gp.GavelWarning, match=message), driver(slurm, tmp_path) as driven:
         driven.run(rounds=3)
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
 
@@ -67,7 +67,7 @@ def test_a_closed_output_does_not_stop_the_driver(tmp_path: Path) -> None:
 def test_without_a_saved_state_no_job_is_changed_and_the_driver_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The actions must be saved first, so that the successor of a killed driver knows its holds."""
     slurm = cluster_with(4, 4)
-    told: list[int] = []
+    counts: list[int] = []
     breaks = iter([False, True, True, False])
 
     def save(*_: object) -> None:
@@ -77,10 +77,10 @@ def test_without_a_saved_state_no_job_is_changed_and_the_driver_continues(tmp_pa
     with driver(slurm, tmp_path) as driven:
         monkeypatch.setattr("gavel_py.integrations.slurm.driver.save_state", save)
         with pytest.warns(gp.GavelWarning, match="the disk is full"):
-            driven.run(rounds=3, tell=lambda *_: told.append(len(slurm.told)))
+            driven.run(rounds=3, tell=lambda *_: counts.append(len(slurm.sent)))
     assert [event["why"] for event in events(tmp_path, "undecided")] == ["the disk is full"]
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
-    assert len(told) == 3
+    assert len(counts) == 3
 
 
 def test_a_state_that_cannot_be_saved_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_state_that_cannot_be_saved_at_all_is_an_error(tmp_path: Path, monkeyp
     monkeypatch.setattr("gavel_py.integrations.slurm.driver.save_state", save)
     with driver(slurm, tmp_path) as driven, pytest.raises(gp.InputError, match="the disk is full"):
         driven.run()
-    assert slurm.told == []
+    assert slurm.sent == []
 
 
 @pytest.fixture

@@ -126,14 +126,14 @@ class Driver:
                 stderr=err,
             )
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The output so far."""
         return self.output.read_text() + self.errors.read_text()
 
     def until(self, reading: Callable[[], object], within: float, what: str) -> None:
         """Wait until a reading is true; the driver must not end before."""
         until(lambda: reading() or self.process.poll() is not None, within, what, every=0.2)
-        assert self.process.poll() is None, self.said()
+        assert self.process.poll() is None, self.output()
 
     def rounds(self, count: int, within: float = 60.0) -> None:
         """Wait for a number of further rounds."""

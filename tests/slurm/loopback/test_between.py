@@ -61,7 +61,7 @@ def test_only_the_affected_jobs_differ_from_the_plan(
         assert [len(kind) for kind in preferences_of(decision)] == [9, 18, 9]
         touched, ended = happen(cluster, decision), over(cluster)
         meddler.go_on()
-        assert driver.wait(within=120) == 0, driver.said()
+        assert driver.wait(within=120) == 0, driver.output()
     seen = cluster.jobs()
     assert set(seen) == set(jobs)
     assert {job: seen[job].placement for job in jobs if job not in touched} == {

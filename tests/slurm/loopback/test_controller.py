@@ -28,10 +28,10 @@ def test_rounds_continue_when_the_controller_is_back(cluster: LoopbackCluster, h
         until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > now, 60, "Slurm to save its jobs")
         cluster.end_controller(how)
         time.sleep(6)  # it is away when the next round is due
-        assert driver.process.poll() is None, driver.said()
+        assert driver.process.poll() is None, driver.output()
         cluster.start_controller()
         driver.rounds(3)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     seen = {job: each.placement for job, each in cluster.jobs().items() if each.placement}
     assert seen == decisions(log_of(cluster))[-1].targets
     assert set(cluster.jobs()) == set(jobs)

@@ -74,9 +74,9 @@ def processes_of(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         except OSError:
             continue
-        if str(folder).encode() in told:
+        if str(folder).encode() in text:
             found.append(process.name)
     return found

@@ -39,7 +39,7 @@ def test_slurm_user_without_home_can_run_and_restart_the_driver(cluster: Loopbac
     with driving(cluster, "--round", "4", user=user) as driver:
         driver.until(lambda: events(log_of(cluster), "measured"), 120, "a speed to be measured")
         driver.rounds(1)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     store = log_of(cluster).with_name("profiles.sqlite")
     (row,) = gp.ThroughputStore(store).load("slurm").measurements
     assert (row.job_type, row.num_gpus, row.accelerator) == ("steady", 1, "v100")
@@ -49,7 +49,7 @@ def test_slurm_user_without_home_can_run_and_restart_the_driver(cluster: Loopbac
     with driving(cluster, "--round", "4", "--profile", "slurm", user=user) as driver:
         driver.until(lambda: cluster.jobs()[late].is_over, 90, "a late job to be done")
         driver.rounds(1)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     assert not events(log_of(cluster), "not_stored", "not_saved", "undecided")
 
 
@@ -60,9 +60,9 @@ def test_failing_store_and_log_do_not_stop_the_driver(cluster: LoopbackCluster) 
         driver.until(lambda: events(log_of(cluster), "not_stored"), 120, "a speed that cannot be stored")
         driver.until(lambda: all(cluster.jobs()[job].is_over for job in jobs), 120, "all jobs to be done")
         driver.rounds(1)
-        assert driver.end() == 0, driver.said()
-    assert "measured speeds are in no store: profile store /nonexistent/profiles.sqlite" in driver.said()
-    assert "Traceback" not in driver.said()
+        assert driver.end() == 0, driver.output()
+    assert "measured speeds are in no store: profile store /nonexistent/profiles.sqlite" in driver.output()
+    assert "Traceback" not in driver.output()
     late = gang(cluster, "--nodes=1", "--gres=gpu:1")
     log_of(cluster).chmod(stat.S_IRUSR)
     done = gavel(cluster, "run", "--round", "4", "--once", *nowhere, user=slurm_user())

@@ -48,7 +48,7 @@ def test_at_any_time(cluster: LoopbackCluster) -> None:
         with driving(cluster, "--round", "1", *SHORT_FIRST) as driver:
             driver.until(lambda: len(events(log_of(cluster), "begun")) == number, 60, "the driver to begin")  # noqa: B023
             time.sleep(draws.uniform(0.0, 4.0))
-            assert driver.process.poll() is None, driver.said()
+            assert driver.process.poll() is None, driver.output()
             driver.process.kill()
         jobs += crowd(cluster, 2, steps=1e6 / number)
         assert {job: each.is_over for job, each in cluster.jobs().items()} == dict.fromkeys(jobs, False)

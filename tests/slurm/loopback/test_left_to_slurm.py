@@ -64,7 +64,7 @@ def test_all_kinds_of_requests_run(cluster: LoopbackCluster) -> None:
         driver.until(all_have_run, 120, "each job to run")
         undisturbed = driver.applied() + 1
         driver.rounds(3)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     played = [(decision, decision.applied) for decision in decisions(log_of(cluster)) if decision.applied]
     assert {job for decision, _ in played for job in decision.start} == set(planned)
     assert [line["elsewhere"] or dict.fromkeys(line["errors"]) for _, line in played] == [{}] * len(played)
@@ -102,16 +102,16 @@ def test_running_unplannable_jobs_continue(settings: Settings) -> None:
         crowd(cluster, 40)
         with driving(cluster, "--round", "4") as driver:
             driver.rounds(4)
-            assert driver.end() == 0, driver.said()
+            assert driver.end() == 0, driver.output()
         seen = cluster.jobs()
         assert {job: (seen[job].placement, seen[job].restarts) for job in (wide, narrow)} == {
             job: (before[job], 0) for job in (wide, narrow)
         }
         assert seen[spread].placement or seen[spread].restarts, "it takes turns with the others"
-        told = {int(line["job"]): line["why"] for line in events(log_of(cluster), "unplanned")}
-        assert set(told) == {wide, narrow}
-        assert told[wide].startswith("its 2 GPUs need 32 CPUs each")
-        assert status(cluster)[wide] == f"left to Slurm: {told[wide]}"
+        reasons = {int(line["job"]): line["why"] for line in events(log_of(cluster), "unplanned")}
+        assert set(reasons) == {wide, narrow}
+        assert reasons[wide].startswith("its 2 GPUs need 32 CPUs each")
+        assert status(cluster)[wide] == f"left to Slurm: {reasons[wide]}"
         applied = [line for decision in decisions(log_of(cluster)) if (line := decision.applied)]
         assert [line["elsewhere"] for line in applied] == [{}] * len(applied)
         assert not [why for line in applied for why in line["waiting"].values() if why.startswith("Slurm")]
@@ -132,7 +132,7 @@ def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCl
         cluster.tell("scancel", busy, *map(str, jobs))
         driver.until(lambda: cluster.jobs()[wide].placement, 60, "it to run")
         driver.rounds(2)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     assert (cluster.jobs()[wide].state, cluster.jobs()[wide].restarts) == ("RUNNING", 0)
 
 
@@ -148,7 +148,7 @@ def test_jobs_in_several_partitions_are_left_to_slurm(cluster: LoopbackCluster) 
         driver.until(lambda: cluster.jobs()[job].placement, 60, "Slurm to start it")
         assert cluster.jobs()[job].partition == "gavel", "that is all that Slurm tells now"
         driver.rounds(3)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     assert (cluster.jobs()[job].state, cluster.jobs()[job].restarts) == ("RUNNING", 0)
     assert status(cluster)[job] == "not managed: it may run in several partitions (--partition=a,b)"
 

@@ -40,7 +40,7 @@ def test_operator_rights_suffice_for_the_driver(cluster: LoopbackCluster) -> Non
     known_as(cluster, OPERATOR, "Operator")
     with driving(cluster, "--round", "3", user=OPERATOR) as driver:
         driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, 120, "jobs to take turns")
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     played = [decision.applied for decision in decisions(log_of(cluster)) if decision.applied]
     assert [line["errors"] for line in played] == [[]] * len(played)
     assert [line["waiting"] for line in played] == [{}] * len(played)
@@ -90,7 +90,7 @@ def test_without_state_an_operator_knows_its_holds_by_the_plugin(cluster: Loopba
     jobs = {sleeper(cluster, SOMEBODY, gpus=4) for _ in range(5)}
     with driving(cluster, "--round", "3", user=OPERATOR) as driver:
         driver.rounds(1)
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     meddler = Meddler(cluster)
     meddler.kill(moment)
     with driving(cluster, "--round", "3", tools=meddler.folder, user=OPERATOR) as driver:
@@ -105,7 +105,7 @@ def test_without_state_an_operator_knows_its_holds_by_the_plugin(cluster: Loopba
             return ran == jobs
 
         driver.until(all_have_run, 120, "each job to have its turn")
-        assert driver.end() == 0, driver.said()
+        assert driver.end() == 0, driver.output()
     assert not events(log_of(cluster), "unplanned")
     assert all(not each.is_over for each in cluster.jobs().values())
 
@@ -114,8 +114,8 @@ def known_as(cluster: LoopbackCluster, name: str, level: str) -> None:
     """Wait until the controller knows an account from slurmdbd."""
 
     def is_known() -> bool:
-        told = cluster.tell("scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
-        return f"UserName={name}(" in told and f"AdminLevel={level}" in told
+        shown = cluster.tell("scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
+        return f"UserName={name}(" in shown and f"AdminLevel={level}" in shown
 
     until(is_known, 30, f"the controller to know {name} as {level}")
 

@@ -24,7 +24,7 @@ def test_60_jobs_run_as_planned_for_10_rounds(cluster: LoopbackCluster) -> None:
     assert len(jobs) == 60
     # It ends by itself; after a signal during a round, it would only wait some seconds for Slurm.
     with driving(cluster, "--round", "4", "--rounds", str(ROUNDS)) as driver:
-        assert driver.wait(within=300) == 0, driver.said()
+        assert driver.wait(within=300) == 0, driver.output()
     played = decisions(log_of(cluster))
     assert len(played) == ROUNDS
     assert [went_wrong(decision) for decision in played] == [{}] * ROUNDS
@@ -73,7 +73,7 @@ def nobody_is_completing(cluster: LoopbackCluster) -> dict[int, JobSeen]:
     return {} if "COMPLETING" in {each.state for each in seen.values()} else seen
 
 
-def is_part_of(told: list[dict[str, int]], decided: list[dict[str, int]]) -> bool:
+def is_part_of(recorded: list[dict[str, int]], decided: list[dict[str, int]]) -> bool:
     """Return whether recorded runs match the plans in order; a job stopped at once may have recorded nothing."""
     rest = iter(decided)
-    return all(placement in rest for placement in told)
+    return all(placement in rest for placement in recorded)
