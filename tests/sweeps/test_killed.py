@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 SPEC = """\
 policies: [fifo, isolated, shortest_job_first]
 traces:
-  - generate: {jobs: 40, gangs: {1: 0.5, 2: 0.5}, durations: [[1, 3600, 36000]]}
+  - generate: {jobs: 20, gangs: {1: 0.5, 2: 0.5}, durations: [[1, 3600, 36000]]}
 loads: [3]
 clusters: [{v100: 6, k80: 6}]
 seeds: [0, 1, 2, 3]
