@@ -1,4 +1,4 @@
-"""Agnostic twins: the program decides on the time of a job, and the types on which it is spent are left to chance.
+"""Agnostic twins: the program decides on the time of a job, and the types on which it is spent are left to rng.
 
 The split is compared with an independent program that has a variable for each job and type, total times with the lexicographic
 max-min by its definition, and both with closed forms.
@@ -61,38 +61,38 @@ def times_of(allocation: gp.Allocation) -> Floats:
 
 def drawn(seed: int, jobs: int = 7, **arrays: Any) -> gp.AllocationProblem:
     """Jobs of different speeds, gangs, weights, steps and times on 4, 8 and 3 GPUs, on all of which they may run."""
-    chance = np.random.default_rng(seed)
-    steps = chance.choice([60.0, 600.0, 1e4], jobs)
+    rng = np.random.default_rng(seed)
+    steps = rng.choice([60.0, 600.0, 1e4], jobs)
     values: dict[str, Any] = {
-        "num_gpus": chance.choice([1, 1, 2, 0.5], jobs),
-        "weights": chance.choice([1.0, 2.0, 0.5], jobs),
+        "num_gpus": rng.choice([1, 1, 2, 0.5], jobs),
+        "weights": rng.choice([1.0, 2.0, 0.5], jobs),
         "steps_remaining": steps,
         "total_steps": steps,
-        "elapsed_seconds": chance.choice([0.0, 3600.0], jobs),
-        "deadlines_seconds": chance.choice([600.0, 3600.0], jobs),
+        "elapsed_seconds": rng.choice([0.0, 3600.0], jobs),
+        "deadlines_seconds": rng.choice([600.0, 3600.0], jobs),
         "prices_per_hour": [2.0, 2.0, 2.0],
     }
-    return gp.AllocationProblem.from_arrays(chance.uniform(0.5, 4, (jobs, 3)), [4, 8, 3], **(values | arrays))
+    return gp.AllocationProblem.from_arrays(rng.uniform(0.5, 4, (jobs, 3)), [4, 8, 3], **(values | arrays))
 
 
 @st.composite
 def masked(draw: st.DrawFn, max_jobs: int = 8, max_types: int = 4) -> gp.AllocationProblem:
     """Jobs that may run on the first type and some of the others; what they ask for may be less or more than there is."""
     n, k = draw(st.integers(1, max_jobs)), draw(st.integers(1, max_types))
-    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    table = chance.choice([0.0, 1.0, 2.0, 4.0], (n, k), p=[0.4, 0.2, 0.2, 0.2])
-    table[:, 0] = chance.choice([1.0, 2.0], n)
-    capacities = chance.integers(1, 9, k)
-    allowed = chance.random(n) < 0.5  # a gang that does not fit the first type may run on others only
-    gangs = np.where(allowed, chance.choice([1, 1, 2, 4, 8], n), 1)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    table = rng.choice([0.0, 1.0, 2.0, 4.0], (n, k), p=[0.4, 0.2, 0.2, 0.2])
+    table[:, 0] = rng.choice([1.0, 2.0], n)
+    capacities = rng.integers(1, 9, k)
+    allowed = rng.random(n) < 0.5  # a gang that does not fit the first type may run on others only
+    gangs = np.where(allowed, rng.choice([1, 1, 2, 4, 8], n), 1)
     assume(((table > 0) & (gangs[:, None] <= capacities)).any(axis=1).all())
     return gp.AllocationProblem.from_arrays(
         table,
         capacities,
         num_gpus=gangs,
-        weights=chance.choice([1.0, 1.0, 2.0, 0.3], n),
-        steps_remaining=chance.choice([10.0, 60.0, 1000.0], n),
-        elapsed_seconds=chance.choice([0.0, 100.0], n),
+        weights=rng.choice([1.0, 1.0, 2.0, 0.3], n),
+        steps_remaining=rng.choice([10.0, 60.0, 1000.0], n),
+        elapsed_seconds=rng.choice([0.0, 100.0], n),
         prices_per_hour=np.ones(k),
     )
 
@@ -243,11 +243,11 @@ class TestSomeTypesAllowed:
         assert np.array_equal(allocation.time_fractions, expected)
 
     def test_many_masks_and_a_million_gpus_beside_one(self) -> None:
-        chance = np.random.default_rng(0)
-        table = (chance.random((200, 8)) < 0.4).astype(float)
+        rng = np.random.default_rng(0)
+        table = (rng.random((200, 8)) < 0.4).astype(float)
         table[:, 0] = 1.0
         problem = gp.AllocationProblem.from_arrays(
-            table, [1, 3, 10, 30, 100, 1e3, 1e5, 1e6], num_gpus=chance.choice([1, 1, 2, 8, 1000, 100000], 200)
+            table, [1, 3, 10, 30, 100, 1e3, 1e5, 1e6], num_gpus=rng.choice([1, 1, 2, 8, 1000, 100000], 200)
         )
         problem = problem.select(problem.runnable.any(axis=1))
         allocation = twin(problem, "max_min_fairness")
@@ -303,7 +303,7 @@ class TestRules:
         assert allocation.time_fractions == pytest.approx(np.outer(times_of(allocation), [1 / 3, 2 / 3]), abs=1e-9)
 
     def test_hundreds_of_quotas(self) -> None:
-        """Each tenant is held at a level of its own; one whose quota is larger than its jobs can use is not."""
+        """Each tenant is held at its own level, except one with a quota larger than its jobs can use."""
         tenants, jobs = 400, 1200
         problem = gp.AllocationProblem.from_arrays(
             np.ones((jobs, 2)), [600, 600], tenants=[f"{i % tenants}" for i in range(jobs)], num_gpus=np.ones(jobs)
@@ -410,8 +410,8 @@ class TestRules:
 
     @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "max_total_throughput"])
     def test_merged_jobs(self, name: str) -> None:
-        chance = np.random.default_rng(0)
-        table = np.array([[4.0, 1.0], [2.0, 1.0]])[chance.integers(0, 2, 20)] * chance.uniform(0.99, 1.01, (20, 2))
+        rng = np.random.default_rng(0)
+        table = np.array([[4.0, 1.0], [2.0, 1.0]])[rng.integers(0, 2, 20)] * rng.uniform(0.99, 1.01, (20, 2))
         problem = gp.AllocationProblem.from_arrays(table, [3, 4], steps_remaining=np.full(20, 600.0))
         exact = twin(problem, name)
         near = gp.solve(problem, name, agnostic=True, reference="type-0", merge_tolerance=0.05)
@@ -482,7 +482,7 @@ class LeastTime(gp.SumPolicy):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstType(gp.SumPolicy):
-    """An objective that tells types apart: the GPUs in use of the first one."""
+    """An objective that distinguishes types: the GPUs in use of the first one."""
 
     agnostic_view: ClassVar[Any] = "ones"
 

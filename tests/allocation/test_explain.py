@@ -32,7 +32,7 @@ def three_jobs(**arrays: Any) -> gp.AllocationProblem:
     )
 
 
-def told(explanation: gp.Explanation, *kinds: str) -> list[tuple[str, str]]:
+def bindings_of(explanation: gp.Explanation, *kinds: str) -> list[tuple[str, str]]:
     """Kind and name of what binds the job, of these kinds or of all."""
     return [(each.kind, each.name) for each in explanation.bindings if not kinds or each.kind in kinds]
 
@@ -52,21 +52,21 @@ def kept(policy: str, *constraints: Any, **options: Any) -> gp.Policy:
 def test_all_three_jobs_are_held_by_the_level_and_by_both_types(job_id: str) -> None:
     """docs/policies/max_min_fairness.md: θ = 0.8, and a GPU more is worth 8/15 and 4/15."""
     explanation = gp.explain(three_jobs(), job_id)
-    assert told(explanation) == [("level", "level"), ("gpus", "v100"), ("gpus", "k80")]
+    assert bindings_of(explanation) == [("level", "level"), ("gpus", "v100"), ("gpus", "k80")]
     assert prices(explanation) == pytest.approx({"v100": 8 / 15, "k80": 4 / 15})
     assert explanation.normalized_throughput == pytest.approx(0.8)
     assert explanation.objective == pytest.approx(0.8)
     assert explanation.certain
 
 
-def test_what_the_job_gets_is_told_in_time_gpus_and_steps() -> None:
+def test_an_explanation_has_time_gpus_and_steps() -> None:
     explanation = gp.explain(three_jobs(), "resnet")
     assert explanation.time_fractions == pytest.approx({"v100": 0.5, "k80": 0.2})
     assert explanation.gpus == pytest.approx({"v100": 0.5, "k80": 0.2})
     assert (explanation.throughput, explanation.num_gpus, explanation.equal_jobs) == (pytest.approx(1.2), 1, 0)
 
 
-def test_one_more_gpu_of_either_type_lets_everybody_have_an_equal_share() -> None:
+def test_one_more_gpu_of_either_type_gives_each_job_an_equal_share() -> None:
     """lstm cannot be faster than 1 steps/s, which is its equal share: θ = 1 is the most."""
     explanation = gp.explain(three_jobs(), "lstm")
     for more in explanation.one_more_gpu:
@@ -79,7 +79,7 @@ def test_one_more_gpu_of_either_type_lets_everybody_have_an_equal_share() -> Non
     assert [more.certain for more in gp.explain(three_jobs(), "bert").one_more_gpu] == [False, False]
 
 
-def test_competitors_are_those_who_hold_what_is_scarce() -> None:
+def test_holders_are_the_jobs_on_scarce_types() -> None:
     explanation = gp.explain(three_jobs(), "resnet")
     held = {holder.job_id: holder.gpus for holder in explanation.holders}
     assert list(held) == ["lstm", "bert"]  # 0.8 and 0.5 GPUs
@@ -90,7 +90,7 @@ def test_competitors_are_those_who_hold_what_is_scarce() -> None:
 
 def test_a_job_that_runs_all_of_the_time_where_it_is_fastest_is_held_by_its_time_only() -> None:
     explanation = gp.explain(three_jobs(), "bert", "max_total_throughput")
-    assert told(explanation) == [("time", "time")]
+    assert bindings_of(explanation) == [("time", "time")]
     assert "on v100: it can run nowhere faster" in explanation.bindings[0].text
     assert explanation.holders == ()
 
@@ -99,19 +99,19 @@ def test_a_job_that_runs_all_of_the_time_and_would_be_faster_elsewhere() -> None
     """b is half again as fast on the V100, where a is worth more: b runs always, but slowly."""
     problem = gp.AllocationProblem.from_arrays([[9, 1], [3, 2]], [1, 1], job_ids=["a", "b"], accelerator_types=["v100", "k80"])
     explanation = gp.explain(problem, "b", "max_total_throughput", normalized=False)
-    assert told(explanation) == [("gpus", "v100"), ("time", "time")]
+    assert bindings_of(explanation) == [("gpus", "v100"), ("time", "time")]
     assert prices(explanation) == {"v100": pytest.approx(1.0)}  # one more V100 moves b from 2 to 3 steps/s
     assert [(more.accelerator, more.throughput_change) for more in explanation.one_more_gpu] == [("v100", 1.0), ("k80", 0.0)]
 
 
 def test_jobs_that_set_the_level_alone_are_held_by_their_time_and_nothing_is_scarce() -> None:
-    """The job of weight 4 cannot have more than all of the V100; nobody else is in its way."""
+    """The job of weight 4 cannot have more than all of the V100; no other job limits it."""
     problem = gp.AllocationProblem.from_arrays([[2, 1], [2, 1]], [4, 4], weights=[4, 1], accelerator_types=["v100", "k80"])
     heavy, light = gp.explain(problem, "0"), gp.explain(problem, "1", efficiency=False)
-    assert told(heavy) == [("level", "level"), ("time", "time")]
+    assert bindings_of(heavy) == [("level", "level"), ("time", "time")]
     assert "it can run nowhere faster" in heavy.bindings[1].text
     assert heavy.certain
-    assert told(light, "gpus", "level") == []
+    assert bindings_of(light, "gpus", "level") == []
     assert not light.certain
 
 
@@ -122,7 +122,7 @@ def test_a_job_above_the_level_sees_that_others_need_what_is_scarce() -> None:
     )
     explanation = gp.explain(problem, "c")
     assert (explanation.objective, explanation.normalized_throughput) == (pytest.approx(0.5), pytest.approx(6 / 7))
-    assert told(explanation) == [("gpus", "v100"), ("time", "time")]
+    assert bindings_of(explanation) == [("gpus", "v100"), ("time", "time")]
     assert {holder.job_id: holder.gpus["v100"] for holder in explanation.holders} == pytest.approx({"a": 0.5, "b": 0.5})
 
 
@@ -150,19 +150,19 @@ def test_a_limit_of_its_tenant_binds_a_job_and_its_price_is_the_gain_per_gpu() -
     red, blue = gp.explain(problem, "0", policy), gp.explain(problem, "2", policy)
     assert prices(red, "limit") == {"the limit of 1 GPUs for tenant 'red'": pytest.approx(1.0)}
     assert [holder.job_id for holder in red.holders] == ["1"]
-    assert told(blue) == [("time", "time")]
+    assert bindings_of(blue) == [("time", "time")]
 
 
 def test_a_limit_binds_a_level_too_and_is_worth_what_it_gains() -> None:
     """a and b share one GPU of the eight that are there: the level is 1/2, and 1 for two GPUs."""
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 3, [8], tenants=["red", "red", "blue"])
     explanation = gp.explain(problem, "0", kept("max_min_fairness", gp.MaxGpus(1, tenant="red")))
-    assert told(explanation) == [("level", "level"), ("limit", "the limit of 1 GPUs for tenant 'red'")]
+    assert bindings_of(explanation) == [("level", "level"), ("limit", "the limit of 1 GPUs for tenant 'red'")]
     assert explanation.normalized_throughput == pytest.approx(0.5)
     assert prices(explanation, "limit") == {"the limit of 1 GPUs for tenant 'red'": pytest.approx(0.5)}
 
 
-def test_a_guarantee_is_told_as_met_at_the_cost_of_others() -> None:
+def test_a_guarantee_is_reported_as_met_at_the_cost_of_others() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0], [3.0]], [1], tenants=["red", "blue"], job_ids=["a", "b"])
     policy = kept("max_total_throughput", gp.Quota("red", gpus=0.25), normalized=False)
     explanation = gp.explain(problem, "a", policy)
@@ -182,11 +182,11 @@ def test_a_guarantee_is_told_as_met_at_the_cost_of_others() -> None:
 def test_a_job_that_has_just_what_is_promised_is_held_by_that(constraint: Any, name: str) -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0], [3.0]], [1], job_ids=["a", "b"], total_steps=[10, 10])
     policy = kept("max_total_throughput", constraint, normalized=False)
-    assert ("floor", name) in told(gp.explain(problem, "a", policy))
-    assert told(gp.explain(problem, "b", policy), "floor") == []
+    assert ("floor", name) in bindings_of(gp.explain(problem, "a", policy))
+    assert bindings_of(gp.explain(problem, "b", policy), "floor") == []
 
 
-def test_a_soft_promise_that_is_missed_is_told_with_what_is_missing() -> None:
+def test_a_missed_soft_bound_is_reported_with_its_shortage() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0], [3.0]], [1], job_ids=["a", "b"])
     policy = kept("max_total_throughput", gp.MinThroughput("a", 0.5).soft(0.01), normalized=False)
     (floor,) = [each for each in gp.explain(problem, "a", policy).bindings if each.kind == "floor"]
@@ -199,10 +199,10 @@ def test_a_late_stage_tells_of_the_jobs_that_rose_to_it() -> None:
         [[0, 1], [1, 0], [1, 0]], [1, 1], job_ids=["a", "b", "c"], accelerator_types=["v100", "k80"]
     )
     low, high = gp.explain(problem, "b", "water_filling"), gp.explain(problem, "a", "water_filling")
-    assert [kind for kind, _ in told(low)] == ["level", "gpus"]
+    assert [kind for kind, _ in bindings_of(low)] == ["level", "gpus"]
     assert low.bindings[0].text.startswith(f"it has just what the level asks for (1, {low.bindings[0].name}), and no")
     assert prices(low) == {"v100": pytest.approx(1)}  # c V100 for two jobs are v = (c / 2) / (1 / 2)
-    assert told(high, "gpus", "time") == [("time", "time")]
+    assert bindings_of(high, "gpus", "time") == [("time", "time")]
 
 
 def test_the_first_of_two_policies_holds_a_job_that_has_no_more_than_it_asks_for() -> None:
@@ -211,15 +211,15 @@ def test_the_first_of_two_policies_holds_a_job_that_has_no_more_than_it_asks_for
         [[1, 0], [1, 0], [4, 3]], [1, 1], job_ids=["a", "b", "c"], accelerator_types=["v100", "k80"], weights=[2, 2, 1]
     )
     policy = gp.Then(gp.resolve_policy("max_min_fairness"), gp.resolve_policy("max_total_throughput"))
-    assert told(gp.explain(problem, "a", policy)) == [("level", "max_min_fairness"), ("gpus", "v100")]
+    assert bindings_of(gp.explain(problem, "a", policy)) == [("level", "max_min_fairness"), ("gpus", "v100")]
     beyond = gp.explain(problem, "c", policy)
-    assert told(beyond, "level") == []
-    assert prices(beyond) == {"v100": None}  # scarce, but not for the objective that is told
+    assert bindings_of(beyond, "level") == []
+    assert prices(beyond) == {"v100": None}  # scarce, but not for the reported objective
     assert gp.explain(problem, "a", policy).certain
     assert not gp.explain(problem, "a", replace(policy, tolerance=0.1)).certain
 
 
-def test_a_second_objective_that_is_told_explains_a_job_whose_first_one_is_reached() -> None:
+def test_the_reported_stage_explains_a_job_with_no_shortfall() -> None:
     """Both jobs must have 0.8 steps/s. One K80 is there at 1 per hour, and V100 at 3: another K80 would do for 0.6 of a V100."""
     problem = gp.AllocationProblem.from_arrays(
         [[1, 1], [1, 1]], [2, 1], accelerator_types=["v100", "k80"], prices_per_hour=[3, 1], total_steps=[1, 1]
@@ -228,10 +228,10 @@ def test_a_second_objective_that_is_told_explains_a_job_whose_first_one_is_reach
     assert explanation.objective == pytest.approx(0.6 * 3 + 1)
     assert prices(explanation) == {"k80": pytest.approx(2)}
     assert [more.objective_change for more in explanation.one_more_gpu] == pytest.approx([0, -1.2])
-    assert told(explanation, "floor") == [("floor", "what min_cost gives job '0'")]
+    assert bindings_of(explanation, "floor") == [("floor", "what min_cost gives job '0'")]
 
 
-def test_a_discount_is_told() -> None:
+def test_a_discount_is_reported() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [1])
     explanation = gp.explain(problem, "0", "nash_welfare", strategy_proof=True)
     assert explanation.throughput == pytest.approx(0.25, rel=1e-3)  # alone, the other has twice as much: half of a half
@@ -244,7 +244,7 @@ def test_an_agnostic_twin_does_not_know_what_is_faster() -> None:
     problem = problem.with_capacities([0, 1])
     explanation = gp.explain(gp.AllocationProblem.from_arrays([[1.0, 9.0]], [1, 1]), "0", "fifo", agnostic=True)
     assert "and the policy takes no type to be faster" in explanation.bindings[0].text
-    assert told(gp.explain(problem, "0", "fifo", agnostic=True)) == [("time", "time")]
+    assert bindings_of(gp.explain(problem, "0", "fifo", agnostic=True)) == [("time", "time")]
 
 
 # Orders
@@ -262,13 +262,13 @@ def test_an_ordered_job_is_held_by_those_before_it_where_it_would_be_faster() ->
     assert explanation.certain
 
 
-def test_a_job_behind_one_that_does_not_fit_is_told_so() -> None:
+def test_a_job_behind_a_blocked_one_is_bound_by_the_order() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 3, [4], num_gpus=[3, 4, 1], job_ids=["a", "b", "c"])
     waiting = gp.explain(problem, "c", "fifo")
-    assert told(waiting) == [("order", "fifo"), ("order", "b")]
+    assert bindings_of(waiting) == [("order", "fifo"), ("order", "b")]
     assert waiting.bindings[1].text == "b comes before it and does not fit, and nobody passes without `backfill`"
-    assert told(gp.explain(problem, "b", "fifo")) == [("order", "fifo"), ("gpus", "type-0")]
-    assert told(gp.explain(problem, "c", "fifo", backfill=True)) == [("time", "time")]
+    assert bindings_of(gp.explain(problem, "b", "fifo")) == [("order", "fifo"), ("gpus", "type-0")]
+    assert bindings_of(gp.explain(problem, "c", "fifo", backfill=True)) == [("time", "time")]
 
 
 def test_only_those_before_it_compete_with_an_ordered_job() -> None:
@@ -293,13 +293,13 @@ def test_running_jobs_that_keep_their_type_come_before_all_others() -> None:
 def test_a_limit_that_those_before_it_have_used_up() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 3, [8], tenants=["red", "blue", "red"], job_ids=["a", "b", "c"])
     explanation = gp.explain(problem, "c", kept("fifo", gp.MaxGpus(1, tenant="red"), backfill=True))
-    assert told(explanation) == [("order", "fifo"), ("limit", "the limit of 1 GPUs for tenant 'red'")]
+    assert bindings_of(explanation) == [("order", "fifo"), ("limit", "the limit of 1 GPUs for tenant 'red'")]
     assert [holder.job_id for holder in explanation.holders] == ["a"]
 
 
 def test_a_formula_weighs_nothing() -> None:
     explanation = gp.explain(three_jobs(), "bert", "isolated")
-    assert told(explanation) == [("formula", "isolated")]
+    assert bindings_of(explanation) == [("formula", "isolated")]
     assert explanation.holders == ()
 
 
@@ -313,7 +313,7 @@ def test_an_excluded_job_has_its_reason_and_nothing_else() -> None:
     assert (explanation.bindings, explanation.holders, explanation.one_more_gpu) == ((), (), ())
 
 
-def test_types_where_a_job_cannot_run_are_told_with_the_reason() -> None:
+def test_types_where_a_job_cannot_run_have_the_reason() -> None:
     problem = gp.AllocationProblem.from_arrays(
         [[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], [4, 4, 3, 1, 4], num_gpus=[4, 1], accelerator_types=["a", "b", "c", "d", "e"]
     )
@@ -331,14 +331,14 @@ def test_types_where_a_job_cannot_run_are_told_with_the_reason() -> None:
 
 def test_a_ban_binds_where_it_keeps_a_job_off_a_faster_type() -> None:
     problem = gp.AllocationProblem.from_arrays([[1, 3, 2], [1, 1, 1]], [2, 2, 2], accelerator_types=["k80", "v100", "p100"])
-    banned = told(gp.explain(problem, "0", kept("max_total_throughput", gp.Forbid("0", ["v100"]))))
+    banned = bindings_of(gp.explain(problem, "0", kept("max_total_throughput", gp.Forbid("0", ["v100"]))))
     assert banned == [("time", "time"), ("place", "the ban of job '0' from v100")]
-    harmless = told(gp.explain(problem, "0", kept("fifo", gp.Forbid("0", ["k80"]))))
+    harmless = bindings_of(gp.explain(problem, "0", kept("fifo", gp.Forbid("0", ["k80"]))))
     assert harmless == [("time", "time")]
 
 
-def test_constraints_that_cannot_hold_with_one_more_gpu_say_so() -> None:
-    """Half of all GPUs are red's, who may have no K80; with a third V100 there would be too few for blue's promise."""
+def test_constraints_that_conflict_with_one_more_gpu_are_reported() -> None:
+    """Red has half of all GPUs, but no K80; with a third V100 there would be too few for blue's guarantee."""
     problem = gp.AllocationProblem.from_arrays(
         [[1.0], [1.0]], [2], tenants=["red", "blue"], job_ids=["a", "b"], num_gpus=[2, 1], accelerator_types=["v100"]
     )

@@ -1,4 +1,4 @@
-"""Explanations of jobs that share GPUs: who with whom, and why two given jobs do not."""
+"""Explanations of jobs that share GPUs: their partners, and why two given jobs do not share."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_partner_without_pairs_is_refused() -> None:
         gp.explain(gp.AllocationProblem.from_arrays([[1.0]] * 2, [1]), "0", partner="1")
 
 
-def test_the_command_tells_who_shares_and_why(gavel: Gavel, jobs: list[str]) -> None:
+def test_the_command_shows_partners_and_reasons(gavel: Gavel, jobs: list[str]) -> None:
     outcome = gavel("explain", "a", *jobs, "--with", "wide")
     assert (outcome.code, outcome.err) == (0, "")
     assert "Who shares GPUs with it" in outcome.out
@@ -164,7 +164,7 @@ def test_a_matrix_of_jobs_knows_no_pairs(gavel: Gavel, jobs: list[str], tmp_path
     assert "knows no speeds of jobs that share GPUs, which --sharing needs" in outcome.err
 
 
-def test_nobody_shares_where_nobody_may(gavel: Gavel, jobs: list[str]) -> None:
+def test_no_partners_without_pairs(gavel: Gavel, jobs: list[str]) -> None:
     assert "It shares GPUs with nobody.\n" in gavel("explain", "wide", *jobs).out
     assert "Who shares" not in gavel("explain", "a", *jobs[:-1]).out
 

@@ -88,7 +88,7 @@ def test_priority_serves_the_highest_first_and_equal_ones_by_arrival() -> None:
 
 def test_jobs_that_wait_too_long_go_first_the_longest_waiting_before_the_others() -> None:
     def served(limit: float | None) -> list[int]:
-        """Who runs if there is one GPU, then if there are two, ...; all jobs in the order in which they are served."""
+        """Return the jobs in service order: the job that is added with each further GPU."""
         order: list[int] = []
         for gpus in range(1, 6):
             problem = gp.AllocationProblem.from_arrays(
@@ -156,7 +156,7 @@ def test_thresholds_that_are_no_numbers_are_an_error(thresholds: object) -> None
 
 
 def test_throughput_per_dollar_divides_by_the_price_of_each_type() -> None:
-    """4/3 for bert on the V100, and 1/0.5 for anybody on the K80."""
+    """4/3 for bert on the V100, and 1/0.5 for any job on the K80."""
     allocation = gp.solve(three_jobs(prices_per_hour=[3, 0.5]), "throughput_per_dollar")
     assert allocation.objective_value == pytest.approx(4 / 3 + 2)
     assert allocation.time_fractions[0] == pytest.approx(np.array([1, 0]))
@@ -244,8 +244,8 @@ def test_jobs_without_a_deadline_get_what_is_left_and_nothing_without_efficiency
 @given(problem=crowds(max_jobs=10, max_types=4), seed=st.integers(0, 2**32 - 1))
 def test_no_lateness_is_less(problem: gp.AllocationProblem, seed: int) -> None:
     """What is needed at θ can be given, just so; at a smaller θ it cannot."""
-    chance = np.random.default_rng(seed)
-    deadlines = np.where(chance.random(problem.num_jobs) < 0.4, NONE, problem.deadlines_seconds)
+    rng = np.random.default_rng(seed)
+    deadlines = np.where(rng.random(problem.num_jobs) < 0.4, NONE, problem.deadlines_seconds)
     problem = able(with_deadlines(problem, deadlines))
     dated = np.flatnonzero(~np.isnan(problem.deadlines_seconds))
     assume(dated.size)
@@ -294,7 +294,7 @@ def test_time_where_a_job_cannot_run_is_lost() -> None:
 
 @settings(max_examples=examples(60))
 @given(problem=crowds())
-def test_shares_are_what_their_formulas_say(problem: gp.AllocationProblem) -> None:
+def test_shares_follow_their_formulas(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
     isolated = gp.solve(problem, "isolated")
     assert np.all(isolated.throughputs <= problem.isolated_throughput * (1 + 1e-12))
@@ -414,7 +414,7 @@ class Stated(gp.FormulaPolicy):
         return self.table  # type: ignore[no-any-return]
 
 
-def test_a_formula_of_ones_own_must_be_valid() -> None:
+def test_a_user_defined_formula_must_be_valid() -> None:
     class Half(Stated):
         table = np.full((3, 2), 0.5)
 

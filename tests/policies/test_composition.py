@@ -250,7 +250,7 @@ def test_each_part_of_a_composition_of_three_is_the_best_that_the_others_leave(p
 
 
 def test_soft_constraints_and_changes_count_in_the_last_objective() -> None:
-    # Whoever has the GPU, the total is 1. To share it is fairer by 1/2, and 1 GPU changes hands.
+    # The total is 1 for either job on the GPU. Dividing its time is fairer by 1/2, and 1 GPU changes.
     problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [1], previous_fractions=[[1], [0]])
     cheap, dear = (
         gp.solve(problem, gp.Then(MaxTotalThroughput(), MaxMinFairness(constraints=[gp.SwitchCost(cost)]))) for cost in (0.1, 0.6)
@@ -269,7 +269,7 @@ def test_they_are_not_given_to_the_first(constraint: gp.Constraint) -> None:
         gp.Then(MaxMinFairness(constraints=[constraint]), MaxTotalThroughput())
 
 
-def test_any_objective_can_follow_least_cost_where_nobody_lacks_anything() -> None:
+def test_any_objective_can_follow_least_cost_without_a_shortfall() -> None:
     # bert needs 120 steps in 60 s, half of the V100; for a little more than that, the others share some of the K80.
     problem = three_jobs(steps_remaining=[120, 60, 60], deadlines_seconds=[60, np.nan, np.nan])
     alone = gp.solve(problem, MinCost(min_share=0.0))
@@ -312,9 +312,9 @@ def test_numbers_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize("least_cost_is", ["first", "second"])
 @settings(max_examples=examples(60, costly=True))
 @given(problem=crowds(max_jobs=8, max_types=3), seed=st.integers(0, 99))
-def test_stages_within_a_part_are_kept_as_they_are(least_cost_is: str, problem: gp.AllocationProblem, seed: int) -> None:
-    """What comes after min_cost may cost a little more and makes nobody late; water_filling may lose a part of its last level."""
-    problem, chance = able(problem), np.random.default_rng(seed)
+def test_stages_within_a_part_of_a_composition_are_preserved(least_cost_is: str, problem: gp.AllocationProblem, seed: int) -> None:
+    """A policy after min_cost may cost a little more but makes no job late; water_filling may lose a part of its last level."""
+    problem, rng = able(problem), np.random.default_rng(seed)
     n, k = problem.throughputs.shape
     problem = gp.AllocationProblem.from_arrays(
         problem.throughputs,
@@ -322,8 +322,8 @@ def test_stages_within_a_part_are_kept_as_they_are(least_cost_is: str, problem: 
         num_gpus=problem.num_gpus,
         weights=problem.weights,
         steps_remaining=problem.steps_remaining,
-        deadlines_seconds=np.where(chance.random(n) < 0.5, np.nan, chance.choice([-5.0, 100.0, 1e4, 1e6], n)),
-        prices_per_hour=chance.choice([0.5, 1.0, 3.0], k),
+        deadlines_seconds=np.where(rng.random(n) < 0.5, np.nan, rng.choice([-5.0, 100.0, 1e4, 1e6], n)),
+        prices_per_hour=rng.choice([0.5, 1.0, 3.0], k),
     )
     if least_cost_is == "first":
         allocation = gp.solve(problem, gp.Then(MinCost(), MaxTotalThroughput(), tolerance=0.01))

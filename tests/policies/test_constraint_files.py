@@ -1,4 +1,4 @@
-"""Constraints from files and on the command line: what is read, what is refused and where, and what is told of them."""
+"""Constraints from files and on the command line: valid files, faults with their places, and reported outcomes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_kind_is_read_from_yaml() -> None:
     assert {each.kind for each in SAME} == set(KINDS)
 
 
-def test_json_says_the_same() -> None:
+def test_json_has_the_same_content() -> None:
     import yaml
 
     assert gp.read_constraints(file("all.json", json.dumps(yaml.safe_load(EVERY_KIND)))) == SAME
@@ -189,7 +189,7 @@ class TestCommand:
             ]
             assert all(each["kept"] for each in document["constraints"])
 
-    def test_the_table_says_what_is_missed_and_what_that_costs(self, gavel: Gavel) -> None:
+    def test_the_table_shows_misses_and_their_cost(self, gavel: Gavel) -> None:
         soft = file("soft.yaml", "constraints: [{kind: deadline, seconds: 60, soft: 0.01}, {kind: max_gpus, gpus: 1}]")
         code, out, _ = gavel("solve", "-p", "max_total_throughput", "--constraints", soft)
         assert code == 0
@@ -215,7 +215,7 @@ class TestCommand:
     def test_without_constraints_nothing_is_said(self, gavel: Gavel) -> None:
         assert "onstraint" not in gavel("solve")[1]
 
-    def test_rounds_keep_them_and_say_so(self, gavel: Gavel) -> None:
+    def test_rounds_keep_constraints_and_report_them(self, gavel: Gavel) -> None:
         ban = file("pin.yaml", "constraints: [{kind: pin, job: bert, accelerators: k80}]")
         document = json.loads(gavel("rounds", "--constraints", ban, "-n", "3", "--json")[1])
         assert [each["constraint"] for each in document["constraints"]] == ["the pin of job 'bert' to k80"]
@@ -240,7 +240,7 @@ class TestCommand:
             "  the throughput of 2 steps/s for job 'resnet'\n"
         )
 
-    def test_a_job_that_is_not_there_is_told_once(self, gavel: Gavel) -> None:
+    def test_an_unknown_job_is_reported_once(self, gavel: Gavel) -> None:
         typo = file("typo.yaml", "constraints: [{kind: forbid, job: lstn}, {kind: quota, tenant: c, share: 0.5}]")
         _, _, err = gavel("solve", "-p", "fifo", "-p", "min_makespan", "--constraints", typo)
         assert sorted(err.splitlines()) == [

@@ -48,7 +48,7 @@ def solved(name: str, *constraints: gp.Constraint, **changes: Any) -> gp.Allocat
     return gp.solve(three(**changes), policy(name, *constraints))
 
 
-# By hand. Raw throughput: a V100 is worth 4 to bert, 2 to resnet and 1 to lstm; a K80 is worth 1 to anybody.
+# By hand. Raw throughput: a V100 is worth 4 to bert, 2 to resnet and 1 to lstm; a K80 is worth 1 to each job.
 @pytest.mark.parametrize(
     ("constraint", "value", "fractions"),
     [
@@ -258,7 +258,7 @@ UPPER = (gp.CostBudget, gp.MaxGpus, gp.Reserve, gp.Pin, gp.Forbid)
 @ignore_idle_constraints
 @settings(max_examples=examples(60))
 @given(data=st.data())
-def test_an_order_keeps_constraints_or_says_which_it_does_not(name: str, options: dict[str, Any], data: st.DataObject) -> None:
+def test_an_ordered_policy_keeps_constraints_or_names_them(name: str, options: dict[str, Any], data: st.DataObject) -> None:
     problem = data.draw(tenanted())
     wanted = data.draw(constraints(problem))
     asked = wishes(problem, wanted)
@@ -655,7 +655,7 @@ class TestSoftDeadlinesThatCannotBeMet:
         assert gp.solve(self.one(1000), "max_min_fairness", constraints=[gp.Deadline().soft(1)]).constraints[0].kept
 
     def test_each_job_misses_its_own_part(self) -> None:
-        """Two jobs that passed theirs, one that cannot meet its own, one that can, and one that runs nowhere and has no say."""
+        """Two jobs with past deadlines, one that cannot meet its deadline, one that can, and one that can run nowhere."""
         problem = gp.AllocationProblem.from_arrays(
             [[1.0], [1.0], [1.0], [1.0], [0.0]], [4], steps_remaining=[100] * 5, deadlines_seconds=[-5, 0, 50, 100, -5]
         )
@@ -665,7 +665,7 @@ class TestSoftDeadlinesThatCannotBeMet:
 
 
 class TestOutcomes:
-    def test_each_constraint_is_told_in_order(self) -> None:
+    def test_constraints_are_reported_in_order(self) -> None:
         allocation = solved("max_min_fairness", gp.CostBudget(2), gp.Forbid("lstm", "v100"), gp.MinThroughput("bert", 4).soft(0.01))
         budget, ban, rate = allocation.constraints
         assert (budget.constraint, budget.kept, budget.penalty, budget.jobs) == ("the budget of 2 per hour", True, None, {})
@@ -807,7 +807,7 @@ class TestPricesOfGpus:
 
 
 class TestWhatDoesNotBind:
-    """Limits so wide that they say nothing change no objective, and cost nothing."""
+    """Limits that are too wide to bind change no objective and have no price."""
 
     @every_policy
     @ignore_idle_constraints
@@ -849,14 +849,14 @@ class TestClasses:
         assert self.classes(problem, gp.Reserve("type-0", 1, min_gang=2)) == 2
 
     def test_a_hundred_thousand_deadlines(self) -> None:
-        chance = np.random.default_rng(0)
+        rng = np.random.default_rng(0)
         n = 100_000
         problem = gp.AllocationProblem.from_types(
-            chance.uniform(0.5, 8, (20, 3)),
-            chance.integers(0, 20, n),
+            rng.uniform(0.5, 8, (20, 3)),
+            rng.integers(0, 20, n),
             [n / 2] * 3,
-            steps_remaining=chance.uniform(1e3, 1e6, n),
-            deadlines_seconds=chance.uniform(3e6, 6e6, n),
+            steps_remaining=rng.uniform(1e3, 1e6, n),
+            deadlines_seconds=rng.uniform(3e6, 6e6, n),
         )
         allocation = gp.solve(problem, policy("max_min_fairness", gp.Deadline()))
         assert np.all(allocation.throughputs >= problem.steps_remaining / problem.deadlines_seconds * (1 - 1e-9))

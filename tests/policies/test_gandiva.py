@@ -39,7 +39,7 @@ def test_pairs_have_a_slice_together() -> None:
     assert three.utilization.tolist() == [1.0]
 
 
-def test_nobody_shares_where_all_have_room_or_nobody_is_to() -> None:
+def test_no_pairs_with_enough_gpus_or_without_sharing() -> None:
     assert gp.solve(equal_jobs(4, 4), "gandiva").throughputs.tolist() == [2.0] * 4
     assert partners(equal_jobs(4, 4)) == []
     alone = gp.solve(equal_jobs(4, 1), "gandiva", sharing=False)
@@ -132,7 +132,7 @@ def test_most_pairs_stay_when_a_job_leaves() -> None:
     assert np.mean(kept) > 40  # all in the order before the one that has left
 
 
-def test_the_twin_that_sees_nothing_cannot_tell_who_gains() -> None:
+def test_the_agnostic_variant_cannot_find_gains() -> None:
     with pytest.raises(gp.InputError, match="sees no throughputs, so it cannot tell what sharing costs"):
         gp.solve(equal_jobs(4, 1), "gandiva", agnostic=True)
 

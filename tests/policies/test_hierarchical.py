@@ -73,15 +73,15 @@ def hierarchies(draw: st.DrawFn, max_jobs: int = 7, max_types: int = 3) -> tuple
     """A tree and a problem of its tenants; speeds, gangs, weights and arrivals are often tied, and jobs may fit nowhere."""
     tree, leaves = draw(trees())
     n, k = draw(st.integers(1, max_jobs)), draw(st.integers(1, max_types))
-    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     problem = gp.AllocationProblem.from_arrays(
-        chance.choice([0.0, 0.5, 1.0, 1.7, 2.0, 3.0, 4.0, 8.0], (n, k)),
-        chance.choice([0, 1, 2, 3, 5], k),
-        job_ids=[f"job-{i}" for i in chance.permutation(n)],
-        num_gpus=chance.choice(draw(st.sampled_from([[1], [1, 2, 4]])), n),
-        weights=chance.choice([0.5, 1.0, 2.0, 3.0], n),
-        arrival_seconds=chance.choice([0.0, 1.0, 2.0], n),
-        tenants=chance.choice(leaves, n).tolist(),
+        rng.choice([0.0, 0.5, 1.0, 1.7, 2.0, 3.0, 4.0, 8.0], (n, k)),
+        rng.choice([0, 1, 2, 3, 5], k),
+        job_ids=[f"job-{i}" for i in rng.permutation(n)],
+        num_gpus=rng.choice(draw(st.sampled_from([[1], [1, 2, 4]])), n),
+        weights=rng.choice([0.5, 1.0, 2.0, 3.0], n),
+        arrival_seconds=rng.choice([0.0, 1.0, 2.0], n),
+        tenants=rng.choice(leaves, n).tolist(),
     )
     return problem, tree
 
@@ -117,13 +117,13 @@ def test_a_fifo_tenant_gives_all_to_its_first_job_and_then_to_the_next() -> None
 @pytest.mark.parametrize("seed", range(20))
 def test_a_job_that_waits_for_its_turn_has_no_time_at_all(seed: int) -> None:
     """Solvers and the levels leave such jobs parts of 1e-18 to 1e-11 of their time, which are nothing."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     names = ["red", "blue", "green"]
     problem = gp.AllocationProblem.from_arrays(
-        chance.choice([0.5, 1.0, 1.7, 2.0, 3.0, 8.0], (12, 2)),
+        rng.choice([0.5, 1.0, 1.7, 2.0, 3.0, 8.0], (12, 2)),
         [2, 1],
-        tenants=chance.choice(names, 12).tolist(),
-        arrival_seconds=chance.permutation(12).astype(float),
+        tenants=rng.choice(names, 12).tolist(),
+        arrival_seconds=rng.permutation(12).astype(float),
     )
     allocation = gp.solve(problem, "hierarchical", tenants={name: {"policy": "fifo"} for name in names})
     times = allocation.time_fractions.max(axis=1)
@@ -215,7 +215,7 @@ def test_a_quota_that_asks_for_more_than_the_level_lets_its_jobs_rise_on() -> No
 
 @settings(max_examples=examples(200, costly=True))
 @given(case=hierarchies())
-def test_every_job_has_what_the_definition_says(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
+def test_shares_follow_the_definition(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
     problem, tree = case
     allocation = gp.solve(problem, "hierarchical", tenants=tree)
     assert allocation.normalized_throughputs == pytest.approx(incremental_leximin(problem, tree), rel=1e-5, abs=1e-5)
@@ -274,7 +274,7 @@ def test_the_agnostic_twin_sees_equal_speeds(case: tuple[gp.AllocationProblem, g
     assert twin.throughputs == pytest.approx((problem.throughputs * twin.time_fractions).sum(axis=1), rel=1e-12)
 
 
-# --- the same, said otherwise
+# --- equivalent forms of trees
 
 
 def rebuilt(problem: gp.AllocationProblem, rows: list[int] | None = None, **changes: Any) -> gp.AllocationProblem:
@@ -340,10 +340,10 @@ def test_tenants_that_take_turns_need_not_be_named() -> None:
     assert v_of(problem, gp.TenantTree(policy="fifo")) == pytest.approx([0, 1 / 2, 1 / 2, 1], abs=1e-9)
 
 
-# --- jobs that cannot run, and jobs of nobody
+# --- jobs that cannot run, and jobs without a tenant
 
 
-def test_jobs_that_can_run_nowhere_take_no_part_whoever_they_belong_to() -> None:
+def test_jobs_that_can_run_nowhere_are_ignored_for_every_tenant() -> None:
     """The first job of the fifo tenant has finished, and the tenant of the last one is not in the tree."""
     problem = one_type(["red", "red", "blue", "nobody"], 1, num_gpus=[1, 1, 1, 9], steps_remaining=[0, 5, 5, 5])
     allocation = gp.solve(problem, "hierarchical", tenants=tree_of(red={"policy": "fifo"}, blue={}))
@@ -455,13 +455,13 @@ def test_the_contract_is_kept_with_a_tree() -> None:
 
 @pytest.mark.slow
 def test_the_contract_is_kept_with_a_tree_of_python() -> None:
-    """Its label cannot be read back, so what is asked of labels is asked of the other options only."""
+    """Its label cannot be parsed, so the check of labels covers the other options only."""
     report = check_policy(Hierarchical(tenants=gp.TenantTree(policy="fifo"), agnostic=True), problems=2)
     assert [check.problems for check in report.checks if check.name == "options"] == [1]
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
-def test_a_mapping_is_the_tree_that_it_says(tree: dict[str, Any]) -> None:
+def test_a_mapping_is_read_as_a_tree(tree: dict[str, Any]) -> None:
     expected = Hierarchical(tenants=gp.TenantTree.from_dict(tree, "fifo"))
     for said in (tree, {"tenants": tree}, gp.TenantTree.from_dict(tree).tenants):
         assert gp.resolve_policy("hierarchical", tenants=said) == Hierarchical(tenants=gp.TenantTree.from_dict(tree))
@@ -556,13 +556,13 @@ class TestCommand:
             ),
         ],
     )
-    def test_faults_are_told(self, content: str, problem: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_faults_are_reported(self, content: str, problem: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (folder / "tenants.yaml").write_text(content)
         code, out, err = self.gavel(capsys, "solve", "-p", "hierarchical,tenants=tenants.yaml")
         assert (code, out) == (2, "")
         assert err.startswith(f"Error: {problem}")
 
-    def test_a_file_that_is_not_there_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_missing_file_is_reported(self, capsys: pytest.CaptureFixture[str]) -> None:
         code, _, err = self.gavel(capsys, "solve", "-p", "hierarchical,tenants=nowhere.yaml")
         assert (code, err) == (2, "Error: nowhere.yaml: cannot be read: No such file or directory\n")
 

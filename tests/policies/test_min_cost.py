@@ -56,19 +56,19 @@ def test_jobs_without_a_deadline_have_an_nth_of_the_cluster() -> None:
 
 
 def test_when_not_all_deadlines_can_hold_the_late_jobs_are_named() -> None:
-    # bert would need all of the V100, resnet too: whoever gets it, the other one is late.
+    # bert would need all of the V100, resnet too, so one of them is late.
     allocation = gp.solve(three_jobs([60, 30, NONE]), "min_cost", min_share=0.0)
     assert allocation.stages[0].name == "least shortfall"
     assert allocation.stages[0].value == pytest.approx(0.5)  # resnet on the K80: 1 of 2 steps/s
     assert allocation.notes == ("job 'resnet' is late: it ends 30 s after its deadline",)
 
 
-def test_weights_say_whose_deadline_counts_more() -> None:
+def test_deadlines_count_by_weight() -> None:
     heavy = gp.solve(three_jobs([60, 30, NONE], weights=[1, 9, 1]), "min_cost", min_share=0.0)
     assert heavy.notes == ("job 'bert' is late: it ends 180 s after its deadline",)
 
 
-def test_a_job_whose_deadline_is_past_is_to_run_as_fast_as_it_can() -> None:
+def test_a_job_with_a_past_deadline_requires_its_full_speed() -> None:
     allocation = gp.solve(three_jobs([-100, NONE, NONE]), "min_cost", min_share=0.0)
     assert allocation.time_fractions[0].round(6).tolist() == [1, 0]
     assert allocation.notes == ("job 'bert' is late: it ends 160 s after its deadline",)
@@ -131,13 +131,13 @@ def test_a_type_without_a_price_and_a_wrong_share_are_named() -> None:
 def test_shortfall_and_cost_are_those_of_an_independent_program(
     problem: gp.AllocationProblem, min_share: float | None, seed: int
 ) -> None:
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     rows = np.flatnonzero(problem.runnable.any(axis=1))
     assume(rows.size > 0)
     some = problem.select(rows)
     n = len(rows)
-    deadlines = np.where(chance.random(n) < 0.5, chance.choice([-5.0, 10.0, 100.0, 1e4, 1e6], n), NONE)
-    prices = chance.choice([0.5, 1.0, 3.0], len(some.capacities))
+    deadlines = np.where(rng.random(n) < 0.5, rng.choice([-5.0, 10.0, 100.0, 1e4, 1e6], n), NONE)
+    prices = rng.choice([0.5, 1.0, 3.0], len(some.capacities))
     problem = gp.AllocationProblem.from_arrays(
         some.throughputs,
         some.capacities,
@@ -215,21 +215,21 @@ class TestFarApart:
     @pytest.mark.parametrize("orders", [12, 16])
     def test_shortfall_and_cost_are_exact(self, orders: int) -> None:
         """On random problems, in fractions. Shortfalls are proven to 1e-9, and what that much less shortfall costs may be saved."""
-        chance = np.random.default_rng(orders)
+        rng = np.random.default_rng(orders)
         for number in range(80):
-            n, k = int(chance.integers(1, 4)), int(chance.integers(1, 4))
-            throughputs, capacities = 10 ** chance.uniform(-orders / 2, orders / 2, (n, k)), chance.integers(1, 4, k)
-            gangs = np.minimum(chance.choice([1, 1, 2], n), capacities.max())
-            steps = 10 ** chance.uniform(-orders / 4, orders / 4, n)
+            n, k = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+            throughputs, capacities = 10 ** rng.uniform(-orders / 2, orders / 2, (n, k)), rng.integers(1, 4, k)
+            gangs = np.minimum(rng.choice([1, 1, 2], n), capacities.max())
+            steps = 10 ** rng.uniform(-orders / 4, orders / 4, n)
             fastest = np.where(gangs[:, None] <= capacities, throughputs, 0).max(axis=1)
-            far = 10 ** chance.uniform(-orders / 2, orders / 2, n)
+            far = 10 ** rng.uniform(-orders / 2, orders / 2, n)
             problem = gp.AllocationProblem.from_arrays(
                 throughputs,
                 capacities,
                 num_gpus=gangs,
                 steps_remaining=steps,
-                deadlines_seconds=far if number % 2 else steps / fastest / 10 ** chance.uniform(-orders, 0.3, n),
-                prices_per_hour=10 ** chance.uniform(-0.5, 0.5, k),
+                deadlines_seconds=far if number % 2 else steps / fastest / 10 ** rng.uniform(-orders, 0.3, n),
+                prices_per_hour=10 ** rng.uniform(-0.5, 0.5, k),
             )
             allocation = gp.solve(problem, "min_cost")
             shortfall, cost = allocation.stages
@@ -241,7 +241,7 @@ class TestFarApart:
 
 
 def _least_in_fractions(problem: gp.AllocationProblem, shortfall: Fraction | None) -> Fraction:
-    """The least shortfall, or the least cost with a shortfall of at most so much; variables: time, then what each job lacks."""
+    """Return the least shortfall, or the least cost under a limit on it; variables: time, then the shortage of each job."""
     n, k = problem.throughputs.shape
     where = [(i, j) for i in range(n) for j in range(k) if problem.runnable[i, j]]
     fastest = [max(Fraction(problem.throughputs[i, j]) for a, j in where if a == i) for i in range(n)]

@@ -68,12 +68,12 @@ def test_no_random_allocation_is_better(problem: gp.AllocationProblem, seed: int
     problem = able(problem)
     if not problem.num_jobs:
         return
-    allocation, chance = gp.solve(problem, "nash_welfare"), np.random.default_rng(seed)
+    allocation, rng = gp.solve(problem, "nash_welfare"), np.random.default_rng(seed)
     value = problem.weights @ np.log(allocation.normalized_throughputs)
     assert allocation.objective_value == pytest.approx(value, rel=1e-9, abs=1e-9)
     for _ in range(20):
-        other = np.where(problem.runnable, chance.random(problem.throughputs.shape), 0)
-        other = 0.5 * other + allocation.time_fractions * chance.uniform(0.5, 2)
+        other = np.where(problem.runnable, rng.random(problem.throughputs.shape), 0)
+        other = 0.5 * other + allocation.time_fractions * rng.uniform(0.5, 2)
         other /= np.maximum(1, other.sum(axis=1, keepdims=True))
         other /= np.maximum(1, (problem.num_gpus @ other) / np.maximum(problem.capacities, 1e-9))
         speeds = (problem.throughputs * other).sum(axis=1)
@@ -105,7 +105,7 @@ def test_each_job_has_its_part_of_what_it_would_have_alone(problem: gp.Allocatio
 @given(problem=crowds())
 def test_one_row_per_job_gives_the_same_throughputs(problem: gp.AllocationProblem) -> None:
     class OneByOne(NashWelfare):
-        """Every job a class of its own."""
+        """Nash welfare with a class for each job."""
 
         reads = ("weights", "job_ids")
 
@@ -114,7 +114,7 @@ def test_one_row_per_job_gives_the_same_throughputs(problem: gp.AllocationProble
         assert classes.throughputs == pytest.approx(gp.solve(problem, OneByOne(**options)).throughputs, rel=1e-4)
 
 
-def test_equal_jobs_on_one_gpu_keep_what_the_formula_says() -> None:
+def test_the_discount_of_equal_jobs_follows_the_formula() -> None:
     """n equal jobs have 1/n each, and without one of them 1/(n−1): each keeps ((n−1)/n)^(n−1) of its time, 1/e in the end."""
     for n in (1, 2, 3, 50):
         allocation = gp.solve(gp.AllocationProblem.from_arrays([[2.0]] * n, [1]), "nash_welfare", strategy_proof=True)
@@ -141,13 +141,13 @@ def test_a_weight_counts_in_the_discount() -> None:
 
 @settings(max_examples=examples(20, costly=True))
 @given(problem=problems(max_jobs=5), seed=st.integers(0, 2**32 - 1))
-def test_nobody_gains_by_stating_wrong_throughputs(problem: gp.AllocationProblem, seed: int) -> None:
+def test_wrong_throughputs_do_not_pay(problem: gp.AllocationProblem, seed: int) -> None:
     problem = able(problem)
     if not problem.num_jobs:
         return
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     lie = problem.throughputs.copy()
-    lie[0] *= chance.choice([0.1, 0.5, 1, 2, 10], len(lie[0]))
+    lie[0] *= rng.choice([0.1, 0.5, 1, 2, 10], len(lie[0]))
     weights, gangs = problem.weights, problem.num_gpus
     told = gp.AllocationProblem.from_arrays(lie, problem.capacities, weights=weights, num_gpus=gangs)
     honest = gp.solve(problem, "nash_welfare", strategy_proof=True).throughputs[0]
@@ -208,17 +208,17 @@ def test_merged_jobs_are_proven_without_the_discount_only() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_many_classes_with_numbers_of_several_orders_are_proven(seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    classes, types = 300, int(chance.integers(2, 6))
-    table = 10 ** chance.uniform(-4, 4, (classes, 1)) * 10 ** chance.uniform(-1, 1, (classes, types))
-    table[chance.random(table.shape) < 0.2] = 0
-    index = np.repeat(np.arange(classes), chance.integers(1, 50, classes))
+    rng = np.random.default_rng(seed)
+    classes, types = 300, int(rng.integers(2, 6))
+    table = 10 ** rng.uniform(-4, 4, (classes, 1)) * 10 ** rng.uniform(-1, 1, (classes, types))
+    table[rng.random(table.shape) < 0.2] = 0
+    index = np.repeat(np.arange(classes), rng.integers(1, 50, classes))
     problem = gp.AllocationProblem.from_types(
         table,
         index,
-        np.round(10 ** chance.uniform(0.9, 3, types)),
-        num_gpus=chance.choice([1, 2, 4, 8], classes)[index],
-        weights=10 ** chance.uniform(-2, 2, classes)[index],
+        np.round(10 ** rng.uniform(0.9, 3, types)),
+        num_gpus=rng.choice([1, 2, 4, 8], classes)[index],
+        weights=10 ** rng.uniform(-2, 2, classes)[index],
     )
     allocation = gp.solve(problem, "nash_welfare")
     assert allocation.gap is not None

@@ -35,13 +35,13 @@ def test_ids_are_ordered_as_a_person_reads_them() -> None:
     assert [row[0] for row in served] == [1] * 10 + [0] * 2
 
 
-def test_fifo_lets_nobody_pass_a_gang_that_does_not_fit_now() -> None:
+def test_no_job_passes_a_blocked_gang_under_fifo() -> None:
     throughputs, gangs = [[1.0], [1.0], [1.0]], [3, 4, 1]
     assert fractions("fifo", throughputs, [4], num_gpus=gangs) == [[1], [0], [0]]
     assert fractions("fifo", throughputs, [4], num_gpus=gangs, backfill=True) == [[1], [0], [1]]
 
 
-def test_a_gang_that_fits_nowhere_is_excluded_and_blocks_nobody() -> None:
+def test_a_gang_that_fits_nowhere_is_excluded_and_blocks_no_job() -> None:
     assert fractions("fifo", [[1.0], [1.0]], [4], num_gpus=[8, 1]) == [[0], [1]]
 
 
@@ -80,7 +80,7 @@ class TestConstraints:
         parts = fractions("fifo", jobs, [2, 2], fractional=True, **budget)  # 3 for the first, and 2 of 3 for the next
         assert np.array(parts) == pytest.approx(np.array([[1, 0], [2 / 3, 0], [0, 0], [0, 0]]))
 
-    def test_whom_a_limit_is_not_about_passes(self) -> None:
+    def test_jobs_outside_a_limit_may_pass(self) -> None:
         quota = gp.Quota("red", gpus=1, guaranteed=False, borrowable=False)
         tenants = {"tenants": ["red", "red", "blue"], "constraints": [quota]}
         assert fractions("fifo", [[1.0]] * 3, [3], backfill=True, **tenants) == [[1], [0], [1]]
@@ -133,7 +133,7 @@ class TestConstraints:
     def test_limits_are_kept_and_no_job_could_have_more(
         self, name: str, problem: gp.AllocationProblem, fractional: bool, part: float
     ) -> None:
-        """Whoever waits lacks a GPU, or a part of a limit, on each of its types."""
+        """A waiting job lacks a GPU, or a part of a limit, on each of its types."""
         assume(problem.runnable.any())
         most, theirs = part * float(problem.capacities.sum()), np.array(problem.tenants) == "red"
         limits = [gp.MaxGpus(most), *([gp.MaxGpus(most / 2, tenant="red")] if theirs.any() else [])]

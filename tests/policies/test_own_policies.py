@@ -121,7 +121,7 @@ def jobs(tmp_path: Path) -> list[str]:
 
 
 class TestNamedClasses:
-    def test_a_class_of_ones_own_goes_where_a_name_goes(self, write: Write) -> None:
+    def test_a_user_class_is_accepted_wherever_a_name_is(self, write: Write) -> None:
         write("acme/fair/__init__.py")
         write("acme/fair/gangs.py", MODULE)
         problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [4], num_gpus=[1, 4])
@@ -141,7 +141,7 @@ class TestNamedClasses:
         options = gp.policy_options(gp.policy_class("gangs:Budgeted"))
         assert [name for name, option in options.items() if option.required] == ["budget"]
 
-    def test_the_type_of_an_option_must_be_there_when_it_is_read(self, write: Write) -> None:
+    def test_the_type_of_an_option_must_be_importable(self, write: Write) -> None:
         write("gangs.py", "from __future__ import annotations\n" + MODULE.replace("budget: float", "budget: Money"))
         assert refusal(gp.resolve_policy, "gangs:Budgeted", budget=1) == (
             "policy Budgeted: the type of an option cannot be read: name 'Money' is not defined; import it outside of "
@@ -159,7 +159,7 @@ class TestNamedClasses:
             ("empty:Fair", "module empty ({folder}/empty.py) has no class 'Fair', and no other policy either"),
         ],
     )
-    def test_a_name_that_nothing_bears_is_named(self, write: Write, tmp_path: Path, name: str, message: str) -> None:
+    def test_an_unknown_name_is_reported(self, write: Write, tmp_path: Path, name: str, message: str) -> None:
         write("gangs.py", MODULE)
         write("empty.py")
         with pytest.raises(gp.UnknownNameError) as error:
@@ -197,13 +197,13 @@ class TestNamedClasses:
             ("raise SystemExit(3)\n", "SystemExit: 3 ({folder}/broken.py, line 1)"),
         ],
     )
-    def test_a_module_that_fails_on_import_says_how_and_where(self, write: Write, tmp_path: Path, text: str, message: str) -> None:
+    def test_a_failing_import_is_reported_with_its_place(self, write: Write, tmp_path: Path, text: str, message: str) -> None:
         write("broken.py", text)
         told = refusal(gp.policy_class, "broken:Fair")
         assert told.startswith("policy broken:Fair: importing broken failed with ")
         assert told.endswith(message.format(folder=tmp_path))
 
-    def test_a_class_without_its_module_is_told_how_to_name_it(self) -> None:
+    def test_a_class_without_its_module_gets_a_hint(self) -> None:
         assert refusal(gp.policy_class, "gangs.LargestGangFirst") == (
             "there is no policy 'gangs.LargestGangFirst'; a class of your own is named package.module:Class"
         )
@@ -224,27 +224,27 @@ class TestCommand:
         assert [own["jobs"][1]["time_fractions"]["v100"], fifo["jobs"][1]["time_fractions"]["v100"]] == [1.0, 0.0]
         assert done.stderr == ""
 
-    def test_set_reaches_the_options_of_ones_own_class(self, tmp_path: Path, jobs: list[str]) -> None:
+    def test_set_changes_options_of_a_user_class(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("solve", *jobs, "-p", "mine:Budgeted", "--set", "budget=2", "--csv", folder=tmp_path)
         assert '"budgeted,budget=2",b,1.0,0.0' in done.stdout
         unknown = gavel("solve", *jobs, "-p", "mine:Budgeted,budjet=2", folder=tmp_path)
         assert (unknown.returncode, "there is no option 'budjet'; did you mean 'budget'?" in unknown.stderr) == (2, True)
 
-    def test_methods_may_import_what_stands_beside_their_module(self, tmp_path: Path, jobs: list[str]) -> None:
+    def test_methods_may_import_neighbouring_modules(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "helper.py").write_text("sign = -1.0\n")
         text = MODULE.replace("return -jobs", "import helper\n        return helper.sign * jobs")
         (tmp_path / "mine.py").write_text(text)
         assert gavel("solve", *jobs, "-p", "mine:LargestGangFirst", folder=tmp_path).returncode == 0
 
-    def test_a_file_here_does_not_take_the_place_of_what_gavel_imports(self, tmp_path: Path, jobs: list[str]) -> None:
+    def test_a_local_file_does_not_shadow_imports_of_gavel(self, tmp_path: Path, jobs: list[str]) -> None:
         for name in ("scipy", "highspy", "gavel_py", "colorsys"):
             (tmp_path / f"{name}.py").write_text("raise RuntimeError\n")
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("solve", *jobs, "-p", "mine:LargestGangFirst", "-p", "max_min_fairness", folder=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
 
-    def test_a_mistake_is_told_without_a_traceback(self, tmp_path: Path, jobs: list[str]) -> None:
+    def test_a_mistake_is_reported_without_a_traceback(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text("1 / 0\n")
         done = gavel("solve", *jobs, "-p", "mine:LargestGangFirst", folder=tmp_path)
         text = "Error: policy mine:LargestGangFirst: importing mine failed with ZeroDivisionError: division by zero"
@@ -268,7 +268,7 @@ class TestCommand:
         shown = gavel("policies", "show", "mine:Own", folder=tmp_path).stdout
         assert shown.startswith("mine:Own (own family, from mine)\n\nDecides by itself.\n")
 
-    def test_rounds_are_played_under_a_class_of_ones_own(self, tmp_path: Path, jobs: list[str]) -> None:
+    def test_rounds_run_under_a_user_class(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("rounds", *jobs, "-p", "mine:LargestGangFirst", "-n", "1", "--json", folder=tmp_path)
         assert json.loads(done.stdout)["policy"] == "largest_gang_first"
@@ -280,43 +280,43 @@ class TestInstalledPackages:
         write("acme_gangs.py", MODULE)
         install("acme-policies", "largest_gang = acme_gangs:LargestGangFirst\nbudgeted = acme_gangs : Budgeted [money]\n")
 
-    def test_their_policies_come_after_the_built_in_ones(self) -> None:
+    def test_policies_of_packages_follow_the_built_in_ones(self) -> None:
         names = gp.policy_names()
         assert names[-2:] == ("budgeted", "largest_gang")
         assert names[0] == "max_min_fairness"
         assert "acme_gangs" not in sys.modules  # a list of names imports nothing
 
-    def test_they_are_used_by_name(self) -> None:
+    def test_policies_of_packages_are_used_by_name(self) -> None:
         problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [4], num_gpus=[1, 4])
         assert gp.solve(problem, "largest_gang", backfill=False).time_fractions.tolist() == [[0], [1]]
         assert gp.resolve_policy("budgeted", budget=1).label == "budgeted,budget=1"
         assert gp.policy_source("largest_gang") == "acme-policies 1.2"
         assert gp.policy_source("fifo") == "gavel_py"
 
-    def test_a_name_that_is_nearly_theirs_is_told(self) -> None:
+    def test_a_similar_name_of_a_package_is_suggested(self) -> None:
         assert refusal(gp.policy_class, "largest_gangs") == ("there is no policy 'largest_gangs'; did you mean 'largest_gang'?")
         assert refusal(gp.policy_source, "nothing like it").startswith("there is no policy 'nothing like it'; known: max_min")
 
-    def test_a_built_in_policy_does_not_look_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_built_in_policy_does_not_read_entry_points(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(metadata, "distributions", lambda: pytest.fail("looked"))
         assert gp.resolve_policy("fifo", backfill=True).label == "fifo,backfill=true"
         assert gp.policy_source("fifo") == "gavel_py"
         with pytest.raises(pytest.fail.Exception, match="looked"):
             gp.policy_names()
 
-    def test_a_built_in_name_stays_what_it_is(self, install: Callable[..., None]) -> None:
+    def test_a_package_cannot_replace_a_built_in_name(self, install: Callable[..., None]) -> None:
         install("zeta", "fifo = acme_gangs:LargestGangFirst\n")
         with pytest.warns(gp.GavelWarning, match=r"package zeta 1\.2 offers a policy 'fifo', which is the name of a built-in one"):
             names = gp.policy_names()
         assert names.count("fifo") == 1
         assert gp.policy_class("fifo").__module__ == "gavel_py.policies.fifo"
 
-    def test_a_name_that_cannot_be_typed_is_told(self, install: Callable[..., None]) -> None:
+    def test_a_name_that_cannot_be_typed_causes_a_warning(self, install: Callable[..., None]) -> None:
         install("zeta", "most,fair = acme_gangs:LargestGangFirst\n")
         with pytest.warns(gp.GavelWarning, match=r"'most,fair', a name with other signs .*; it is known as acme_gangs:Largest"):
             assert "most,fair" not in gp.policy_names()
 
-    def test_a_name_of_two_packages_is_nobodys(self, install: Callable[..., None]) -> None:
+    def test_a_name_of_two_packages_is_ambiguous(self, install: Callable[..., None]) -> None:
         install("zeta", "largest_gang = zeta.fair:Gangs\n", version="0.3")
         assert gp.policy_names().count("largest_gang") == 1
         assert refusal(gp.resolve_policy, "largest_gang") == (
@@ -324,7 +324,7 @@ class TestInstalledPackages:
             "acme_gangs:LargestGangFirst (of acme-policies 1.2) or zeta.fair:Gangs (of zeta 0.3)"
         )
 
-    def test_of_a_package_that_is_there_twice_the_first_counts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_first_of_two_installations_counts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         older = tmp_path / "older" / "acme_policies-1.1.dist-info"
         older.mkdir(parents=True)
         (older / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-policies\nVersion: 1.1\n")
@@ -343,7 +343,7 @@ class TestInstalledPackages:
             ("?!", "must be of the form package.module:Class, found '?!'"),
         ],
     )
-    def test_a_broken_one_is_an_error_when_it_is_used_and_a_warning_in_a_list(
+    def test_a_broken_policy_is_an_error_in_use_and_a_warning_in_a_list(
         self, write: Write, install: Callable[..., None], tmp_path: Path, target: str, message: str
     ) -> None:
         write("zeta_broken.py", "1 / 0\n")
@@ -367,7 +367,7 @@ class TestInstalledPackages:
         assert gp.policy_names()[-2:] == ("eta", "largest_gang")
         assert gp.policy_source("eta") == "without a name"
 
-    def test_the_list_says_where_each_comes_from(self, tmp_path: Path) -> None:
+    def test_the_list_shows_the_source_of_each_policy(self, tmp_path: Path) -> None:
         done = gavel("policies", folder=tmp_path, PYTHONPATH=str(tmp_path))
         rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
         assert rows["policy"].split()[:3] == ["policy", "from", "family"]

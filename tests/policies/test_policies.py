@@ -43,17 +43,17 @@ def detailed_problems(draw: st.DrawFn) -> gp.AllocationProblem:
     """A problem with all that a policy may read; deadlines may have passed or be missing, but not all of them."""
     problem = draw(problems())
     n, k = problem.throughputs.shape
-    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    deadlines = chance.choice([-3600.0, 0.0, 600.0, 1e5], n)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    deadlines = rng.choice([-3600.0, 0.0, 600.0, 1e5], n)
     active = problem.runnable.any(axis=1)
-    missing = chance.random(n) < 0.3
+    missing = rng.random(n) < 0.3
     return gp.AllocationProblem.from_arrays(
         **arrays(
             problem,
-            prices_per_hour=chance.choice([0.4, 1.0, 3.06], k),
-            priorities=chance.integers(-1, 3, n),
-            waiting_seconds=chance.choice([0.0, 60.0, 90.0, 7200.0], n),
-            attained_gpu_seconds=chance.choice([0.0, 600.0, 1800.0, 3600.0, 1e5], n),
+            prices_per_hour=rng.choice([0.4, 1.0, 3.06], k),
+            priorities=rng.integers(-1, 3, n),
+            waiting_seconds=rng.choice([0.0, 60.0, 90.0, 7200.0], n),
+            attained_gpu_seconds=rng.choice([0.0, 600.0, 1800.0, 3600.0, 1e5], n),
             deadlines_seconds=deadlines if missing[active].all() else np.where(missing, np.nan, deadlines),
         )
     )
@@ -93,7 +93,7 @@ def assert_valid(problem: gp.AllocationProblem, allocation: gp.Allocation) -> No
 
 
 def costly(name: str, options: dict[str, Any]) -> list[pytest.MarkDecorator]:
-    """The marks of a policy whose contract takes long: one program per job for some, and twins beside their originals."""
+    """Return the marks of a policy with a slow contract: one program per job, or a variant of another policy."""
     if options.get("strategy_proof"):
         return [pytest.mark.deep]
     return [pytest.mark.slow] if options or name in {"min_cost", "nash_welfare"} else []

@@ -1,4 +1,4 @@
-"""Service in a tree of tenants: the same as serving everybody step by step, from one job that is done to the next."""
+"""Service in a tree of tenants equals a step-by-step simulation from one finished job to the next."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_services_are_those_of_serving_step_by_step(root: dict[str, Any]) -> Non
 
 
 @given(root=trees(), part=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(1e-9, 1)))
-def test_levels_are_those_at_which_jobs_have_been_served_so_much(root: dict[str, Any], part: float) -> None:
+def test_levels_are_the_inverse_of_services(root: dict[str, Any], part: float) -> None:
     history, rise = step_by_step(root), rise_of(root)
     served = part * np.array([j["room"] for j in jobs_of(root)])
     for i, (one, level) in enumerate(zip(jobs_of(root), rise.levels(served).tolist(), strict=True)):
@@ -298,7 +298,7 @@ def test_services_and_levels_invert_each_other(root: dict[str, Any]) -> None:
 
 
 @given(root=trees())
-def test_everybody_rises_and_is_done_in_the_end(root: dict[str, Any]) -> None:
+def test_services_rise_and_reach_all_room(root: dict[str, Any]) -> None:
     rise, rooms = rise_of(root), np.array([j["room"] for j in jobs_of(root)])
     levels = np.sort(np.concatenate([np.linspace(0, 1.1, 50), np.geomspace(1e-9, 1, 50)])) * rise.most
     services = np.array([rise.services(level) for level in levels.tolist()])
@@ -335,9 +335,9 @@ def test_the_order_of_rows_and_nodes_does_not_matter(root: dict[str, Any], data:
 
 
 def test_small_jobs_lose_no_digit_to_large_ones_elsewhere() -> None:
-    chance = np.random.default_rng(1)
-    small = fair(*(job(room, weight) for room, weight in zip(chance.random(500) * 1e-6, chance.random(500) + 0.1, strict=True)))
-    large = fair(*(job(room) for room in (chance.random(500) * 1e6).tolist()))
+    rng = np.random.default_rng(1)
+    small = fair(*(job(room, weight) for room, weight in zip(rng.random(500) * 1e-6, rng.random(500) + 0.1, strict=True)))
+    large = fair(*(job(room) for room in (rng.random(500) * 1e6).tolist()))
     beside, alone = rise_of(fair(large, small)), rise_of(fair(small))
     for part in (0.01, 0.5, 0.99):
         level = part * alone.most
@@ -346,21 +346,21 @@ def test_small_jobs_lose_no_digit_to_large_ones_elsewhere() -> None:
 
 
 def test_a_hundred_thousand_jobs_over_twelve_orders_of_magnitude() -> None:
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     rows, leaves = 100_000, 1000
     nodes = 1 + 10 + 100 + leaves
     parents = [-1] + [0] * 10 + [1 + i // 10 for i in range(100)] + [11 + i // 10 for i in range(leaves)]
     tree = ServiceTree(
         counts=np.ones(rows),
-        weights=10 ** chance.uniform(-6, 6, rows),
-        ranks=chance.permutation(rows),
-        leaves=111 + chance.integers(0, leaves, rows),
+        weights=10 ** rng.uniform(-6, 6, rows),
+        ranks=rng.permutation(rows),
+        leaves=111 + rng.integers(0, leaves, rows),
         parents=parents,
-        node_weights=10 ** chance.uniform(-6, 6, nodes),
+        node_weights=10 ** rng.uniform(-6, 6, nodes),
         node_ranks=np.arange(nodes),
-        is_fifo=chance.random(nodes) < 0.3,
+        is_fifo=rng.random(nodes) < 0.3,
     )
-    rooms = 10 ** chance.uniform(-6, 6, rows)
+    rooms = 10 ** rng.uniform(-6, 6, rows)
     rise = tree.rise(rooms)
     assert np.array_equal(rise.services(rise.most), rooms)
     for level in np.geomspace(1e-12, 0.9, 8) * rise.most:
@@ -371,11 +371,11 @@ def test_a_hundred_thousand_jobs_over_twelve_orders_of_magnitude() -> None:
 
 
 @pytest.mark.parametrize("node", [fair, fifo])
-def test_nobody_falls_back_by_a_digit_where_jobs_are_done(node: Callable[..., dict[str, Any]]) -> None:
-    chance = np.random.default_rng(3)
-    weights = chance.choice([0.1, 0.3, 0.7, 1.1, 1e5 / 3], (4, 60))
-    rooms = weights * chance.choice([1.0, 2.0, 1 / 3, 1e6], (4, 60))
-    rise = rise_of(fair(*(node(*map(job, *leaf), weight=chance.random()) for leaf in zip(rooms, weights, strict=True))))
+def test_services_never_fall_by_rounding_at_corners(node: Callable[..., dict[str, Any]]) -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.choice([0.1, 0.3, 0.7, 1.1, 1e5 / 3], (4, 60))
+    rooms = weights * rng.choice([1.0, 2.0, 1 / 3, 1e6], (4, 60))
+    rise = rise_of(fair(*(node(*map(job, *leaf), weight=rng.random()) for leaf in zip(rooms, weights, strict=True))))
 
     levels = around(rise.levels(np.nextafter(rooms.ravel(), 0)))
     services = np.array([rise.services(level) for level in levels.tolist()])
@@ -385,9 +385,9 @@ def test_nobody_falls_back_by_a_digit_where_jobs_are_done(node: Callable[..., di
 
 @pytest.mark.parametrize("seed", range(10))
 def test_virtual_time_and_service_ascend_together_to_the_last_digit(seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    weights = chance.choice([0.1, 0.3, 0.7, 1.1, 1e5 / 3, 1e-3], 40)
-    rooms = weights * chance.choice([1.0, 2.0, 1 / 3, 1e6, 1e-3, 7.0, 7.7], 40)
+    rng = np.random.default_rng(seed)
+    weights = rng.choice([0.1, 0.3, 0.7, 1.1, 1e5 / 3, 1e-3], 40)
+    rooms = weights * rng.choice([1.0, 2.0, 1 / 3, 1e6, 1e-3, 7.0, 7.7], 40)
     node = Queues(np.zeros(40, dtype=int), np.array([False]), speed=weights, rank=np.zeros(40), count=np.ones(40)).times(rooms)
     times, served = around(node.times).clip(0, node.last), around(node.served).clip(0, node.total)
     same = np.zeros(len(times), dtype=int)
@@ -407,13 +407,13 @@ def around(values: Floats) -> Floats:
 
 
 def test_sums_over_ties_do_not_depend_on_the_order_of_rows() -> None:
-    chance = np.random.default_rng(4)
-    weights = (10 ** chance.uniform(-3, 3, 300)).tolist()
-    root = fair(fair(*(job(weight, weight, int(chance.integers(1, 4))) for weight in weights)), job(1e9))  # all done at once
+    rng = np.random.default_rng(4)
+    weights = (10 ** rng.uniform(-3, 3, 300)).tolist()
+    root = fair(fair(*(job(weight, weight, int(rng.integers(1, 4))) for weight in weights)), job(1e9))  # all done at once
     arrays, rooms = Arrays().add(root), [*weights, 1e9]
     services = arrays.tree().rise(rooms).services(1000)
     for _ in range(20):
-        order = chance.permutation(301).tolist()
+        order = rng.permutation(301).tolist()
         moved = arrays.tree(order).rise(shuffled(rooms, order))
         assert np.array_equal(moved.services(1000)[order], services)
 
@@ -426,9 +426,9 @@ def test_sums_over_ties_do_not_depend_on_the_order_of_rows() -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_segments_are_summed_and_searched_one_by_one(lengths: list[int], seed: int) -> None:
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     segments = Segments.of(np.array(lengths))
-    values = chance.choice([0.0, 1.0, 1e-6, 1e6, 0.1], sum(lengths))
+    values = rng.choice([0.0, 1.0, 1e-6, 1e6, 0.1], sum(lengths))
     parts = np.split(values, np.cumsum(lengths)[:-1])
     sums = np.concatenate([np.cumsum(part) for part in parts])
     assert segments.sums(values) == pytest.approx(sums, rel=1e-14)
@@ -437,8 +437,8 @@ def test_segments_are_summed_and_searched_one_by_one(lengths: list[int], seed: i
     assert segments.sums_back(values) == pytest.approx(back, rel=1e-14)
 
     table = np.concatenate([np.sort(part) for part in parts])
-    which = chance.integers(0, len(lengths), 50)
-    asked = chance.choice([-1.0, 0.0, 0.05, 0.1, 1.0, 2.0, 1e7], 50)
+    which = rng.integers(0, len(lengths), 50)
+    asked = rng.choice([-1.0, 0.0, 0.05, 0.1, 1.0, 2.0, 1e7], 50)
     found = segments.last_up_to(table, which, asked)
     for place, segment, value in zip(found.tolist(), which.tolist(), asked.tolist(), strict=True):
         first = int(segments.starts[segment])

@@ -98,7 +98,7 @@ def test_several_minimums_and_a_constant_are_proven(problem: gp.AllocationProble
     assert allocation.objective_bound == pytest.approx(allocation.objective_value, rel=1e-6)
 
 
-def test_demand_and_order_of_ones_own() -> None:
+def test_user_defined_demand_and_ordered_policies() -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0], [2.0], [2.0]], [4], num_gpus=[1, 4, 1])
     assert gp.solve(problem, LargestGangFirst()).time_fractions.tolist() == [[0], [1], [0]]
     assert gp.solve(problem, ShareOfGpus(efficiency=False)).objective_value == pytest.approx(4 / 6)
@@ -145,13 +145,13 @@ def test_a_demand_may_be_a_list_but_not_nothing() -> None:
 
 def test_reading_what_is_not_declared_is_named() -> None:
     class Forgetful(gp.SumPolicy):
-        """Reads weights without saying so."""
+        """Reads weights without declaring it."""
 
         def objective(self, program: gp.Program) -> cp.Expression:
             return program.total(cp.multiply(program.weights, program.normalized_throughput))
 
     class Misspelt(gp.DemandPolicy):
-        """Declares what there is not."""
+        """Declares an unknown attribute."""
 
         reads = ("weight",)
 
@@ -219,7 +219,7 @@ def test_an_objective_that_cannot_be_maximised_is_refused() -> None:
 
 
 class Capped(gp.SumPolicy):
-    """Nobody gains from more than half of an equal share's throughput, and idle time is worth a little."""
+    """Throughput beyond half of an equal share gains nothing, and idle time gains a little."""
 
     def objective(self, program: gp.Program) -> cp.Expression:
         return program.total(cp.minimum(program.normalized_throughput, 0.5) + 0.01 * cp.abs(program.time - 1) * -1)
@@ -234,7 +234,7 @@ def test_kinks_of_any_kind_are_proven(problem: gp.AllocationProblem) -> None:
 
 def test_an_optimum_of_zero_is_proven() -> None:
     class NoIdleTime(gp.SumPolicy):
-        """Everybody runs all of the time, if there are GPUs enough."""
+        """Every job runs all of the time if there are enough GPUs."""
 
         def objective(self, program: gp.Program) -> cp.Expression:
             return -program.total(cp.abs(program.time - 1))
@@ -259,13 +259,13 @@ class Worst(gp.SumPolicy):
 
 
 class WorstOfAll(Worst):
-    """The same, with every job a class of its own."""
+    """The policy above with a class for each job."""
 
     reads = ("job_ids",)
 
 
 class WorstHalf(gp.SumPolicy):
-    """The mean over the worse half of the jobs, with a variable of its own."""
+    """The mean over the worse half of the jobs, with an extra variable."""
 
     def objective(self, program: gp.Program) -> cp.Expression:
         level = cp.Variable()
@@ -313,7 +313,7 @@ MISCOUNTED: dict[str, tuple[Callable[[gp.Program], cp.Expression], Callable[[gp.
 
 @pytest.mark.parametrize("name", MISCOUNTED)
 def test_equal_jobs_that_get_nothing_are_counted_too(name: str) -> None:
-    """At the answer, where the job with 3 steps/s has the GPU, classes and jobs come to the same."""
+    """At the optimum, where the job with 3 steps/s has the GPU, classes and single jobs give the same value."""
     problem = gp.AllocationProblem.from_arrays([[4], [4], [3]], [1])
     with pytest.raises(gp.PolicyError, match=r"policy own, field objective: depends on how equal jobs are counted") as error:
         gp.solve(problem, policy_of(MISCOUNTED[name][0]))
@@ -323,17 +323,17 @@ def test_equal_jobs_that_get_nothing_are_counted_too(name: str) -> None:
 
 @pytest.mark.slow
 def test_no_wrong_sum_slips_through() -> None:
-    """On 200 random problems, a sum over rows is refused, or as good as the sum over jobs, each job a row of its own."""
-    chance = np.random.default_rng(7)
+    """On 200 random problems, a sum over rows is refused, or equals the sum over jobs with one row per job."""
+    rng = np.random.default_rng(7)
     refused = dict.fromkeys(MISCOUNTED, 0)
     for number in range(200):
-        kinds, k = int(chance.integers(1, 5)), int(chance.integers(1, 4))
-        of = chance.integers(0, kinds, int(chance.integers(2, 9)))
+        kinds, k = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        of = rng.integers(0, kinds, int(rng.integers(2, 9)))
         wide = number % 2
         problem = gp.AllocationProblem.from_arrays(
-            (10 ** chance.uniform(-4, 4, (kinds, k)) if wide else chance.choice([1.0, 2.0, 3.0, 4.0], (kinds, k)))[of],
-            chance.integers(1, 4, k),
-            weights=(10 ** chance.uniform(-3, 3, kinds) if wide else chance.choice([1.0, 2.0], kinds))[of],
+            (10 ** rng.uniform(-4, 4, (kinds, k)) if wide else rng.choice([1.0, 2.0, 3.0, 4.0], (kinds, k)))[of],
+            rng.integers(1, 4, k),
+            weights=(10 ** rng.uniform(-3, 3, kinds) if wide else rng.choice([1.0, 2.0], kinds))[of],
         )
         name = list(MISCOUNTED)[number % len(MISCOUNTED)]
         wrong, right = MISCOUNTED[name]
@@ -396,7 +396,7 @@ UNBOUNDED: dict[str, Callable[[gp.Program], cp.Expression]] = {
 
 @pytest.mark.parametrize("name", UNBOUNDED)
 @pytest.mark.parametrize("direction", ["max", "min"])
-def test_an_objective_without_a_bound_says_so(name: str, direction: str) -> None:
+def test_an_unbounded_objective_is_reported(name: str, direction: str) -> None:
     sign = 1 if direction == "max" else -1
     problem = gp.AllocationProblem.from_arrays([[4.0], [4.0], [3.0]], [1])
     better = "large" if direction == "max" else "small"
@@ -431,7 +431,7 @@ def test_variables_that_are_bounded_by_the_objective_do_no_harm(objective: Any, 
 
 @settings(max_examples=examples(40, costly=True))
 @given(problem=crowds(max_jobs=10))
-def test_a_variable_of_ones_own_is_solved_and_proven(problem: gp.AllocationProblem) -> None:
+def test_a_user_defined_variable_is_solved_and_proven(problem: gp.AllocationProblem) -> None:
     problem = active(problem)
     assume(problem.num_jobs % 2 == 0)
 

@@ -103,18 +103,18 @@ def test_every_job_has_what_the_definition_gives_it(problem: gp.AllocationProble
 def test_every_job_has_what_the_definition_gives_it_within_limits(problem: gp.AllocationProblem, seed: int) -> None:
     """Promised throughputs, a limit on a tenant and a budget, all of which some allocation keeps."""
     assume(problem.runnable.any())
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     n, k = problem.throughputs.shape
     arrays: dict[str, Any] = {"num_gpus": problem.num_gpus, "weights": problem.weights, "tenants": problem.tenants}
-    prices = chance.choice([0.5, 1.0, 3.0], k)
+    prices = rng.choice([0.5, 1.0, 3.0], k)
     problem = gp.AllocationProblem.from_arrays(problem.throughputs, problem.capacities, prices_per_hour=prices, **arrays)
-    x = some_allocation(problem, chance)
+    x = some_allocation(problem, rng)
     throughputs, tenant = (problem.throughputs * x).sum(axis=1), problem.tenants[0]
     constraints: list[gp.Constraint] = []
     rows: list[Floats] = []
     limits: list[float] = []
-    for i in np.flatnonzero((throughputs > 0) & (chance.random(n) < 0.4)).tolist():
-        constraints.append(gp.MinThroughput(problem.job_ids[i], throughputs[i] * chance.choice([0.3, 0.9, 1.0])))
+    for i in np.flatnonzero((throughputs > 0) & (rng.random(n) < 0.4)).tolist():
+        constraints.append(gp.MinThroughput(problem.job_ids[i], throughputs[i] * rng.choice([0.3, 0.9, 1.0])))
         rows.append(np.where(np.arange(n)[:, None] == i, -problem.throughputs / constraints[-1].rate, 0.0))
         limits.append(-1.0)
     theirs = np.array(problem.tenants) == tenant
@@ -123,8 +123,8 @@ def test_every_job_has_what_the_definition_gives_it_within_limits(problem: gp.Al
         (np.ones(n), prices, gp.CostBudget),
     ):
         table = (group * problem.num_gpus)[:, None] * price
-        most = float((table * x).sum()) * chance.choice([1.0, 1.5, 3.0])
-        if most > 0 and chance.random() < 0.5:
+        most = float((table * x).sum()) * rng.choice([1.0, 1.5, 3.0])
+        if most > 0 and rng.random() < 0.5:
             constraints.append(make(most))
             rows.append(table / most)
             limits.append(1.0)
@@ -132,17 +132,17 @@ def test_every_job_has_what_the_definition_gives_it_within_limits(problem: gp.Al
     assert_levels(problem, gp.solve(problem, water_filling(*constraints)), expected)
 
 
-def some_allocation(problem: gp.AllocationProblem, chance: np.random.Generator) -> Floats:
+def some_allocation(problem: gp.AllocationProblem, rng: np.random.Generator) -> Floats:
     """(N, K) a valid allocation."""
     shape = problem.throughputs.shape
-    x = np.where(problem.runnable, chance.random(shape) * chance.choice([0.0, 1.0], shape), 0.0)
+    x = np.where(problem.runnable, rng.random(shape) * rng.choice([0.0, 1.0], shape), 0.0)
     x /= np.maximum(1.0, x.sum(axis=1, keepdims=True))
     return x / np.maximum(1.0, problem.num_gpus @ x / np.maximum(1e-9, problem.capacities))
 
 
 @settings(max_examples=examples(100, costly=True))
 @given(problem=problems())
-def test_it_starts_as_max_min_fairness_and_is_no_worse_for_anybody_further_up(problem: gp.AllocationProblem) -> None:
+def test_it_starts_as_max_min_fairness_and_lowers_no_job_further_up(problem: gp.AllocationProblem) -> None:
     assume(problem.runnable.any())
     filled, plain = gp.solve(problem, "water_filling"), gp.solve(problem, "max_min_fairness")
     assert filled.objective_value == pytest.approx(plain.objective_value, rel=1e-7)
@@ -187,11 +187,11 @@ def test_equal_jobs_have_equal_time(problem: gp.AllocationProblem, copies: int) 
 
 def test_many_jobs_take_hardly_more_levels_than_there_are_types() -> None:
     """Most jobs can use the first of four types only, fewer the first two, and so on: what is left for each grows."""
-    chance = np.random.default_rng(0)
-    kinds = chance.lognormal(0, 0.5, (40, 4)) * (np.arange(4) <= np.arange(40)[:, None] // 10)
-    groups = chance.choice(4, 20_000, p=[0.6, 0.25, 0.1, 0.05])
+    rng = np.random.default_rng(0)
+    kinds = rng.lognormal(0, 0.5, (40, 4)) * (np.arange(4) <= np.arange(40)[:, None] // 10)
+    groups = rng.choice(4, 20_000, p=[0.6, 0.25, 0.1, 0.05])
     problem = gp.AllocationProblem.from_types(
-        kinds, 10 * groups + chance.integers(0, 10, 20_000), [300, 300, 300, 300], weights=chance.uniform(0.5, 4, 20_000)
+        kinds, 10 * groups + rng.integers(0, 10, 20_000), [300, 300, 300, 300], weights=rng.uniform(0.5, 4, 20_000)
     )
     allocation = gp.solve(problem, "water_filling")
     assert [stage.name for stage in allocation.stages] == ["first stop", "level 1", "level 2", "level 3"]

@@ -130,7 +130,7 @@ class TestCluster:
         cluster = Cluster([])
         assert (cluster.accelerator_names, cluster.capacities.shape, cluster.num_gpus) == ((), (0,), 0)
 
-    def test_says_what_it_holds(self) -> None:
+    def test_repr_shows_the_contents(self) -> None:
         assert repr(Cluster.from_counts({"v100": 12, "k80": 0})) == "Cluster(v100: 12 GPUs in 2 nodes, k80: 0 GPUs in 0 nodes)"
 
     def test_equal_clusters_have_equal_nodes_and_types(self) -> None:

@@ -49,10 +49,10 @@ BOTH = {"v100": 16.0, "a100": 40.0}
 
 
 class TestAlone:
-    def test_jobs_run_where_they_fit_as_the_profile_or_they_say(self) -> None:
+    def test_jobs_run_where_they_fit_by_profile_or_own_field(self) -> None:
         jobs = [
             gp.Job("small", job_type="small"),
-            gp.Job("large", job_type="large"),  # nobody need measure it on v100, where it does not fit
+            gp.Job("large", job_type="large"),  # needs no measurement on v100, where it does not fit
             gp.Job("any", job_type="any"),
             gp.Job("said", job_type="any", gpu_memory_gb=17),
             gp.Job("full", job_type="any", gpu_memory_gb=16),
@@ -64,7 +64,7 @@ class TestAlone:
         fractions = gp.solve(problem).time_fractions
         assert not fractions[[1, 3, 5], 0].any()
 
-    def test_what_nobody_knows_limits_nothing(self) -> None:
+    def test_unknown_memory_limits_nothing(self) -> None:
         job = gp.Job("a", job_type="any", gpu_memory_gb=1000)
         assert runs_on(gp.AllocationProblem.from_jobs([job], cluster(v100=None, a100=40), PROFILE)) == {"a": ["v100"]}
 
@@ -103,7 +103,7 @@ class TestAlone:
             ),
         ],
     )
-    def test_who_fits_nowhere_is_left_out_with_the_reason(self, job: dict[str, Any], reason: str) -> None:
+    def test_jobs_that_fit_nowhere_are_excluded_with_the_reason(self, job: dict[str, Any], reason: str) -> None:
         more = [measured("apart", 1, "v100", gpu_memory_gb=17), measured("apart", 1, "a100", gpu_memory_gb=41)]
         more += [measured("zero", 0, "a100", gpu_memory_gb=20)]
         profile = gp.ThroughputProfile("more", [*PROFILE.measurements, *more])
@@ -136,13 +136,13 @@ def pair(one: str, other: str, accelerator: str = "v100") -> gp.Measurement:
     return measured(one, 0.9, accelerator, partner_job_type=other, partner_steps_per_second=0.9)
 
 
-def sharing(memory_gb: Mapping[str, float | None], there: float | None, **said: float) -> set[tuple[str, str]]:
-    """Who may share, of a job of each of these types; said: what jobs say themselves."""
+def sharing(memory_gb: Mapping[str, float | None], there: float | None, **own: float) -> set[tuple[str, str]]:
+    """Return the pairs that may share, of two jobs of each of these types; own: gpu_memory_gb of single jobs."""
     names = sorted(memory_gb)
     alone = [measured(name, gpu_memory_gb=size) for name, size in memory_gb.items()]
     pairs = [pair(a, b) for a in names for b in names if a <= b]
     profile = gp.ThroughputProfile("lab", [*alone, *pairs])
-    jobs = [gp.Job(f"{name}{i}", job_type=name, gpu_memory_gb=said.get(f"{name}{i}")) for name in names for i in (1, 2)]
+    jobs = [gp.Job(f"{name}{i}", job_type=name, gpu_memory_gb=own.get(f"{name}{i}")) for name in names for i in (1, 2)]
     problem = gp.AllocationProblem.from_jobs(jobs, cluster(1, v100=there), profile, sharing=True)
     assert problem.pairs is not None
     ids, kinds, useful = problem.job_ids, problem.pairs.kinds, problem.pairs.useful
@@ -150,7 +150,7 @@ def sharing(memory_gb: Mapping[str, float | None], there: float | None, **said: 
 
 
 class TestTogether:
-    def test_two_share_where_both_fit_or_nobody_knows(self) -> None:
+    def test_pairs_share_gpus_that_fit_both_or_have_unknown_memory(self) -> None:
         inside = {("a2", "a1"), ("b1", "a1"), ("b1", "a2"), ("b2", "a1"), ("b2", "a2")}
         assert sharing({"a": 6.0, "b": 10.0}, 16) == inside
         assert sharing({"a": 6.0, "b": 10.0}, 15.9) == {("a2", "a1")}
@@ -229,12 +229,12 @@ def test_no_pair_of_an_allocation_takes_more_than_there_is(
 
 
 TAKES = {"any": None, "small": 4.0, "large": 15.0}
-"""What the profile of simulations says of job types."""
+"""GPU memory, GB, of job types in the profile."""
 
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[gp.Job]:
-    """Jobs of these types, some of which say themselves what they take."""
+    """Jobs of these types, some with their own gpu_memory_gb."""
     return [
         gp.Job(
             str(i),

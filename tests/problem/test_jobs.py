@@ -1,4 +1,4 @@
-"""Jobs and job sets: what a job may say, how files are read, and what is refused."""
+"""Jobs and job sets: fields, file formats, and refused input."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class TestByLabel:
         assert matrix.values.tolist() == [[4, 1], [2, 3]]
         assert "is labelled 'k80', 'v100'" in refusal(from_matrix, rows, job_ids=["a", "b"], accelerators=["v100", "t4"])
 
-    def test_what_a_policy_of_ones_own_returns(self) -> None:
+    def test_labelled_results_of_a_policy_are_aligned(self) -> None:
         class Sorted(gp.OrderedPolicy):
             def sort_key(self, jobs: Any) -> Any:
                 return pd.Series([2.0, 0.0, 1.0][: len(jobs)]).sort_values()  # by position it would be 0, 1, 2
@@ -169,7 +169,7 @@ class TestByPosition:
     def test_without_labels(self, kind: Callable[[Any], Any]) -> None:
         assert from_arrays(SPEEDS, kind([1, 5]), **NAMED, weights=kind([1, 2, 4])).weights.tolist() == [1, 2, 4]
 
-    def test_columns_of_one_table_whose_rows_have_numbers_of_their_own(self) -> None:
+    def test_columns_of_one_table_with_numbered_rows(self) -> None:
         jobs = pd.DataFrame({"name": JOBS, "gpus": [1, 2, 4], "who": ["x", "y", "z"]}, index=[7, 3, 9])
         problem = from_arrays(
             SPEEDS, GPUS, job_ids=jobs["name"], num_gpus=jobs["gpus"], tenants=jobs["who"].sort_values(ascending=False)

@@ -66,7 +66,7 @@ def test_refining_is_numbering_by_all_columns_with_parts_next_to_each_other(colu
     assert np.all(np.diff(coarse.index[fine.first]) >= 0)
 
 
-def test_rows_whose_hashes_collide_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_colliding_hashes_stay_different(monkeypatch: pytest.MonkeyPatch) -> None:
     real = row_hashing.content_keys
     blind = row_hashing.MIXERS[0]
 

@@ -1,4 +1,4 @@
-"""The numbers of one allocation: from arrays and from jobs, who can run where, and what is refused."""
+"""Allocation problems: from arrays and from jobs, eligibility, and refused input."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ class TestImmutability:
             np.testing.assert_array_equal(getattr(problem, name), array)
 
 
-def test_says_how_large_it_is() -> None:
+def test_repr_shows_the_size() -> None:
     problem = from_arrays(SPEEDS, COUNTS, **NAMES, num_gpus=[8, 1, 1])
     assert repr(problem) == "AllocationProblem(3 jobs, 1 of them excluded; GPUs v100: 1, k80: 3)"
 
@@ -347,7 +347,7 @@ class TestExclusion:
             pytest.param([0, 0], [0, 0], {"steps_remaining": 0}, "it has finished: no steps remain", id="several reasons"),
         ],
     )
-    def test_a_job_that_gets_nothing_is_told_why(
+    def test_an_excluded_job_has_its_reason(
         self, speeds: list[float], capacities: list[int], values: dict[str, float], reason: str
     ) -> None:
         by_job = {name: [value] for name, value in values.items()}
@@ -425,7 +425,7 @@ class TestSelect:
         assert self.PROBLEM.select(np.array([0, 1])).excluded == self.PROBLEM.excluded
         assert self.PROBLEM.select(np.array([1, 2])).excluded == {}
 
-    def test_may_pick_nobody(self) -> None:
+    def test_may_select_no_job(self) -> None:
         part = self.PROBLEM.select(np.array([], dtype=np.int64))
         assert (part.num_jobs, part.throughputs.shape, part.excluded) == (0, (0, 2), {})
 
@@ -531,7 +531,7 @@ class TestAllowedAccelerators:
     @pytest.mark.parametrize(
         ("job_type", "allowed", "could"), [("t", "k80", "v100, p100"), ("no-v100", "v100", "p100"), ("no-v100", "v100|k80", "p100")]
     )
-    def test_a_job_that_allows_nothing_it_can_use_is_told_why(self, job_type: str, allowed: str, could: str) -> None:
+    def test_a_job_that_allows_no_usable_type_has_its_reason(self, job_type: str, allowed: str, could: str) -> None:
         problem = from_jobs([job(job_type=job_type, allowed_accelerators=allowed), job("b")], CLUSTER, PROFILE)
         assert problem.excluded == {"a": f"it allows none of the accelerator types on which it could run ({could})"}
 
@@ -565,7 +565,7 @@ class TestLocality:
         problem = from_jobs([job(locality=locality, num_gpus=gang)], CLUSTER, PROFILE)
         assert problem.runnable.tolist() == [runnable]
 
-    def test_a_gang_that_fits_nowhere_is_told_what_there_is(self) -> None:
+    def test_a_gang_that_fits_nowhere_sees_the_largest_spans(self) -> None:
         jobs = [job("node", locality="node", num_gpus=16), job("any", num_gpus=16, allowed_accelerators="p100")]
         assert from_jobs(jobs, CLUSTER, PROFILE).excluded == {
             "node": "its gang of 16 GPUs fits nowhere (GPUs that one gang can get together: v100: 8, p100: 4)",
@@ -595,7 +595,7 @@ class TestSteps:
         jobs = [job(duration_seconds=10, duration_accelerator="k80", allowed_accelerators="v100")]
         assert from_jobs(jobs, CLUSTER, PROFILE).total_steps.tolist() == [10]
 
-    def test_a_duration_where_the_job_cannot_run_says_nothing(self) -> None:
+    def test_a_duration_on_a_type_without_throughput_is_refused(self) -> None:
         jobs = [job(name, job_type="no-v100", duration_seconds=10, duration_accelerator="v100") for name in "ab"]
         assert refusal(from_jobs, jobs, CLUSTER, PROFILE) == (
             "job 'a', field duration_accelerator: its throughput on 'v100' is 0, so the duration gives no number of steps\n"

@@ -1,4 +1,4 @@
-"""Tenants: the trees that files, dictionaries and records describe, what is refused, and whose jobs are served when."""
+"""Tenants: trees from files, dictionaries and records, refused input, and the service order of their jobs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestTenant:
 
 
 class TestTree:
-    def test_says_the_same_as_records_dictionaries_and_files(self) -> None:
+    def test_records_dictionaries_and_files_give_the_same_tree(self) -> None:
         tree = TenantTree(RECORDS)
         assert TenantTree(reversed(RECORDS)) == tree
         assert TenantTree.from_dict(TREE) == tree
@@ -96,7 +96,7 @@ class TestTree:
             assert TenantTree.of(source) == tree
         assert TenantTree.of(None) == TenantTree() == TenantTree.from_dict({})
 
-    def test_a_mapping_may_say_what_a_file_does(self) -> None:
+    def test_a_mapping_may_have_the_form_of_a_file(self) -> None:
         tree = TenantTree.from_dict(TREE, "fifo")
         assert TenantTree.of({"policy": "fifo", "tenants": TREE}) == tree
         assert TenantTree.of(MappingProxyType({"tenants": TREE})) == TenantTree(RECORDS)
@@ -141,11 +141,11 @@ class TestTree:
         assert option.validate_python(tree) is tree
         assert option.validate_python("tenants.yaml") == "tenants.yaml"
 
-    def test_says_how_large_it_is(self) -> None:
+    def test_repr_shows_the_size(self) -> None:
         assert repr(TenantTree(RECORDS)) == "TenantTree(4 tenants in 2 levels)"
         assert repr(TenantTree(policy="fifo")) == "TenantTree(0 tenants in 0 levels, fifo at the top)"
 
-    def test_knows_whether_jobs_are_told_apart(self) -> None:
+    def test_knows_whether_the_order_of_jobs_matters(self) -> None:
         assert TenantTree(RECORDS).orders_jobs
         assert not TenantTree.from_dict({"a": {"policy": "fifo", "tenants": {"b": {}}}}, "fifo").orders_jobs
 

@@ -1,4 +1,4 @@
-"""Accelerator types that the throughput profile lacks: an error where somebody names both, unless it is allowed; never later."""
+"""Accelerator types that the profile lacks: an error where cluster and profile meet, unless allowed; never later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ make = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 class TestAnError:
     @make
-    def test_that_says_what_there_is_and_what_to_do(self, make: Callable[..., Any]) -> None:
+    def test_the_message_lists_known_types_and_remedies(self, make: Callable[..., Any]) -> None:
         first, second, remedy = refusal(make, MIXED).splitlines()
         has = "is not in profile 'lab', which has h100, v100; its"
         assert first == f"cluster, field accelerator 't4': {has} 32 GPUs cannot be used"
@@ -279,7 +279,7 @@ class TestCommands:
 @pytest.mark.filterwarnings("ignore:accelerator 'V100' of the cluster:gavel_py.GavelWarning")
 class TestSweeps:
     def spec(self, gpus: int, **keys: Any) -> dict[str, Any]:
-        # What a process has said of a cluster it does not say again, so that each test has its own.
+        # A process warns once per cluster, so each test has its own clusters.
         clusters = [{"v100": 1, "t4": gpus}, {"V100": 2}]
         return {"policies": ["fifo"], "traces": [{"generate": {"jobs": 2}}], "clusters": clusters} | keys
 

@@ -1,4 +1,4 @@
-"""check_policy: each rule is broken by some policy here, and the report says how, with code that shows it."""
+"""check_policy: for each rule, a policy that breaks it; the report has the fault and code that reproduces it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HeaviestFirst(gp.OrderedPolicy):
 
 
 class Divides(gp.OrderedPolicy):
-    """Fails on every problem with an error of its own."""
+    """Raises its own error on every problem."""
 
     def sort_key(self, jobs: gp.JobClasses) -> Floats:
         raise ZeroDivisionError(f"{len(jobs)} jobs")
@@ -282,7 +282,7 @@ def test_the_report_names_the_rule_and_the_smallest_problem_as_code() -> None:
 
 
 @pytest.mark.parametrize("policy", [FirstRowFirst(), ByName(), Sneaks(), CountsTheDead()], ids=lambda policy: policy.name)
-def test_the_code_shows_what_it_says(policy: gp.Policy) -> None:
+def test_the_code_reproduces_the_failure(policy: gp.Policy) -> None:
     failure = report_of(policy, problems=4).failures[0]
     there: dict[str, Any] = {}
     exec(failure.code, there)  # noqa: S102
@@ -315,12 +315,12 @@ def test_the_code_of_a_policy_made_of_policies_makes_the_parts_too() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped(Listed):
-    """Has an option that no line of text can say."""
+    """Has an option without a text form."""
 
     groups: gp.TenantTree = gp.option(gp.TenantTree(), "who is together")  # noqa: RUF009
 
 
-def test_options_that_no_text_can_say_are_not_asked_for_in_the_label() -> None:
+def test_options_without_text_form_are_not_expected_in_the_label() -> None:
     tree = gp.TenantTree([gp.Tenant("red"), gp.Tenant("blue", weight=2)], policy="fifo")
     assert check_policy(Grouped(groups=tree, tenants_first="red"), problems=0).failures == ()
     failure = report_of(Grouped(groups=tree, tenants_first="red,blue"), problems=0).failures[0]
