@@ -16,7 +16,7 @@ from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import Decision, Policy
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, isolated_shares
 from gavel_py.problem.problem import AllocationProblem
 
 ANY_GAP = 2.0
@@ -109,8 +109,7 @@ def _valid(columns: Columns, jobs: JobClasses, fractions: Floats) -> Floats:
 
 
 def _isolated(problem: AllocationProblem, jobs: JobClasses) -> Floats:
-    """Return (G, K') x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj), on the first column of each type."""
-    share = problem.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
+    """Return (G, K') the isolated share on the first column of each type, 0 on the others."""
     times = np.zeros(jobs.throughputs.shape)
-    times[:, : len(problem.capacities)] = share / np.maximum(1.0, share.sum(axis=1, keepdims=True))
+    times[:, : len(problem.capacities)] = isolated_shares(jobs.num_gpus, problem.capacities, jobs.num_jobs)
     return times

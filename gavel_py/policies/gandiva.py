@@ -11,7 +11,7 @@ from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.formulas import Packing, PackingPolicy
-from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.arrays import Floats, Indices, Mask, isolated_shares
 from gavel_py.problem.pair_throughputs import PairSpeeds
 
 
@@ -30,17 +30,18 @@ class Gandiva(PackingPolicy):
     seed: int = option(0, "which pairs are tried: another number, others")
 
     def fractions(self, jobs: JobClasses) -> Floats:
-        return _slices(jobs.capacities, jobs.num_gpus)
+        return isolated_shares(jobs.num_gpus, jobs.capacities, len(jobs))
 
     def packed(self, jobs: JobClasses, pairs: PairSpeeds) -> Packing:
         if jobs.num_gpus.sum() <= jobs.capacities.sum():
             return Packing(self.fractions(jobs), Pairs.nobody())
         classes, useful = pairs.kinds[jobs.rows], pairs.useful
-        # Jobs of one pair class may differ in the types on which they can run, so both form the kind.
-        places, kind_of = np.unique(np.column_stack([classes, jobs.runnable]), axis=0, return_inverse=True)
-        kind, able = places[:, 0], places[:, 1:] > 0
-        gains = useful[kind[:, None], kind] & able[:, None] & able & (kind >= 0)[:, None, None] & (kind >= 0)[:, None]
-        partners = _partners(self._order(jobs), kind_of.ravel(), gains.any(axis=2))
+        # Jobs of one pair class may differ in the types on which they can run, so both define a group.
+        groups, group_of = np.unique(np.column_stack([classes, jobs.runnable]), axis=0, return_inverse=True)
+        pair_class, able = groups[:, 0], groups[:, 1:] > 0
+        is_known = pair_class >= 0
+        gains = useful[pair_class[:, None], pair_class] & able[:, None] & able & is_known[:, None, None] & is_known[:, None]
+        partners = _partners(self._order(jobs), group_of.ravel(), gains.any(axis=2))
         return _packing(jobs, pairs, partners)
 
     def _order(self, jobs: JobClasses) -> Indices:
@@ -49,28 +50,21 @@ class Gandiva(PackingPolicy):
         return np.array(sorted(range(len(jobs)), key=lambda i: drawn[i]), dtype=np.int64)
 
 
-def _slices(capacities: Floats, num_gpus: Floats) -> Floats:
-    """Return (M, K) the time slices of M units, jobs or pairs."""
-    times: Floats = capacities / len(num_gpus) / num_gpus[:, None]
-    times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
-    return times
-
-
-def _partners(order: Indices, kinds: Indices, gains: Mask) -> Indices:
+def _partners(order: Indices, groups: Indices, gains: Mask) -> Indices:
     """Return (N,) the partner of each job, -1 for none: the next job in this order with which it gains."""
     partners = np.full(len(order), -1, dtype=np.int64)
     waiting: list[list[int]] = [[] for _ in gains]
     for i in order[::-1].tolist():
-        waiting[kinds[i]].append(i)
+        waiting[groups[i]].append(i)
     place = np.argsort(order).tolist()
     for i in order.tolist():
         if partners[i] >= 0:
             continue
-        waiting[kinds[i]].pop()  # it is the first of its kind that waits
-        ready = [waiting[kind][-1] for kind in np.flatnonzero(gains[kinds[i]]).tolist() if waiting[kind]]
+        waiting[groups[i]].pop()  # it is the first of its group that waits
+        ready = [waiting[group][-1] for group in np.flatnonzero(gains[groups[i]]).tolist() if waiting[group]]
         if ready:
             other = min(ready, key=place.__getitem__)
-            waiting[kinds[other]].pop()
+            waiting[groups[other]].pop()
             partners[i], partners[other] = other, i
     return partners
 
@@ -80,7 +74,7 @@ def _packing(jobs: JobClasses, pairs: PairSpeeds, partners: Indices) -> Packing:
     each = np.arange(len(partners))
     leads = (partners < 0) | (each < partners)
     times = np.zeros(jobs.throughputs.shape)
-    times[leads] = _slices(jobs.capacities, jobs.num_gpus[leads])
+    times[leads] = isolated_shares(jobs.num_gpus[leads], jobs.capacities, int(leads.sum()))
     first = np.flatnonzero(leads & (partners >= 0))
     second = partners[first]
     slices, both = times[first], jobs.runnable[first] & jobs.runnable[second]

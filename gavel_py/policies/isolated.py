@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.formulas import FormulaPolicy
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, isolated_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +18,4 @@ class Isolated(FormulaPolicy):
     """
 
     def fractions(self, jobs: JobClasses) -> Floats:
-        times: Floats = jobs.capacities / jobs.num_jobs / jobs.num_gpus[:, None]
-        times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
-        return times
+        return isolated_shares(jobs.num_gpus, jobs.capacities, jobs.num_jobs)

@@ -62,14 +62,19 @@ class OptionalArrays(TypedDict, total=False):
     pair_throughputs: ArrayLike | None
 
 
+def isolated_shares(num_gpus: Floats, capacities: Floats, num_jobs: int) -> Floats:
+    """Return (N, K) time fractions of the isolated share, 1/num_jobs of each type: (c_j / N) / s_i, divided by max(1, Σ_j x_ij)."""
+    times = capacities / max(1, num_jobs) / num_gpus[:, None]
+    times /= np.maximum(1.0, times.sum(axis=1, keepdims=True))
+    return times
+
+
 def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floats, num_jobs: int) -> Floats:
-    """Return (N,) Σ_j T_ij x_ij in the isolated share x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij): an N-th of each type.
+    """Return (N,) Σ_j T_ij x_ij in the isolated share x (`isolated_shares`).
 
     The normaliser of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
     """
-    times = capacities / max(1, num_jobs) / num_gpus[:, None]
-    times /= np.maximum(1.0, times.sum(axis=1))[:, None]
-    speeds: Floats = (throughputs * times) @ np.ones(len(capacities))
+    speeds: Floats = (throughputs * isolated_shares(num_gpus, capacities, num_jobs)) @ np.ones(len(capacities))
     return speeds
 
 
