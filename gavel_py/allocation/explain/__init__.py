@@ -65,10 +65,8 @@ def explain(
     allocation = solver.solve(problem)
     evidence = allocation.evidence
     assert evidence is not None  # noqa: S101
-    reasons = reasons_of(solver.policy, allocation, evidence, i)
-    held = held_gpus(allocation)
+    reasons, held = reasons_of(solver.policy, allocation, evidence, i), held_gpus(allocation)
     holders, others = holders_of(evidence.asked, held, i, reasons.contested)
-    is_excluded = job_id in allocation.excluded
     return Explanation(
         job_id=job_id,
         policy=allocation.policy,
@@ -85,7 +83,7 @@ def explain(
         excluded=allocation.excluded.get(job_id),
         notes=tuple(note for note in allocation.notes if note.startswith(f"job {job_id!r} ")),
         bindings=reasons.bindings,
-        one_more_gpu=() if is_excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
+        one_more_gpu=() if job_id in allocation.excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
         holders=holders,
         others=others,
         partners=partners_of(allocation, i),

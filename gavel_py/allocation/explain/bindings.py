@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, is_all, time_binding
+from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, is_all, time_bindings
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.result import Allocation
 from gavel_py.optimization.checking.certificates import Certificate, Evidence, Prices
@@ -82,9 +82,7 @@ class ServiceOrder:
     def bindings(self) -> Iterator[Binding]:
         """Yield the reasons for which the job gets no more time, or no faster type."""
         names = self.jobs.accelerator_types
-        time = time_binding(self.jobs, self.at, self.fractions[self.at], names)
-        if time is not None:
-            yield time
+        yield from time_bindings(self.jobs, self.at, self.fractions[self.at], names)
         if not self.useful.any():
             return
         place = f"it is number {self.places[self.at] + 1} of {len(self.jobs)} in the order"
@@ -202,9 +200,7 @@ class _ProofBindings:
             text = "it would share GPUs for longer, and the time of those who could be its partners is worth more elsewhere"
             yield Binding("partners", "partners", None, text)
         # Time binds by its slack rather than by its price, which is not unique where the types of the job are full too.
-        time = time_binding(duals.jobs, duals.at, self.times, [self.types.names[j] for j in self.types.source.tolist()])
-        if time is not None:
-            yield time
+        yield from time_bindings(duals.jobs, duals.at, self.times, [self.types.names[j] for j in self.types.source.tolist()])
         if duals.kept_part < 1:
             text = f"it keeps {duals.kept_part:.1%} of its time, so that nobody gains by stating wrong throughputs"
             yield Binding("discount", "discount", None, text)
@@ -287,10 +283,12 @@ def reasons_of(policy: Policy, allocation: Allocation, evidence: Evidence, i: in
     return Reasons((Binding("formula", policy.name, None, text),), nothing)
 
 
-def is_certain(allocation: Allocation, evidence: Evidence, i: int) -> bool:
+def is_certain(allocation: Allocation, i: int) -> bool:
     """Return whether job i has the same throughput in every allocation with the same objective."""
-    is_excluded = allocation.job_ids[i] in allocation.excluded
-    return is_excluded or evidence.certificate is None or duals_of_job(allocation, evidence.certificate, i)[0].certain
+    certificate = None if allocation.evidence is None else allocation.evidence.certificate
+    return (
+        allocation.job_ids[i] in allocation.excluded or certificate is None or duals_of_job(allocation, certificate, i)[0].certain
+    )
 
 
 def duals_of_job(allocation: Allocation, certificate: Certificate, i: int) -> tuple[Duals, Floats]:

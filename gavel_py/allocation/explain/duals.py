@@ -1,7 +1,7 @@
 """Dual values that bind the jobs of one class, read from the proof of an allocation.
 
 `duals_of` selects the stage of a proof that determines the throughput of a job class, with its dual prices. `net_gains` returns the
-reduced costs of columns. `time_binding` reports jobs that are limited by their own time.
+reduced costs of columns. `time_bindings` reports jobs that are limited by their own time.
 """
 
 from __future__ import annotations
@@ -178,13 +178,13 @@ def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
     return faster
 
 
-def time_binding(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]) -> Binding | None:
-    """Return the binding of a job that runs all of the time, so that more GPUs of its types cannot help; None for other jobs.
+def time_bindings(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]) -> Iterator[Binding]:
+    """Yield the binding of a job that runs all of the time, so that more GPUs of its types cannot help; nothing for other jobs.
 
     names: the accelerator type of each column.
     """
     if not is_all(times):
-        return None
+        return
     runnable, real = jobs.runnable[at], jobs.real_throughputs[at]
     where = " and ".join(dict.fromkeys(names[j] for j in np.flatnonzero(times > SOME).tolist()))
     if could_use(jobs.throughputs[at], runnable, times).any():
@@ -194,4 +194,4 @@ def time_binding(jobs: JobClasses, at: int, times: Floats, names: Sequence[str])
         what = f"it runs all of the time, on {where}, and the policy takes no type to be faster"
     else:
         what = f"it runs all of the time, on {where}: it can run nowhere faster"
-    return Binding("time", "time", None, what)
+    yield Binding("time", "time", None, what)

@@ -51,21 +51,20 @@ def _by_type(problem: AllocationProblem, types: list[int], gpus: Floats) -> dict
 def one_more_of_each(problem: AllocationProblem, now: Allocation, solver: Solver, i: int) -> Iterator[OneMoreGpu]:
     """Yield the change for job i and the objective with one more GPU of each type, normalisers unchanged."""
     for j, name in enumerate(problem.accelerator_types):
-        closed = _closed(problem, now, i, j)
+        closed, more = _closed(problem, now, i, j), problem.capacities + (np.arange(len(problem.capacities)) == j)
         try:
-            then = solver.solve(problem.with_capacities(problem.capacities + (np.arange(len(problem.capacities)) == j)))
+            then = solver.solve(problem.with_capacities(more))
         except GavelError as error:
             yield OneMoreGpu(name, None, None, None, None, certain=False, closed=closed, failed=str(error))
             continue
         before, after = now.objective_value, then.objective_value
-        assert then.evidence is not None  # noqa: S101
         yield OneMoreGpu(
             accelerator=name,
             throughput=float(then.throughputs[i]),
             throughput_change=float(then.throughputs[i] - now.throughputs[i]),
             objective=after,
             objective_change=None if before is None or after is None else after - before,
-            certain=is_certain(then, then.evidence, i),
+            certain=is_certain(then, i),
             closed=closed,
         )
 
