@@ -53,7 +53,12 @@ class DemandPolicy(Policy):
 
     @abstractmethod
     def need(self, jobs: JobClasses, level: float) -> Floats:
-        """Return (G,) the throughput, steps/s, that a job of each class requires at a level; infinite if no throughput suffices."""
+        """Return (G,) the throughput, steps/s, that a job of each class requires at a level; infinite if no throughput suffices.
+
+        Args:
+            jobs: The classes as this policy sees them.
+            level: θ.
+        """
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
         """Return (G,) the level that a job of each class reaches at a throughput: need(level(thr)) = thr.

@@ -41,7 +41,11 @@ class FormulaPolicy(Policy):
 
     @abstractmethod
     def fractions(self, jobs: JobClasses) -> Floats:
-        """Return (G, K) time fractions of one job of each class, with Σ_j x_gj <= 1 and Σ_g n_g s_g x_gj <= c_j."""
+        """Return (G, K) time fractions of one job of each class, with Σ_j x_gj <= 1 and Σ_g n_g s_g x_gj <= c_j.
+
+        Args:
+            jobs: The classes as this policy sees them.
+        """
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
         fractions = np.asarray(self.fractions(jobs), dtype=float)

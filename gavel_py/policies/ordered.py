@@ -44,7 +44,11 @@ class OrderedPolicy(Policy):
 
     @abstractmethod
     def sort_key(self, jobs: JobClasses) -> Floats:
-        """Return (N,) the sort key of each job; the smallest is served first."""
+        """Return (N,) the sort key of each job; the smallest is served first.
+
+        Args:
+            jobs: One row per job, as this policy sees them.
+        """
 
     @property
     def backfills(self) -> bool:
@@ -67,6 +71,9 @@ class OrderedPolicy(Policy):
 
         Jobs that keep running come first without preemption, then as many as are needed for the lower bounds of rules, then the
         others.
+
+        Args:
+            jobs: One row per job, as this policy sees them.
         """
         if not jobs.rules and not self.fractional:
             return self._serve_whole(jobs)

@@ -52,12 +52,19 @@ class SumPolicy(Policy):
 
     @abstractmethod
     def objective(self, program: Program) -> cp.Expression:
-        """Return the objective: a scalar cvxpy expression of the program's throughputs, concave to maximise, convex to minimise."""
+        """Return the objective: a scalar cvxpy expression, concave to maximise, convex to minimise.
+
+        Args:
+            program: Throughputs, times and attributes of the job classes as expressions and arrays.
+        """
 
     def enough(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
         """Return (G,) the throughput beyond which the objective does not improve for a job of each class, None if there is none.
 
         It scales the variables of the program, so that the time of jobs which need very little is not lost to rounding.
+
+        Args:
+            jobs: The classes as this policy sees them.
         """
         return None
 

@@ -258,7 +258,7 @@ class _ProofBindings:
 
 @dataclass(frozen=True, eq=False)
 class Reasons:
-    """What binds a job.
+    """The bindings of a job.
 
     contested: (N, K) where the time of other jobs uses what the job lacks; certain: whether the job has the same throughput in
     every optimal allocation; equal_jobs: number of other jobs in its class.
@@ -286,9 +286,8 @@ def reasons_of(policy: Policy, allocation: Allocation, evidence: Evidence, i: in
 def is_certain(allocation: Allocation, i: int) -> bool:
     """Return whether job i has the same throughput in every allocation with the same objective."""
     certificate = None if allocation.evidence is None else allocation.evidence.certificate
-    return (
-        allocation.job_ids[i] in allocation.excluded or certificate is None or duals_of_job(allocation, certificate, i)[0].certain
-    )
+    is_excluded = allocation.job_ids[i] in allocation.excluded
+    return is_excluded or certificate is None or duals_of_job(allocation, certificate, i)[0].certain
 
 
 def duals_of_job(allocation: Allocation, certificate: Certificate, i: int) -> tuple[Duals, Floats]:

@@ -91,7 +91,7 @@ class Together:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What one job gets under a policy, what binds it, the effect of one more GPU, and the jobs that it competes with.
+    """The explanation of one job: its allocation, what binds it, the effect of one more GPU, and the jobs that it competes with.
 
     Attributes:
         job_id: The job.
