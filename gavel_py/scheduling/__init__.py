@@ -1,11 +1,8 @@
-"""Rounds: from the time fractions of an allocation to jobs on GPUs, one round after the other.
+"""Scheduling: from the time fractions of an allocation to jobs on GPUs, round after round.
 
-mechanism: which jobs run (pure): by what they are owed (deficit) or the published rule (priority); placement: on which GPUs (pure);
-colocation: jobs that share GPUs; round_planning: mechanism and placement together; planner: chooses the next round; event_driven:
-decisions without rounds, from few changes; current_allocation: the allocation in force; problem_cache: rows of jobs kept from one
-problem to the next; jobs, nodes, ledger, delivery: the past of jobs, the states of nodes, what was promised and what was delivered;
-scheduler_base, scheduler, commit: from round to round; state, snapshot: what the scheduler must not lose, and how that gets into a
-file.
+`scheduler` is the entry point; `planner` decides a round and `commit` applies it to the `state`. `mechanism` selects the jobs of a
+round and `placement` their GPUs, both pure functions; `colocation` lets jobs share GPUs, and `event_driven` decides from changes
+alone. The package knows no simulator and no cluster manager: callers report what happens, and carry out the rounds.
 """
 
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait

@@ -1,4 +1,7 @@
-"""The begin of a round: what it changes against the last one, in words and in the books."""
+"""Applies decisions to the state of a scheduler: `adopt` a plan, `build_round` from it, and `begin_round`.
+
+Nothing else changes the current allocation, the accounts of jobs, or the running gangs as a whole.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,65 @@ from dataclasses import replace
 from itertools import filterfalse
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
-from gavel_py.scheduling.current_allocation import InForce, columns_of
+from gavel_py.scheduling.current_allocation import CurrentAllocation, columns_of
 from gavel_py.scheduling.delivery import waits_of
 from gavel_py.scheduling.round import Assignment, Round
-from gavel_py.scheduling.state import SchedulerState
+from gavel_py.scheduling.state import RoundPlan, SchedulerState
 
 
-def in_words(
+def adopt(state: SchedulerState, plan: RoundPlan) -> None:
+    """Make a plan that of the next round, and its allocation the current one.
+
+    Received rounds are counted anew for a new solution, but not for one that is only reused for other jobs. Raises `ProofError` if
+    an audited plan is not what the policy decides.
+    """
+    allocation = plan.allocation
+    if allocation is not state.allocation:
+        if isinstance(allocation, CurrentAllocation):
+            for job, seconds in zip(allocation.jobs, allocation.policy_input.isolated_seconds, strict=True):
+                history = state.registry.histories[job.job_id]
+                history.isolated_seconds, history.steps_counted = seconds, job.steps_done
+            promises = allocation.colocation_promises
+            state.colocation_ledger.keep(() if promises is None else promises.keys)
+        if not (isinstance(allocation, CurrentAllocation) and allocation.has_same_solution(state.allocation)):
+            state.ledger.begin_allocation()
+        state.allocation = allocation
+        state.inputs_changed, state.must_solve = state.inputs_changed_meanwhile, state.must_solve_meanwhile
+    state.plan = plan
+    if plan.is_audited:
+        assert state.current_allocation is not None  # resolving it asks the policy  # noqa: S101
+
+
+def build_round(
     state: SchedulerState, assignments: dict[str, Assignment], start: float, round_seconds: float, moved: Set[str] | None = None
 ) -> Round:
-    """Return the round that follows the last one, with these assignments of the allocation in force.
+    """Return the round that follows the latest one with these assignments.
 
-    moved: all who hold other GPUs than in the last round or get others now, where nobody shares them; None: that may be anybody.
+    Args:
+        state: The scheduler's state, which is not changed.
+        assignments: {job_id: Assignment} of the jobs that run.
+        start: Start of the round in seconds.
+        round_seconds: Length of the round.
+        moved: Jobs whose GPUs may differ between the latest round, now and this round, none of them co-located; None if unknown.
     """
     before = state.last.assignments if state.last is not None else {}
     if moved is None:
-        assignments = _with_current_partners(assignments)
+        assignments = _with_present_partners(assignments)
         started = _started(state, assignments, assignments)
         stopped = before.keys() - assignments.keys()
     else:
         started = sorted(_started(state, assignments, [job_id for job_id in moved if job_id in assignments]))
         stopped = {job_id for job_id in moved if job_id in before and job_id not in assignments}
-    anew = set(started)
+    is_started = set(started).__contains__
     return Round(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
         assignments=assignments,
-        kept=tuple(filterfalse(anew.__contains__, assignments) if started else assignments),
+        kept=tuple(filterfalse(is_started, assignments) if started else assignments),
         started=tuple(started),
         preempted=state.unfinished(stopped),
         excluded=state.excluded,
@@ -49,13 +79,13 @@ def in_words(
 
 
 def _started(state: SchedulerState, assignments: Mapping[str, Assignment], among: Iterable[str]) -> list[str]:
-    """Those of these jobs that get other GPUs than they have."""
+    """Return the jobs among these whose GPUs are not those that they hold."""
     running = state.running
     return [i for i in among if (had := running.get(i)) is not (held := assignments[i]) and had != held]
 
 
-def _with_current_partners(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
-    """Return them without partners that have left since they were decided."""
+def _with_present_partners(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
+    """Return the assignments with `shared_with` reduced to jobs that run."""
     return {
         job_id: replace(held, shared_with=tuple(other for other in held.shared_with if other in assignments))
         if held.shared_with and not assignments.keys() >= set(held.shared_with)
@@ -64,96 +94,82 @@ def _with_current_partners(assignments: Mapping[str, Assignment]) -> dict[str, A
     }
 
 
-def begin(state: SchedulerState, begun: Round, round_seconds: float, moved: Set[str] | None = None) -> None:
-    """Enter a round that starts now; moved: as for `in_words`."""
-    if isinstance(state.told, InForce):
-        _account(state, state.told, begun, round_seconds)
+def begin_round(state: SchedulerState, begun: Round, round_seconds: float, moved: Set[str] | None = None) -> None:
+    """Enter a round that begins now in accounts, histories and running gangs; arguments as for `build_round`."""
+    if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
+        _account(state, state.allocation, begun, round_seconds)
     running = state.running
     for job_id in running if moved is None else moved:
         if job_id in running and job_id not in begun.assignments:
-            state.book.standings[job_id].running_since_seconds = None
+            state.registry.histories[job_id].running_since_seconds = None
     for job_id in begun.started:
-        past = state.book.standings[job_id]
-        past.running_since_seconds, past.has_run = begun.start_seconds, True
+        history = state.registry.histories[job_id]
+        history.running_since_seconds, history.has_run = begun.start_seconds, True
     state.gangs.begin(begun.assignments)
-    state.coming, state.last, state.newly_failed = None, begun, {}
+    state.plan, state.last, state.newly_failed = None, begun, {}
 
 
-def copied(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
-    """Return copies: what a caller does with the lists must not change what runs."""
+def copy_assignments(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
+    """Return copies, so that a caller who changes the lists of GPUs does not change what runs."""
     return {
         job_id: Assignment(held.accelerator, list(held.gpus), held.shared_with, held.gpu_part)
         for job_id, held in assignments.items()
     }
 
 
-def given_away(told: Round) -> Round:
-    """Return a copy of a round, for the same reason."""
-    return replace(told, assignments=copied(told.assignments), excluded=dict(told.excluded), failed=dict(told.failed))
+def copy_round(begun: Round) -> Round:
+    """Return a copy that callers may change."""
+    return replace(begun, assignments=copy_assignments(begun.assignments), excluded=dict(begun.excluded), failed=dict(begun.failed))
 
 
-def _account(state: SchedulerState, in_force: InForce, begun: Round, round_seconds: float) -> None:
-    problem, pasts = in_force.problem, state.book.standings
-    # Who has left since the round was planned is promised nothing of it.
-    present = in_force.present(state.book)[:, None]
-    fractions = in_force.fractions * present
+def _account(state: SchedulerState, current: CurrentAllocation, begun: Round, round_seconds: float) -> None:
+    """Enter promised and received time of a round in all accounts."""
+    problem, ids = current.problem, current.problem.job_ids
+    # Jobs that have left since the round was planned are promised nothing.
+    present = current.present(state.registry)[:, None]
+    fractions = current.fractions * present
     columns = columns_of(problem, begun.assignments)
-    waits = _waits(state, in_force, fractions, columns, present, _shares(problem, begun.assignments))
+    waits = _waits(state, current, fractions, columns, present, begun)
     offered = _offered(problem, columns)
-    state.ledger.record(problem.job_ids, problem.num_gpus, in_force.lasting, fractions, columns, round_seconds, waits, offered)
-    if in_force.apart is not None:
-        runs_apart = {job_id for job_id, held in begun.assignments.items() if state.spans.is_spread(held)}
-        is_apart = np.array([job_id in runs_apart for job_id in problem.job_ids], dtype=bool)
-        state.ledger.record_placement(problem.job_ids, fractions, in_force.apart, columns, is_apart, round_seconds)
-    if in_force.colocation_promises is not None:
-        state.company.record(
-            in_force.colocation_promises.keys, *_co_located(in_force, in_force.colocation_promises, begun, present)
-        )
+    state.ledger.record(ids, problem.num_gpus, current.runnable_if_up, fractions, columns, round_seconds, waits, offered)
+    if current.spread_fractions is not None:
+        spread = {job_id for job_id, held in begun.assignments.items() if state.spans.is_spread(held)}
+        is_spread = np.array([job_id in spread for job_id in ids], dtype=bool)
+        state.ledger.record_placement(ids, fractions, current.spread_fractions, columns, is_spread, round_seconds)
+    promises = current.colocation_promises
+    if promises is not None:
+        state.colocation_ledger.record(promises.keys, *_colocated(current, promises, begun, present))
     for job_id, held in begun.assignments.items():
-        past = pasts[job_id]
-        past.attained_gpu_seconds += round_seconds * held.gpu_share
-        past.waiting_since_seconds = begun.end_seconds
+        history = state.registry.histories[job_id]
+        history.attained_gpu_seconds += round_seconds * held.gpu_share
+        history.waiting_since_seconds = begun.end_seconds
 
 
 def _waits(
-    state: SchedulerState,
-    in_force: InForce,
-    fractions: Floats,
-    columns: NDArray[np.int64],
-    present: NDArray[np.bool_],
-    shares: Floats,
-) -> NDArray[np.int64]:
-    """(N,) why jobs that are owed time do not run in the round that begins.
-
-    present: (N, 1) those that are still there; shares: (N,) the GPUs that count as each job's.
-    """
-    problem, ids = in_force.problem, in_force.problem.job_ids
+    state: SchedulerState, current: CurrentAllocation, fractions: Floats, columns: Indices, present: Mask, begun: Round
+) -> Indices:
+    """Return (N,) the reason for which each job with a positive deficit waits (`waits_of`); present: (N, 1)."""
+    problem, ids = current.problem, current.problem.job_ids
+    shares = np.array([begun.assignments[i].gpu_share if i in begun.assignments else 0.0 for i in ids], dtype=float)
     ran = columns >= 0
-    used = np.bincount(columns[ran], weights=shares[ran], minlength=len(problem.capacities))
-    claims = np.where(present & in_force.lasting, state.ledger.deficits(ids) + fractions, 0.0)
-    return waits_of(claims, ran, problem.runnable, problem.capacities - used, problem.num_gpus, ~state.ledger.knows(ids))
+    free = problem.capacities - np.bincount(columns[ran], weights=shares[ran], minlength=len(problem.capacities))
+    claims = np.where(present & current.runnable_if_up, state.ledger.deficits(ids) + fractions, 0.0)
+    return waits_of(claims, ran, problem.runnable, free, problem.num_gpus, ~state.ledger.knows(ids))
 
 
-def _offered(problem: AllocationProblem, columns: NDArray[np.int64]) -> Floats:
-    """(K,) the GPUs that could be given this round; two jobs that may share one count it twice, as their gangs do."""
+def _offered(problem: AllocationProblem, columns: Indices) -> Floats:
+    """Return (K,) the GPUs that this round could give; twice as many if two jobs may share each."""
     ran = columns >= 0
     used = np.bincount(columns[ran], weights=problem.num_gpus[ran], minlength=len(problem.capacities))
-    # Nodes may have come back since the allocation was found.
+    # Nodes may have come back since the allocation was solved.
     return np.maximum(problem.capacities * (1 if problem.pairs is None else 2), used)
 
 
-def _shares(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -> Floats:
-    """(N,) the GPUs that count as each job's, 0 for who does not run."""
-    return np.array([assignments[i].gpu_share if i in assignments else 0.0 for i in problem.job_ids], dtype=float)
-
-
-def _co_located(
-    in_force: InForce, companies: ColocationPromises, begun: Round, present: NDArray[np.bool_]
-) -> tuple[Floats, Floats]:
-    """(A,) what is promised of this round with partners of each job type, and (A,) what is had of it."""
-    types, had = {job.job_id: job.job_type for job in in_force.jobs}, set()
+def _colocated(current: CurrentAllocation, promises: ColocationPromises, begun: Round, present: Mask) -> tuple[Floats, Floats]:
+    """Return (A,) the promised and (A,) the received part of this round for each account of co-located time."""
+    types, received = {job.job_id: job.job_type for job in current.jobs}, set()
     for job_id, held in begun.assignments.items():
-        had |= {PartnerKey(job_id, types[other], held.accelerator) for other in held.shared_with}
-    received = np.array([key in had for key in companies.keys], dtype=float)
-    promised = companies.fractions * present[companies.rows, 0]
-    return np.bincount(companies.accounts, promised, len(companies.keys)).astype(float), received
+        received |= {PartnerKey(job_id, types[other], held.accelerator) for other in held.shared_with}
+    fractions = promises.fractions * present[promises.rows, 0]
+    promised = np.bincount(promises.accounts, fractions, len(promises.keys)).astype(float)
+    return promised, np.array([key in received for key in promises.keys], dtype=float)

@@ -1,7 +1,6 @@
-"""What the allocations promised and what the rounds delivered, and why a job does not receive the time that it is owed.
+"""Delivery accounts: time that allocations promised and rounds delivered, and why jobs with a deficit wait.
 
-`JobDelivery` is one job's account and `DeliveryReport` those of all jobs; `Wait` and `waits_of` are the reasons, and
-`least_shortfall` bounds the shortfall that any choice of whole rounds leaves.
+`DeliveryReport` holds a `JobDelivery` per job; `least_shortfall` bounds the shortfall that any choice of whole rounds leaves.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Mask
 
-OWED = 1e-6
-"""Rounds; less is the noise of solvers and sums."""
+MIN_DEFICIT_ROUNDS = 1e-6
+"""Smaller deficits are rounding errors of solvers and sums."""
 
 
 class Wait(StrEnum):
-    """Why a job that is owed time on some type did not receive it in a round, in words that follow "because"."""
+    """Why a job with a deficit on some type received no time there in a round, as a clause after "because"."""
 
     NEW = "it had just arrived"
     TURN = "others were owed more"
@@ -37,42 +36,48 @@ WAITS = tuple(Wait)
 def waits_of(
     claims: NDArray[np.float64], ran: Mask, open_types: Mask, free: NDArray[np.float64], num_gpus: NDArray[np.float64], new: Mask
 ) -> NDArray[np.int64]:
-    """Return (N,) why each job waited, as its place in `WAITS`; -1 for jobs that ran or are owed nothing.
+    """Return (N,) why each job waited, as its place in `WAITS`; -1 for jobs that ran or have no deficit.
 
-    claims: (N, K) rounds owed with this one; ran: (N,); open_types: (N, K) where nodes are up that could hold the job; free: (K,)
-    GPUs left over; num_gpus: (N,); new: (N,) the jobs for which it was the first round.
+    Args:
+        claims: (N, K) deficits in rounds, this round included.
+        ran: (N,) the jobs that ran.
+        open_types: (N, K) where nodes are up that could hold the job.
+        free: (K,) GPUs left over.
+        num_gpus: (N,) gang sizes.
+        new: (N,) jobs for which it was the first round.
     """
-    owed = (claims > OWED) & ~ran[:, None]
-    here = owed & open_types
+    has_deficit = (claims > MIN_DEFICIT_ROUNDS) & ~ran[:, None]
+    here = has_deficit & open_types
     enough = here & (num_gpus[:, None] <= free)
     some = here & (free > 0)
-    # The first that holds; where its GPUs were free, only the place can have been wrong.
+    # The first condition that holds counts. If enough GPUs were free, only their nodes can have been unsuitable.
     reasons = [(new, Wait.NEW), (enough.any(axis=1), Wait.PLACE), (some.any(axis=1), Wait.GANG), (here.any(axis=1), Wait.TURN)]
     codes = np.select([holds for holds, _ in reasons], [WAITS.index(wait) for _, wait in reasons], WAITS.index(Wait.NODE))
-    return np.where(owed.any(axis=1), codes, -1)
+    return np.where(has_deficit.any(axis=1), codes, -1)
 
 
-SOME = 1e-6
-"""Seconds; what is short by less is not short."""
+MIN_SECONDS = 1e-6
+"""Smaller shortfalls are rounding errors."""
 
 
 @dataclass(frozen=True)
 class JobDelivery:
-    """One job's account, in seconds of its whole gang by accelerator type; of a gang that changed its size, as it is now.
+    """Promised and delivered time of one job, in seconds of its whole gang by accelerator type.
 
-    Time on a type beyond what was promised there (from GPUs that would have idled) does not make up for a shortfall on another.
+    If the gang has changed its size, seconds are those of the present size. Time on a type beyond the promise there (from GPUs that
+    would have idled) does not make up for a shortfall on another type.
 
     Attributes:
-        job_id: the job.
+        job_id: The job.
         num_gpus: GPUs of its gang.
         promised_by_type: Σ over rounds of X_ij times the length of the round.
-        delivered_by_type: seconds for which it held its GPUs.
-        waits: the number of rounds in which it waited although it was owed time, by reason.
-        misplaced_seconds: delivered time on more nodes than promised, or on fewer where that is slower.
-        shortfall_by_reason: seconds, which add up to `shortfall_seconds`.
-        round_seconds: the length of a round, 0 before the first.
-        rounds: the number of rounds in which it was promised time or ran; None if these differ in length, or its gang
-            has changed its size.
+        delivered_by_type: Seconds for which it held its GPUs.
+        waits: Number of rounds in which it waited with a deficit, by reason.
+        misplaced_seconds: Delivered time on more nodes than promised, or on fewer where that is slower.
+        shortfall_by_reason: Seconds, which add up to `shortfall_seconds`.
+        round_seconds: Length of a round, 0 before the first.
+        rounds: Number of rounds in which it was promised time or ran; None if their lengths differ or the gang has changed its
+            size.
     """
 
     job_id: str
@@ -87,9 +92,9 @@ class JobDelivery:
 
     @property
     def why(self) -> Wait | None:
-        """The reason for most of its shortfall, the first of equals; None if nothing is short."""
+        """The main reason for its shortfall, the first of equals; None without a shortfall."""
         reasons = self.shortfall_by_reason
-        return max(reasons, key=lambda reason: reasons[reason]) if reasons and self.shortfall_seconds > SOME else None
+        return max(reasons, key=lambda reason: reasons[reason]) if reasons and self.shortfall_seconds > MIN_SECONDS else None
 
     @property
     def rounds_behind(self) -> float:
@@ -130,11 +135,11 @@ class JobDelivery:
 
 @dataclass(frozen=True)
 class DeliveryReport:
-    """Promised and delivered time of every job that any allocation so far counted in, by job_id; sums are weighted by GPUs.
+    """Promised and delivered time of all jobs with an allocation so far, by job_id; sums are weighted by GPUs.
 
     Attributes:
-        jobs: the account of each job.
-        offered_by_type: GPU-seconds of the rounds so far, by accelerator type; a type that is left out has no limit.
+        jobs: {job_id: JobDelivery}.
+        offered_by_type: {type: GPU-seconds} that the rounds could give; a type that is missing has no limit.
     """
 
     jobs: dict[str, JobDelivery]
@@ -171,10 +176,10 @@ class DeliveryReport:
         """GPU-seconds beyond the promise that took nothing from other jobs: idle GPUs given to waiting jobs.
 
         On each type j it is max(Σ_i s_i d_ij − Σ_i s_i p_ij, Σ_{i: p_ij = 0} s_i d_ij), with p_ij seconds promised and d_ij
-        delivered: what all jobs received beyond all promises, but at least what jobs received that were promised nothing there.
+        delivered: what all jobs received beyond all promises, but at least what jobs without a promise there received.
         """
         beyond = (max(delivered - promised, unpromised) for promised, delivered, unpromised in self._by_type())
-        return sum((seconds for seconds in beyond if seconds > SOME), 0.0)
+        return sum((seconds for seconds in beyond if seconds > MIN_SECONDS), 0.0)
 
     @property
     def ahead_gpu_seconds(self) -> float:
@@ -231,7 +236,7 @@ class DeliveryReport:
         }
 
     def _by_type(self) -> list[tuple[float, float, float]]:
-        """GPU-seconds on each type: promised, delivered, and delivered to jobs that were promised none there."""
+        """Return GPU-seconds for each type: promised, delivered, and delivered to jobs without a promise there."""
         sums: dict[str, list[float]] = {}
         for job in self.jobs.values():
             for name, promised in job.promised_by_type.items():
@@ -254,11 +259,11 @@ def least_shortfall(jobs: Iterable[JobDelivery], offered_by_type: Mapping[str, f
       the largest f_ij, the last of them in part;
     - by job, only n_i counts: job i gains from Σ_j ⌊p_ij⌋ <= Σ_j p_ij <= n_i whole rounds and its n_i − Σ_j ⌊p_ij⌋ largest f_ij.
 
-    The larger bound is returned. Jobs whose rounds differ in length are taken to receive fractions of rounds.
+    The larger bound is returned. Jobs with rounds of different lengths are assumed to receive fractions of rounds.
 
     Args:
-        jobs: the accounts.
-        offered_by_type: GPU-seconds offered; a type that is left out has no limit.
+        jobs: The accounts.
+        offered_by_type: {type: GPU-seconds offered}; a type that is missing has no limit.
     """
     accounts = [job for job in jobs if job.promised_seconds > 0 and job.round_seconds > 0]
     if not accounts:
@@ -278,7 +283,7 @@ def least_shortfall(jobs: Iterable[JobDelivery], offered_by_type: Mapping[str, f
 
 
 def _beyond(sizes: Floats, whole: Floats, parts: Floats, offered: float) -> float:
-    """The least shortfall on one type within the GPU-seconds offered; sizes: GPU-seconds of one round of each gang."""
+    """Return the least shortfall on one type within the GPU-seconds offered; sizes: GPU-seconds of one round of each gang."""
     order = np.argsort(-parts, kind="stable")
     left = offered - sizes @ whole
     served = np.clip((left - np.cumsum(sizes[order]) + sizes[order]) / sizes[order], 0.0, 1.0)

@@ -1,7 +1,8 @@
-"""Which nodes and GPUs of the cluster may be used: what is up, draining, down or lost."""
+"""States of nodes (up, draining, down) and lost GPUs, and the part of the cluster that is available."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 from numbers import Integral
@@ -13,23 +14,23 @@ from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 
-MOST_NAMED = 5
-"""Nodes that a reason names; of more it tells the number."""
+MAX_NAMED = 5
+"""Number of nodes up to which a reason lists their names."""
 
 
 class NodeState(StrEnum):
-    """What becomes of gangs on a node."""
+    """State of a node."""
 
     UP = "up"
-    """It is used."""
+    """In use."""
     DRAINING = "draining"
-    """Its gangs run until their leases end; no lease is renewed and no gang starts there."""
+    """Gangs there run until their leases end; none is renewed, and no gang starts."""
     DOWN = "down"
-    """Nobody runs there."""
+    """No gang runs there."""
 
 
 class NodeStates:
-    """The state of every node of a cluster, and the single GPUs that are lost."""
+    """States of the nodes of a cluster, and lost GPUs. Methods that change a state return whether it was another."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -41,7 +42,7 @@ class NodeStates:
 
     @property
     def by_name(self) -> dict[str, NodeState]:
-        """The state of each node, in the order of the cluster."""
+        """{name: state} of all nodes, in the order of the cluster."""
         return {name: self._states.get(name, NodeState.UP) for name in self._nodes}
 
     @property
@@ -52,7 +53,7 @@ class NodeStates:
 
     @property
     def lost(self) -> frozenset[Gpu]:
-        """The GPUs that are lost, on whatever node."""
+        """The lost GPUs of all nodes, whatever their state."""
         return frozenset(self._lost)
 
     @property
@@ -69,40 +70,38 @@ class NodeStates:
 
     @property
     def available(self) -> Cluster:
-        """What gangs may count on: the nodes that are up, with the GPUs that they have left."""
+        """The nodes that are up, without their lost GPUs; the cluster itself if all are up."""
         if self._available is None:
-            gone: dict[str, int] = {}
-            for name, _ in self._lost:
-                gone[name] = gone.get(name, 0) + 1
-            left = (n.model_copy(update={"num_gpus": n.num_gpus - gone[n.name]}) if n.name in gone else n for n in self.up)
+            lost = Counter(name for name, _ in self._lost)
+            left = (n.model_copy(update={"num_gpus": n.num_gpus - lost[n.name]}) if n.name in lost else n for n in self.up)
             self._available = Cluster(left, self.cluster.accelerator_types)
         return self._available
 
     def put(self, name: str, state: NodeState) -> bool:
-        """Set the state of a node; say whether it was another. Raises `UnknownNameError`."""
+        """Set the state of a node. Raises `UnknownNameError`."""
         before = self._states.get(self._node(name).name, NodeState.UP)
         if state is NodeState.UP:
             self._states.pop(name, None)
         else:
             self._states[name] = state
-        return self._moved(before is not state)
+        return self._invalidate(before is not state)
 
     def lose(self, name: str, index: int) -> bool:
-        """Take one GPU away; say whether it was there. Raises `InputError`."""
+        """Mark one GPU as lost. Raises `InputError`."""
         gpu = self._gpu(name, index)
         was_there = gpu not in self._lost
         self._lost.add(gpu)
-        return self._moved(was_there)
+        return self._invalidate(was_there)
 
     def give_back(self, name: str, index: int) -> bool:
-        """Take a lost GPU into use again; say whether it was lost. Raises `InputError`."""
+        """Mark a GPU as usable again. Raises `InputError`."""
         gpu = self._gpu(name, index)
         was_lost = gpu in self._lost
         self._lost.discard(gpu)
-        return self._moved(was_lost)
+        return self._invalidate(was_lost)
 
     def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> Assignment:
-        """Return an assignment of so many GPUs of each node, none of them lost or taken. Raises `InputError`."""
+        """Return an assignment of usable GPUs that are not taken; gpus: {node: number of GPUs}. Raises `InputError`."""
         types = {self._node(name).accelerator for name in gpus}
         found: list[Gpu] = []
         for name, count in sorted(gpus.items()):
@@ -116,24 +115,24 @@ class NodeStates:
         return Assignment(types.pop(), found)
 
     def is_gone(self, gpus: Iterable[Gpu]) -> bool:
-        """Say whether a gang on these GPUs has lost one: to a node that is down, or by itself."""
+        """Return whether one of these GPUs is lost or on a node that is down."""
         return not self.all_up and any(gpu in self._lost or self._states.get(gpu[0]) is NodeState.DOWN for gpu in gpus)
 
     def is_open(self, gpus: Iterable[Gpu]) -> bool:
-        """Say whether a gang may start on these GPUs, and a lease on them may be renewed."""
+        """Return whether a gang may start on these GPUs, and a lease on them may be renewed."""
         return self.all_up or not any(gpu in self._lost or gpu[0] in self._states for gpu in gpus)
 
     @property
     def reason(self) -> str:
-        """Why there are fewer GPUs than the cluster has, in words; empty when there are not."""
-        parts = [_named([name for name, its in self._states.items() if its is state], str(state)) for state in NodeState]
+        """Why fewer GPUs are available than the cluster has, for messages; empty if none is missing."""
+        parts = [_named([name for name, current in self._states.items() if current is state], str(state)) for state in NodeState]
         lost = sorted(gpu for gpu in self._lost if gpu[0] not in self._states)
         if lost:
             parts.append(f"{len(lost)} GPUs are lost" if len(lost) > 1 else f"GPU {lost[0][1]} of node {lost[0][0]} is lost")
         return ", ".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is not up as plain data."""
+        """Return nodes that are not up, and lost GPUs, as plain data."""
         states = {name: str(state) for name, state in self._states.items()}
         return {"nodes": states, "lost": [list(gpu) for gpu in sorted(self._lost)]}
 
@@ -147,7 +146,8 @@ class NodeStates:
             made.lose(name, index)
         return made
 
-    def _moved(self, changed: bool) -> bool:
+    def _invalidate(self, changed: bool) -> bool:
+        """Drop what is derived from the states if they have changed; return that."""
         if changed:
             self._up = None
             self._available = self.cluster if self.all_up else None
@@ -170,7 +170,7 @@ class NodeStates:
 def _named(names: list[str], state: str) -> str:
     if not names:
         return ""
-    if len(names) > MOST_NAMED:
+    if len(names) > MAX_NAMED:
         return f"{len(names)} nodes are {state}"
     return f"node {names[0]} is {state}" if len(names) == 1 else f"nodes {', '.join(names)} are {state}"
 

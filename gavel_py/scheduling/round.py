@@ -1,7 +1,4 @@
-"""What one round decided: the GPUs of each job that runs, what changed since the round before, and the leases of the jobs.
-
-A `Lease` is a job's right to its GPUs: until when it has them, and whether it keeps them.
-"""
+"""Rounds as values: the GPUs of each job that runs, the changes since the previous round, and leases of jobs on their GPUs."""
 
 from __future__ import annotations
 
@@ -15,10 +12,15 @@ from gavel_py.scheduling.placement.topology import Gpu
 
 @dataclass(frozen=True)
 class Assignment:
-    """GPUs of one accelerator type for one job; gpus: (node, index) pairs, as many as its gang.
+    """GPUs of one accelerator type for one job.
 
-    shared_with: the jobs that run on the same GPUs; it is the same assignment whoever they are, and nobody restarts for them;
-    gpu_part: the part of its GPU that the job asked for, 1 of a whole gang.
+    Assignments with equal type and GPUs are equal, so that a job does not restart when its partners change.
+
+    Attributes:
+        accelerator: The accelerator type.
+        gpus: (node, index) pairs, one for each GPU of the gang.
+        shared_with: Ids of the jobs that run on the same GPUs.
+        gpu_part: The part of its GPU that a fractional job requested, 1 for a whole gang.
     """
 
     accelerator: str
@@ -28,19 +30,19 @@ class Assignment:
 
     @cached_property
     def num_nodes(self) -> int:
-        """On how many nodes the GPUs are."""
+        """Number of nodes of the GPUs."""
         return len({node for node, _ in self.gpus})
 
     @cached_property
     def gpu_share(self) -> float:
-        """The GPUs that count as this job's: its part of one, or of a whole gang's an equal part for each who has them."""
+        """GPUs that are accounted to this job: its part of one GPU, or an equal part of the gang's GPUs for each co-located job."""
         return self.gpu_part if self.gpu_part < 1 else len(self.gpus) / (1 + len(self.shared_with))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the assignment as plain data."""
-        company = {"shared_with": list(self.shared_with)} if self.shared_with else {}
+        partners = {"shared_with": list(self.shared_with)} if self.shared_with else {}
         part = {"gpu_part": self.gpu_part} if self.gpu_part < 1 else {}
-        return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus], **company, **part}
+        return {"accelerator": self.accelerator, "gpus": [list(gpu) for gpu in self.gpus], **partners, **part}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Assignment:
@@ -53,13 +55,17 @@ class Assignment:
 class Round:
     """One round. All job ids are sorted.
 
-    assignments: {job_id: Assignment} of the jobs that run, the disjoint union of kept and started;
-    kept: run on the same GPUs as in the previous round; started: run, but not so (new, resumed or moved);
-    preempted: ran in the previous round, are not finished, and do not run now;
-    excluded: {job_id: reason} of the jobs that the allocation in force leaves out;
-    end_seconds: when the leases of this round end, those that are not renewed;
-    failed: {job_id: reason} of the jobs that left since the previous round because they failed too often;
-    notes: what should be known of the allocation in force, such as that a time limit has ended its solve.
+    Attributes:
+        index: Number of the round, from 0.
+        start_seconds: Start of the round.
+        assignments: {job_id: Assignment} of the jobs that run, the disjoint union of kept and started.
+        kept: Jobs that run on the same GPUs as in the previous round.
+        started: Jobs that run, but not on the same GPUs: new, resumed or moved.
+        preempted: Jobs that ran in the previous round, are not finished, and do not run now.
+        excluded: {job_id: reason} of the jobs that the current allocation excludes.
+        end_seconds: End of the leases of this round that are not renewed.
+        failed: {job_id: reason} of the jobs that left since the previous round because they failed too often.
+        notes: Notes on the current allocation, such as that a time limit ended its solve.
     """
 
     index: int
@@ -98,10 +104,13 @@ class Round:
 
 @dataclass(frozen=True)
 class Lease:
-    """The GPUs that a job holds now.
+    """A job's right to the GPUs that it holds.
 
-    end_seconds: it has them until then; renewed: whether it keeps them in the next round, so that it need not write a checkpoint;
-    None while the next round has not been planned.
+    Attributes:
+        assignment: The GPUs.
+        end_seconds: End of the lease.
+        renewed: Whether the job keeps the GPUs in the next round, and so need not write a checkpoint; None while the next round is
+            not planned.
     """
 
     assignment: Assignment

@@ -1,7 +1,4 @@
-"""Planning one round: choose the jobs that run, place them, and offer what could not be used to the next jobs.
-
-`Selection` turns the jobs that were chosen into gangs to be placed, and their places into assignments.
-"""
+"""Plans one round: a mechanism selects jobs, placement places their gangs, and GPUs left over are offered to further jobs."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ from itertools import chain, islice
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.errors import InputError
-from gavel_py.problem.arrays import Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.job import Job
 from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
@@ -24,48 +20,101 @@ from gavel_py.scheduling.placement.gangs import GangBatch, PlacementContext, Pla
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, Gpu
 from gavel_py.scheduling.round import Assignment
 
+NO_ASSIGNMENTS: Mapping[str, Assignment] = MappingProxyType({})
 
-class Selection:
-    """rows: (M,) the jobs that were chosen, in the order of their gangs in the crowd: by type, the largest claims first.
 
-    Who runs goes before who would only take over its place. columns: (N,) the types that were chosen.
+def plan_round(
+    demand: RoundDemand,
+    jobs: Sequence[Job],
+    accelerator_types: Sequence[str],
+    nodes: Sequence[Node],
+    previous: Mapping[str, Assignment],
+    mechanism: Mechanism,
+    *,
+    fixed: Mapping[str, Assignment] = NO_ASSIGNMENTS,
+    lost: Set[Gpu] = frozenset(),
+    context: PlacementContext | None = None,
+) -> dict[str, Assignment]:
+    """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
+
+    The mechanism counts GPUs only. A selected gang that cannot be placed because of its locality, CPUs or memory is dropped, and
+    the GPUs left over are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits.
+
+    Args:
+        demand: Demand for the GPUs of all nodes; rows as `jobs`, columns as `accelerator_types`.
+        jobs: The jobs.
+        accelerator_types: The types.
+        nodes: Nodes on which gangs may start.
+        previous: Assignments of the previous round.
+        mechanism: Selects the jobs.
+        fixed: Assignments that must stay.
+        lost: GPUs of `nodes` that cannot be used.
+        context: `PlacementContext(jobs, nodes)`, to be reused between rounds.
+    """
+    context = PlacementContext(jobs, nodes) if context is None else context
+    requests, pool = context.requests, FreeResources(context.layout, lost)
+    _take_fixed(pool, fixed, requests)
+    waiting = np.array([job_id not in fixed for job_id in requests.ids], dtype=bool) if fixed else np.ones(len(jobs), dtype=bool)
+    assignments: dict[str, Assignment] = dict(fixed)
+    while True:
+        left = _remaining_demand(demand, requests, waiting, accelerator_types, pool)
+        columns = _checked(mechanism(left), left)
+        selected = SelectedGangs(columns, demand, context, accelerator_types, previous)
+        places = place_batch(pool, selected.batch)
+        assignments |= selected.assigned(places)
+        placed = places.placed
+        # If all selected gangs are placed, the mechanism has left the other jobs out although it knew these free GPUs.
+        if placed.all() or not placed.any():
+            return {job_id: assignments[job_id] for job_id in sorted(assignments)}
+        _take_placed(pool, selected.batch, places)
+        waiting[selected.rows[placed]] = False
+
+
+class SelectedGangs:
+    """The selected jobs as a batch of gangs, sorted by type and then by claim; running gangs gain their hysteresis.
+
+    `rows` are (M,) the rows of the jobs, in the order of the batch.
     """
 
     def __init__(
         self,
         columns: Indices,
         demand: RoundDemand,
-        ground: PlacementContext,
+        context: PlacementContext,
         accelerator_types: Sequence[str],
         previous: Mapping[str, Assignment],
     ) -> None:
-        layout, asks = ground.layout, ground.asks
+        layout, requests = context.layout, context.requests
         types = np.array([layout.type_number.get(name, -1) for name in accelerator_types], dtype=np.int64)
-        rising = np.flatnonzero(columns >= 0)
-        self._order = np.lexsort((-_weights(rising, columns[rising], demand), types[columns[rising]]))
-        self.rows = rows = rising[self._order]
+        ascending = np.flatnonzero(columns >= 0)
+        self._order = np.lexsort((-_weights(ascending, columns[ascending], demand), types[columns[ascending]]))
+        self.rows = rows = ascending[self._order]
         self._layout, self._accelerators, self._columns = layout, accelerator_types, columns[rows]
-        # Jobs in their own order lie in a row in memory; jumping to and fro between many takes several times as long.
-        self._job_ids = [asks.ids[row] for row in rising.tolist()]
+        # Python objects are read in ascending order, as they lie in memory; random access takes several times as long.
+        self._job_ids = [requests.ids[row] for row in ascending.tolist()]
         self._before = list(map(previous.get, self._job_ids))
         held, owners = self._held()
-        kinds = demand.kinds[rows, self._columns]
-        self.crowd = GangBatch(
+        preferences = demand.preferences[rows, self._columns]
+        min_nodes = np.ones(len(rows), dtype=np.int64)
+        for gang in np.flatnonzero(preferences != PlacementPreference.ANY).tolist():
+            accelerator, size = accelerator_types[self._columns[gang]], int(demand.num_gpus[rows[gang]])
+            min_nodes[gang] = context.spans.min_nodes(accelerator, size)
+        self.batch = GangBatch(
             sizes=demand.num_gpus[rows],
             types=types[self._columns],
-            scopes=asks.scopes[rows],
-            evens=asks.evens[rows],
-            kinds=kinds,
-            fewest=self._fewest(kinds, demand.num_gpus[rows], ground),
-            needs=asks.needs_of(rows),
+            scopes=requests.scopes[rows],
+            even_splits=requests.even_splits[rows],
+            preferences=preferences,
+            min_nodes=min_nodes,
+            per_gpu=requests.per_gpu_of(rows),
             held=held,
             owners=owners,
         )
 
     def assigned(self, places: Places) -> dict[str, Assignment]:
-        """Return {job_id: Assignment} of those that have a place, in the order of the jobs.
+        """Return {job_id: Assignment} of the gangs with a place, in the order of the jobs.
 
-        It is the same object as before for a gang that stays, which makes long lists of them cheap.
+        A gang that stays keeps its assignment object, which saves the comparison of GPUs.
         """
         now = self._before.copy()
         for i in self._order[~places.stays].tolist():
@@ -78,15 +127,8 @@ class Selection:
             now[order[gang]] = before if before is not None and before == found else found
         return {job_id: held for job_id, held in zip(self._job_ids, now, strict=True) if held is not None}
 
-    def _fewest(self, kinds: NDArray[np.int8], sizes: Indices, ground: PlacementContext) -> Indices:
-        """(M,) the fewest nodes of the gangs whose kind matters."""
-        fewest = np.ones(len(kinds), dtype=np.int64)
-        for gang in np.flatnonzero(kinds != PlacementPreference.ANY).tolist():
-            fewest[gang] = ground.spans.fewest(self._accelerators[self._columns[gang]], int(sizes[gang]))
-        return fewest
-
     def _held(self) -> tuple[Indices, Indices]:
-        """(H,) the GPUs that they had until now, by number, and (H,) whose they were, gangs as in the crowd."""
+        """Return (H,) the GPUs that the gangs held so far, by number, and (H,) their gangs in the batch, ascending."""
         gpus = [() if before is None else before.gpus for before in self._before]
         lengths = np.array(list(map(len, gpus)), dtype=np.int64)
         numbers = self._layout.numbers(list(chain.from_iterable(gpus)))
@@ -96,108 +138,59 @@ class Selection:
         return numbers[starts[owners] + within], owners
 
 
-def _weights(rows: Indices, columns: Indices, demand: RoundDemand) -> NDArray[np.float64]:
-    """(M,) the claims of these pairs, with the hysteresis of those that run."""
-    at = rows, columns
-    fractions = demand.fractions[at]
-    kept_for = hysteresis_of(fractions, demand.num_gpus[rows], demand.restart_rounds[rows])
-    weights: NDArray[np.float64] = rounded(demand.deficits[at] + fractions) + kept_for * (demand.running_on[rows] == columns)
+def _weights(rows: Indices, columns: Indices, demand: RoundDemand) -> Floats:
+    """Return (M,) the claims of these pairs, plus hysteresis where the job runs now."""
+    fractions = demand.fractions[rows, columns]
+    hysteresis = hysteresis_of(fractions, demand.num_gpus[rows], demand.restart_rounds[rows])
+    claims = rounded(demand.deficits[rows, columns] + fractions)
+    weights: Floats = claims + hysteresis * (demand.running_on[rows] == columns)
     return weights
 
 
-NOBODY: Mapping[str, Assignment] = MappingProxyType({})
-
-
-def plan_round(
-    demand: RoundDemand,
-    jobs: Sequence[Job],
-    accelerator_types: Sequence[str],
-    nodes: Sequence[Node],
-    previous: Mapping[str, Assignment],
-    mechanism: Mechanism,
-    *,
-    fixed: Mapping[str, Assignment] = NOBODY,
-    lost: Set[Gpu] = frozenset(),
-    ground: PlacementContext | None = None,
-) -> dict[str, Assignment]:
-    """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
-
-    demand: of the whole cluster, rows as `jobs`, columns as `accelerator_types`; previous: the round before; fixed: what is settled
-    already; lost: GPUs of `nodes` that nobody may have; ground: `PlacementContext(jobs, nodes)`, which a caller may keep for
-    further rounds.
-
-    The mechanism counts GPUs only. A gang that is chosen, but that its locality, CPUs or memory keep from being placed, is dropped,
-    and the GPUs left are offered anew to the jobs without a place whose gangs still fit somewhere, until nobody is chosen any more.
-    """
-    ground = PlacementContext(jobs, nodes) if ground is None else ground
-    asks = ground.asks
-    stock = _without(fixed, FreeResources(ground.layout, lost), asks)
-    waiting = np.array([job_id not in fixed for job_id in asks.ids], dtype=bool) if fixed else np.ones(len(jobs), dtype=bool)
-    assignments: dict[str, Assignment] = dict(fixed)
-    while True:
-        left = _leftovers(demand, asks, waiting, accelerator_types, stock)
-        columns = _checked(mechanism(left), left)
-        chosen = Selection(columns, demand, ground, accelerator_types, previous)
-        places = place_batch(stock, chosen.crowd)
-        assigned = chosen.assigned(places)
-        assignments = assignments | assigned if assignments else assigned
-        placed = places.placed
-        # With everybody placed who was chosen, nobody is left to whom the mechanism did not prefer idle GPUs.
-        if placed.all() or not placed.any():
-            return _sorted(assignments)
-        _take(stock, chosen.crowd, places)
-        waiting[chosen.rows[placed]] = False
-
-
-def _sorted(assignments: dict[str, Assignment]) -> dict[str, Assignment]:
-    ids = sorted(assignments)
-    return assignments if ids == list(assignments) else {job_id: assignments[job_id] for job_id in ids}
-
-
-def _without(fixed: Mapping[str, Assignment], stock: FreeResources, asks: ResourceRequests) -> FreeResources:
-    """Take from the stock what is settled already, and what those who have it need."""
-    rows = {job_id: row for row, job_id in enumerate(asks.ids)} if fixed else {}
+def _take_fixed(pool: FreeResources, fixed: Mapping[str, Assignment], requests: ResourceRequests) -> None:
+    """Take the GPUs of fixed assignments from the pool, with the CPUs and memory that their jobs request."""
+    rows = {job_id: row for row, job_id in enumerate(requests.ids)} if fixed else {}
     for job_id, held in fixed.items():
-        needs = asks.needs[asks.need_of[rows[job_id]]] if job_id in rows else NOTHING
-        stock.take(stock.layout.numbers(held.gpus), needs)
-    return stock
+        per_gpu = requests.distinct[requests.distinct_of[rows[job_id]]] if job_id in rows else NOTHING
+        pool.take(pool.layout.numbers(held.gpus), per_gpu)
 
 
-def _take(stock: FreeResources, crowd: GangBatch, places: Places) -> None:
-    """Take from the stock what gangs have been given."""
+def _take_placed(pool: FreeResources, batch: GangBatch, places: Places) -> None:
+    """Take the GPUs of placed gangs from the pool."""
     for gang, gpus in places.found.items():
-        stock.take(np.array(gpus, dtype=np.int64), crowd.needs[gang])
-    starts = np.searchsorted(crowd.owners, np.arange(len(crowd) + 1)).tolist()
+        pool.take(np.array(gpus, dtype=np.int64), batch.per_gpu[gang])
+    starts = np.searchsorted(batch.owners, np.arange(len(batch) + 1)).tolist()
     for gang in np.flatnonzero(places.stays).tolist():
-        stock.take(crowd.held[starts[gang] : starts[gang + 1]], crowd.needs[gang])
+        pool.take(batch.held[starts[gang] : starts[gang + 1]], batch.per_gpu[gang])
 
 
 def _checked(columns: Indices, demand: RoundDemand) -> Indices:
-    """Return a mechanism's choice, or raise `InputError` when it is none that `RoundDemand` allows."""
+    """Return a mechanism's selection; raise `InputError` if the demand does not allow it."""
     count, types = demand.runnable.shape
-    chosen = np.asarray(columns)
-    if chosen.shape != (count,) or chosen.dtype.kind != "i" or not ((chosen >= -1) & (chosen < types)).all():
+    selected = np.asarray(columns)
+    if selected.shape != (count,) or selected.dtype.kind != "i" or not ((selected >= -1) & (selected < types)).all():
         raise InputError(f"a mechanism must return a column or -1 for each of the {count} jobs, returned {columns!r}")
-    rows = np.flatnonzero(chosen >= 0)
-    used = np.bincount(chosen[rows], weights=demand.num_gpus[rows], minlength=types)
-    if not demand.runnable[rows, chosen[rows]].all() or (used > demand.capacities).any():
+    rows = np.flatnonzero(selected >= 0)
+    used = np.bincount(selected[rows], weights=demand.num_gpus[rows], minlength=types)
+    if not demand.runnable[rows, selected[rows]].all() or (used > demand.capacities).any():
         raise InputError("a mechanism chose a job where it cannot run, or more gangs than there are GPUs")
-    return chosen
+    return selected
 
 
-def _leftovers(
-    demand: RoundDemand, asks: ResourceRequests, waiting: NDArray[np.bool_], accelerator_types: Sequence[str], stock: FreeResources
+def _remaining_demand(
+    demand: RoundDemand, requests: ResourceRequests, waiting: Mask, accelerator_types: Sequence[str], pool: FreeResources
 ) -> RoundDemand:
-    """The demand for the GPUs that are not taken: of the jobs without a place, where a hole is left that holds their gang."""
-    numbers = stock.layout.type_number
-    # A type that has no nodes has no room: the column after the last.
+    """Return the demand for the GPUs in the pool, of waiting jobs where their gangs fit within their locality."""
+    numbers = pool.layout.type_number
+    # A type without nodes has no room: it reads the column after the last.
     types = [numbers.get(name, len(numbers)) for name in accelerator_types]
-    room = np.stack([np.pad(stock.largest_free(each), ((0, 0), (0, 1)))[:, types] for each in asks.needs])
-    runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[asks.need_of, asks.scopes])
-    asking: dict[tuple[int, int, int], list[int]] = {}
-    for row in np.flatnonzero(asks.evens & (asks.scopes != NODE) & runnable.any(axis=1)).tolist():
-        asking.setdefault((int(demand.num_gpus[row]), int(asks.scopes[row]), int(asks.need_of[row])), []).append(row)
-    for (size, scope, need), rows in asking.items():
-        runnable[rows] &= np.append(stock.splits_evenly(size, scope, asks.needs[need]), False)[types]
-    # Nothing stands first among the needs.
+    room = np.stack([np.pad(pool.largest_free(each), ((0, 0), (0, 1)))[:, types] for each in requests.distinct])
+    runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[requests.distinct_of, requests.scopes])
+    alike: dict[tuple[int, int, int], list[int]] = {}
+    for row in np.flatnonzero(requests.even_splits & (requests.scopes != NODE) & runnable.any(axis=1)).tolist():
+        key = int(demand.num_gpus[row]), int(requests.scopes[row]), int(requests.distinct_of[row])
+        alike.setdefault(key, []).append(row)
+    for (size, scope, code), rows in alike.items():
+        runnable[rows] &= np.append(pool.splits_evenly(size, scope, requests.distinct[code]), False)[types]
+    # The first of the distinct requests is for nothing but GPUs.
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])

@@ -1,4 +1,4 @@
-"""The round scheduler: jobs and nodes come and go, and each round says who runs where."""
+"""The round scheduler: jobs and nodes come and go, and each round says which jobs run on which GPUs."""
 
 from __future__ import annotations
 
@@ -6,48 +6,82 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from gavel_py.errors import GavelError, InputError
-from gavel_py.io.locking import synchronized
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import Solver
+from gavel_py.errors import Fault, GavelError, InputError
+from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling.commit import begin, given_away, in_words
+from gavel_py.problem.job import Job, JobSet
+from gavel_py.scheduling.commit import adopt, begin_round, build_round, copy_assignments, copy_round
+from gavel_py.scheduling.current_allocation import PolicyInput, same_gang
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.mechanism import MechanismName
+from gavel_py.scheduling.jobs import Departure, JobRegistry, changed_job
+from gavel_py.scheduling.ledger import DeliveryLedger
+from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.scheduling.round import Lease, Round
-from gavel_py.scheduling.scheduler_base import JobEvents, NodeEvents, fault, is_finite
-from gavel_py.scheduling.snapshot import OPTIONS, SCHEDULER, Saved
-from gavel_py.scheduling.state import PlannedRound
+from gavel_py.scheduling.nodes import NodeState, NodeStates
+from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
+from gavel_py.scheduling.placement.topology import Gpu
+from gavel_py.scheduling.planner import RoundPlanner
+from gavel_py.scheduling.round import Assignment, Lease, Round
+from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
+from gavel_py.scheduling.state import RoundPlan, SchedulerState
 
 logger = logging.getLogger(__name__)
 
 
-class RoundScheduler(JobEvents, NodeEvents):
-    """Turns a policy's time fractions into rounds: which job runs on which GPUs from one round to the next.
+def _option(name: str, meaning: str) -> Any:
+    """Return a property that reads and replaces one of the scheduler's `SchedulerOptions`."""
 
-    cluster, allow_unknown_types: what becomes of types that the profile lacks, see `Cluster.known_to`; policy: a name or a `Policy`
-    object; round_seconds: length of a round; mechanism: who runs, a name (`resolve_mechanism`) or a function of what is owed;
-    restart_seconds: what a restart costs a job that does not say it itself; min_run_seconds: a gang that has started is not
-    preempted before it has run so long, unless it loses its GPUs or may no longer run there; whole_gangs, sharing,
-    min_gain: see `AllocationProblem.from_jobs`; by_events: rounds begin when something happens, and no time is counted in them, for
-    policies that give jobs all of their time or none; solve_seconds: where nothing but jobs has changed, the policy is asked again
-    at the earliest so long after it was asked last, as in the published simulator of Gavel (OSDI 2020); jobs that come meanwhile
-    get what is left over; time_limit_seconds: a solve that takes longer is ended, the allocation in force stays in force, and the
-    next round tries again (`Round.notes`).
-    When a job or node came, went or changed, or a job reported progress, the allocation is solved anew for the next round, or once
-    `solve_seconds` have passed; else it is kept. A job's account (`delivery`) is kept after it has left, until it is told to
-    `forget` it.
-    Every round counts as `round_seconds` of promised, delivered and attained time, whenever the next one starts; for a gang that
-    loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as promised only.
-    Several threads may use a scheduler, one call at a time, and the policy and mechanism that it asks may call it back; it can be
+    def read(scheduler: RoundScheduler) -> Any:
+        return getattr(scheduler._planner.options, name)
+
+    def write(scheduler: RoundScheduler, value: object) -> None:
+        planner, changed = scheduler._planner, cast("dict[str, Any]", {name: value})
+        scheduler._planner = replace(planner, options=replace(planner.options, **changed))
+
+    return property(read, write, doc=meaning)
+
+
+class RoundScheduler(Synchronized):
+    """Turns a policy's time fractions into rounds: which jobs run on which GPUs, from one round to the next.
+
+    The allocation is solved anew for the next round when a job or node came, went or changed, or a job reported progress (with
+    `solve_seconds`: at the earliest then); otherwise it is kept. Every round counts as `round_seconds` of promised, delivered and
+    attained time, whenever the next one starts; for a gang that loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as
+    promised only. The account of a job (`delivery`) is kept after it has left, until `forget`.
+
+    Several threads may use a scheduler, one call at a time. Policy and mechanism may call it back while it decides. It can be
     copied and pickled. See docs/rounds.md.
 
-    Raises `InputError` (`UnknownNameError`) for a wrong argument.
+    Args:
+        cluster: The nodes that jobs run on.
+        profile: Throughputs of jobs by accelerator type.
+        policy: A name or a `Policy`, which decides on the allocation.
+        round_seconds: Length of a round.
+        mechanism: Rule that selects the jobs of a round: a name (`resolve_mechanism`) or a function of a `RoundDemand`.
+        restart_seconds: Cost of a restart, for jobs without `Job.restart_seconds`.
+        min_run_seconds: For this long after its start a gang is not preempted, unless it loses its GPUs or may no longer run there.
+        whole_gangs: As for `AllocationProblem.from_jobs`.
+        sharing: As for `AllocationProblem.from_jobs`.
+        min_gain: As for `AllocationProblem.from_jobs`.
+        by_events: Event-driven mode: rounds begin when something happens, and no time is counted in rounds. For policies that
+            give jobs all of their time or none.
+        solve_seconds: Shortest time between two solves while only jobs change, as in Gavel's published simulator (OSDI 2020).
+            Jobs that arrive in between run on GPUs left over.
+        time_limit_seconds: A solve that takes longer is ended; the current allocation is kept, and the next round tries again
+            (`Round.notes`).
+        allow_unknown_types: Whether GPUs of types that the profile lacks are left out (`Cluster.known_to`).
+
+    Raises:
+        InputError: An argument is wrong (`UnknownNameError` for a name).
 
     >>> import gavel_py as gp
     >>> speeds = gp.ThroughputProfile.from_matrix([[2.0], [2.0]], job_ids=["a", "b"], accelerators=["v100"])
@@ -58,86 +92,485 @@ class RoundScheduler(JobEvents, NodeEvents):
     {'a': Assignment(accelerator='v100', gpus=[('v100-0', 0)])}
     """
 
-    @synchronized
-    def plan_next(self, now_seconds: float | None = None) -> Round:
-        """Decide the next round ahead and return it, so that jobs can be told before the present one ends who keeps its GPUs.
+    mechanism: MechanismName | Mechanism = _option("mechanism", "Rule that selects the jobs of a round: its name, or a function.")
+    round_seconds: float = _option("round_seconds", "Length of a round.")
+    restart_seconds: float = _option("restart_seconds", "Cost of a restart, for jobs without `Job.restart_seconds`.")
+    min_run_seconds: float = _option("min_run_seconds", "Time for which a started gang is not preempted.")
+    whole_gangs: bool = _option("whole_gangs", "Whether allocations count what whole gangs can use of each type.")
+    sharing: bool = _option("sharing", "Whether jobs may share GPUs.")
+    min_gain: float = _option("min_gain", "Combined throughput from which on jobs may share GPUs.")
+    by_events: bool = _option("by_events", "Whether rounds begin at events instead of at fixed times.")
+    solve_seconds: float = _option("solve_seconds", "Shortest time between two solves while only jobs change.")
+    time_limit_seconds: float | None = _option("time_limit_seconds", "Time after which a solve is ended, None for no limit.")
 
-        now_seconds: when it is to start, as in `next_round`, which then starts this round and no other. What happens in between
-        counts for the round after, but that gangs drop out whose GPUs are lost, or that have left, finished or asked for others;
-        their GPUs are offered to the rest when the round starts. Asked again, it returns the same. Raises as `next_round`.
-        """
-        self._state.check_at_rest()
-        coming = self._decided(self._start(now_seconds))
-        told = in_words(self._state, self._state.plan_still_valid, coming.start_seconds, self.round_seconds)
-        return given_away(told)
+    def __init__(
+        self,
+        cluster: Cluster,
+        profile: Profile,
+        policy: str | Policy = "max_min_fairness",
+        round_seconds: float = 360.0,
+        *,
+        mechanism: MechanismName | Mechanism = "deficit",
+        restart_seconds: float = 0.0,
+        min_run_seconds: float = 0.0,
+        whole_gangs: bool = True,
+        sharing: bool = False,
+        min_gain: float = 1.0,
+        by_events: bool = False,
+        solve_seconds: float = 0.0,
+        time_limit_seconds: float | None = None,
+        allow_unknown_types: bool = False,
+    ) -> None:
+        options = SchedulerOptions(
+            mechanism=mechanism,
+            round_seconds=round_seconds,
+            restart_seconds=restart_seconds,
+            min_run_seconds=min_run_seconds,
+            whole_gangs=whole_gangs,
+            sharing=sharing,
+            min_gain=min_gain,
+            by_events=by_events,
+            solve_seconds=solve_seconds,
+            time_limit_seconds=time_limit_seconds,
+        )
+        self.cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
+        # One solver for all rounds: it starts each program from the basis of the last one.
+        self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), profile, options)
+        options.check_policy(self._planner.solver.policy)
+        resolve_mechanism(mechanism, self.cluster.accelerator_names)  # raises for an unknown name
+        self._state = SchedulerState(JobRegistry(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
 
-    @synchronized
-    def lease(self, job_id: str) -> Lease | None:
-        """Return the lease of a job, None if it holds no GPUs. Raises `UnknownNameError` for a job that is not in the system.
-
-        It says whether it is renewed once the next round has been planned (`plan_next`).
-        """
-        state = self._state
-        held = state.running.get(state.book.known(job_id).job_id)
-        if held is None or state.last is None:
-            return None
-        held = replace(held, gpus=list(held.gpus))
-        if state.coming is None:
-            return Lease(held, state.last.end_seconds)
-        if state.plan_still_valid.get(job_id) != held:
-            return Lease(held, state.last.end_seconds, renewed=False)
-        return Lease(held, state.coming.start_seconds + self.round_seconds, renewed=True)
+    # Rounds
 
     @synchronized
     def next_round(self, now_seconds: float | None = None) -> Round:
-        """Start the next round and return it: the one that was planned (`plan_next`), or else one that is decided now.
+        """Start the next round and return it: the round that `plan_next` planned, or else one that is decided now.
 
-        now_seconds: its start, by default the one that was planned, or `round_seconds` after the previous one, the first at 0.
-        When this raises, the scheduler is as before: `InputError` for a time that goes backwards, and whatever `solve` raises.
+        When this raises, the scheduler is as before.
+
+        Args:
+            now_seconds: Start of the round; by default the planned one, or `round_seconds` after the previous start, 0 at first.
+
+        Returns:
+            The round, which the caller may change.
+
+        Raises:
+            InputError: The time lies before the start of the previous round.
+            GavelError: Whatever `solve` raises.
         """
-        return given_away(self.next_round_to_read(now_seconds))
+        return copy_round(self.next_round_to_read(now_seconds))
 
     @synchronized
     def next_round_to_read(self, now_seconds: float | None = None) -> Round:
-        """Start the next round as `next_round` does, for a caller that changes nothing of it: the scheduler uses its parts too.
+        """Start the next round as `next_round` does, without copying it: the caller must not change the returned round.
 
-        It saves a copy of every assignment in every round. Raises as `next_round`.
+        Raises as `next_round`.
         """
-        self._state.check_at_rest()
-        began = time.perf_counter()
-        start, state = self._start(now_seconds), self._state
-        planned = state.coming is not None
-        coming = self._decided(start)
-        planned |= state.changed  # what is decided now stands, unless policy or mechanism have reported something meanwhile
-        assignments = state.plan_still_valid if planned else coming.assignments
-        if len(assignments) < len(coming.assignments):
-            assert state.in_force is not None  # noqa: S101
-            assignments = self._chooser.chosen(state, state.in_force, assignments)
-        moved = None if planned else coming.moved
-        begun = in_words(state, assignments, start, self.round_seconds, moved)
-        begin(state, begun, self.round_seconds, moved)
+        state, began = self._state, time.perf_counter()
+        state.check_idle()
+        start = self._start(now_seconds)
+        planned_before = state.plan is not None
+        plan = self._plan(start)
+        if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
+            plan = self._planner.revise(state, plan)
+        begun = build_round(state, plan.assignments, start, self.round_seconds, plan.moved)
+        begin_round(state, begun, self.round_seconds, plan.moved)
         if logger.isEnabledFor(logging.INFO):
-            counts = (len(state.book), len(begun.assignments), len(begun.started), len(begun.preempted), len(begun.excluded))
+            counts = (len(state.registry), len(begun.assignments), len(begun.started), len(begun.preempted), len(begun.excluded))
             text = "round %d at %.9g s: %d jobs, %d running, %d started, %d preempted, %d excluded, %.3f s"
             logger.info(text, begun.index, start, *counts, time.perf_counter() - began)
         return begun
 
     @synchronized
+    def plan_next(self, now_seconds: float | None = None) -> Round:
+        """Decide the next round ahead and return it, so that jobs learn before the present one ends whether they keep their GPUs.
+
+        `next_round` then starts this round. What happens in between counts for the round after, except that gangs drop out whose
+        GPUs are lost, or that have left, finished or changed their request; their GPUs are offered to other jobs at the start of
+        the round. Further calls return the same round. Raises as `next_round`.
+
+        Args:
+            now_seconds: Start of the round, as for `next_round`.
+        """
+        self._state.check_idle()
+        plan = self._plan(self._start(now_seconds))
+        return copy_round(build_round(self._state, self._state.still_valid(plan), plan.start_seconds, self.round_seconds))
+
+    @synchronized
+    def lease(self, job_id: str) -> Lease | None:
+        """Return the lease of a job, None if it holds no GPUs; once the next round is planned, with whether it is renewed.
+
+        Raises:
+            UnknownNameError: The job is not in the system.
+        """
+        state = self._state
+        held = state.running.get(state.registry.known(job_id).job_id)
+        if held is None or state.last is None:
+            return None
+        held = replace(held, gpus=list(held.gpus))
+        if state.plan is None:
+            return Lease(held, state.last.end_seconds)
+        if state.still_valid(state.plan).get(job_id) != held:
+            return Lease(held, state.last.end_seconds, renewed=False)
+        return Lease(held, state.plan.start_seconds + self.round_seconds, renewed=True)
+
+    def _start(self, now_seconds: float | None) -> float:
+        """Return the start of the next round in seconds; raises `InputError` for a time before the previous round."""
+        last, plan = self._state.last, self._state.plan
+        if now_seconds is None:
+            if plan is not None:
+                return plan.start_seconds
+            return 0.0 if last is None else last.start_seconds + self.round_seconds
+        earliest = -math.inf if last is None else last.start_seconds
+        if not (is_finite(now_seconds) and now_seconds >= earliest):
+            since = "" if last is None else f", not before the previous round, which started at {earliest:g}"
+            raise InputError(fault("now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
+        return float(now_seconds)
+
+    def _plan(self, start: float) -> RoundPlan:
+        """Return the plan of the next round; decide it now if there is none."""
+        state = self._state
+        if state.plan is None:
+            state.watch_for_changes()
+            adopt(state, self._planner.decide(state, start))
+        assert state.plan is not None  # noqa: S101
+        return state.plan
+
+    # State
+
+    @property
+    @synchronized
+    def policy(self) -> Policy:
+        """The policy that decides on the allocation; another one, or its name, counts from the next round on."""
+        return self._planner.solver.policy
+
+    @policy.setter
+    @synchronized
+    def policy(self, policy: str | Policy) -> None:
+        solver = Solver(policy, time_limit_seconds=self.time_limit_seconds)
+        self._planner.options.check_policy(solver.policy)
+        self._planner = replace(self._planner, solver=solver)
+        self._state.require_solve()
+
+    @property
+    @synchronized
+    def profile(self) -> Profile:
+        """Throughputs of jobs; another profile, with the types of the cluster and the jobs, counts from the next round on."""
+        return self._planner.profile
+
+    @profile.setter
+    @synchronized
+    def profile(self, profile: Profile) -> None:
+        unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
+        has = f"it has {', '.join(profile.accelerators)}"
+        InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
+        self._planner = replace(self._planner, profile=profile)
+        self._state.require_solve()
+
+    @property
+    @synchronized
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs in the system with the progress last reported, in natural order of their ids."""
+        return self._state.registry.in_order
+
+    @property
+    @synchronized
+    def failed(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that failed more often than `Job.max_retries` and have left."""
+        return self._state.registry.failed
+
+    @property
+    @synchronized
+    def allocation(self) -> Allocation | None:
+        """The allocation of the latest round, or of the next one if it is planned; None before the first.
+
+        It is as it was solved: with `solve_seconds`, jobs may have come and gone since.
+        """
+        current = self._state.current_allocation
+        return None if current is None else current.allocation
+
+    @property
+    @synchronized
+    def running(self) -> dict[str, Assignment]:
+        """{job_id: Assignment} of the gangs that hold GPUs: those of the latest round that have not stopped since."""
+        return copy_assignments(self._state.running)
+
+    @property
+    @synchronized
+    def last_start_seconds(self) -> float | None:
+        """Start of the latest round, None before the first."""
+        return None if self._state.last is None else self._state.last.start_seconds
+
+    @property
+    @synchronized
+    def nodes(self) -> dict[str, NodeState]:
+        """{name: state} of all nodes: up, draining or down."""
+        return self._state.nodes.by_name
+
+    @property
+    @synchronized
+    def lost_gpus(self) -> tuple[Gpu, ...]:
+        """The single GPUs that are lost, as (node, index)."""
+        return tuple(sorted(self._state.nodes.lost))
+
+    @property
+    @synchronized
+    def solver_seconds(self) -> float:
+        """Wall-clock seconds that allocations have taken so far in this process; a loaded scheduler starts at 0."""
+        return self._state.solver_seconds
+
+    @synchronized
     def delivery(self) -> DeliveryReport:
-        """Return what was promised and delivered so far, jobs that have left included; nothing of it is counted `by_events`."""
+        """Return the time promised and delivered so far, for jobs that have left too; empty in event-driven mode."""
         return DeliveryReport({}) if self.by_events else self._state.ledger.report()
 
     @synchronized
     def delivery_of(self, job_id: str) -> JobDelivery | None:
-        """Return what one job was promised and had so far, None for a job of which no allocation has told yet."""
+        """Return the time that one job was promised and received; None for a job without an allocation so far."""
         return None if self.by_events else self._state.ledger.account(job_id)
+
+    # Events of jobs
+
+    @synchronized
+    def submit(self, job: Job) -> None:
+        """Add a job, which the next round takes into account. A job that can run nowhere is excluded then, with the reason.
+
+        The job is in the system at once. Its `arrival_seconds` only orders jobs and starts its time in the system.
+
+        Raises:
+            InputError: The id was used before, the job does not fit cluster and profile (`AllocationProblem.from_jobs`), or it
+                lacks a field that the policy reads.
+        """
+        self.submit_all([job])
+
+    @synchronized
+    def submit_all(self, jobs: Sequence[Job]) -> None:
+        """Add several jobs, all of them or none; much faster than one after the other. Raises as `submit`."""
+        for job in jobs:
+            self._state.registry.check_new(job)
+        JobSet(jobs)  # raises for an id that occurs twice
+        if jobs:
+            self._check(*jobs)
+        for job in jobs:
+            self._state.registry.add(job)
+        self._state.note_change(changed=bool(jobs))
+        logger.debug("submitted: %s", jobs[0].job_id if len(jobs) == 1 else f"{len(jobs)} jobs")
+
+    @synchronized
+    def update(self, job_id: str, /, **fields: object) -> None:
+        """Change fields of a job (weight, priority, deadline, locality, num_gpus, ...) from the next round on.
+
+        A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses the GPUs that it holds, and restarts.
+
+        Raises:
+            UnknownNameError: The job is not in the system.
+            InputError: A field cannot be changed, or `submit` would refuse the changed job.
+        """
+        before = self._state.registry.known(job_id)
+        job = changed_job(before, fields)
+        self._check(job)
+        self._state.registry.put(job)
+        if not same_gang(before, job):
+            self._state.stop(job_id)
+        self._state.note_change()
+        logger.debug("job %s has other %s", job_id, ", ".join(fields))
+
+    @synchronized
+    def report(self, job_id: str, *, steps_done: float) -> None:
+        """Report a job's progress. With its last step the job is finished, and no later round runs it.
+
+        A report may come late, while the job waits or before it is tried again, as long as the job is in the system.
+
+        Args:
+            job_id: The job.
+            steps_done: Steps done in all; fewer than before after a restart from an older checkpoint.
+
+        Raises:
+            UnknownNameError: The job is not in the system; the message says how it left.
+            InputError: The number is negative or not finite.
+        """
+        self.report_all({job_id: steps_done})
+
+    @synchronized
+    def report_all(self, steps_done: Mapping[str, float]) -> None:
+        """Report the progress of several jobs, {job_id: steps done in all}; all or none of it. Raises as `report`."""
+        registry = self._state.registry
+        if not _are_steps(steps_done.values()):
+            for job_id, steps in steps_done.items():
+                if not (is_finite(steps) and steps >= 0):
+                    registry.known(job_id)
+                    problem = f"must be a finite number of at least 0, found {steps!r}"
+                    raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+            steps_done = {job_id: float(steps) for job_id, steps in steps_done.items()}
+        registry.report(steps_done)
+        self._state.note_change(changed=bool(steps_done))
+
+    @synchronized
+    def complete(self, job_id: str) -> None:
+        """Remove a job that is done. Raises `UnknownNameError`."""
+        self._leave(job_id, Departure.COMPLETED)
+
+    @synchronized
+    def cancel(self, job_id: str) -> None:
+        """Remove a job that is not done. Raises `UnknownNameError`."""
+        self._leave(job_id, Departure.CANCELLED)
+
+    @synchronized
+    def job_failed(self, job_id: str) -> bool:
+        """Record that a job has stopped with an error; return whether it will be tried again.
+
+        It loses its GPUs, and the round counts as delivered. Up to `Job.max_retries` times it stays in the system and is started
+        anew in a later round; then it leaves, and is listed in `failed` and in the next round. Faults of nodes are no failures.
+
+        Raises:
+            UnknownNameError: The job is not in the system.
+        """
+        state = self._state
+        again = state.registry.fail(job_id)
+        state.stop(job_id)
+        state.note_change()
+        if not again:
+            state.newly_failed[job_id] = state.registry.why_failed(job_id)
+        logger.info("job %s has failed: it %s", job_id, "will be tried again" if again else state.registry.why_failed(job_id))
+        return again
+
+    @synchronized
+    def interrupted(self, job_id: str) -> None:
+        """Record that a job does not run though the round assigns it GPUs, for instance because its launch failed.
+
+        It loses its GPUs, the round does not count as delivered, and the job is started anew in a later round.
+
+        Raises:
+            UnknownNameError: The job is not in the system.
+        """
+        self._state.take_back(self._state.registry.known(job_id).job_id)
+        self._state.note_change()
+        logger.info("job %s was interrupted", job_id)
+
+    @synchronized
+    def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:
+        """Record that a job runs on these nodes although no round placed it there, as when a busy cluster is taken over.
+
+        The job may stay there as if the latest round had started it, but no time counts as delivered. Its GPUs are chosen among
+        those of each node that are neither held nor lost.
+
+        Args:
+            job_id: The job.
+            gpus: {node: number of GPUs}.
+
+        Raises:
+            UnknownNameError: The job or a node does not exist.
+            InputError: The nodes are of several types, lack free GPUs, or the numbers do not add up to the job's gang.
+        """
+        job, state = self._state.registry.known(job_id), self._state
+        taken = {gpu for other, held in state.running.items() if other != job_id for gpu in held.gpus}
+        assignment = state.nodes.free_place(job_id, gpus, taken)
+        if len(assignment.gpus) != job.num_gpus:
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {job.num_gpus} in all, found {len(assignment.gpus)}"))
+        state.gangs.put(job_id, assignment)
+        history = state.registry.histories[job_id]
+        history.running_since_seconds, history.has_run = None if state.last is None else state.last.start_seconds, True
+        state.note_change()
+
+    @synchronized
+    def forget(self, *job_ids: str) -> None:
+        """Drop the accounts and histories of jobs that have left, which memory and saved files would otherwise keep for ever.
+
+        They are no longer part of `delivery` and `failed`, and their ids may be used again.
+
+        Raises:
+            InputError: A job is in the system, or was when the last round was decided.
+            UnknownNameError: A job never was in the system.
+        """
+        state = self._state
+        state.registry.check_gone(job_ids, state.jobs_in_decision)
+        for job_id in set(job_ids):
+            del state.registry.histories[job_id]
+        state.ledger.forget(set(job_ids))
+        state.colocation_ledger.forget(set(job_ids))
+
+    def _check(self, *jobs: Job) -> None:
+        """Raise for jobs that the policy cannot decide on, which would otherwise fail every later round."""
+        planner = self._planner
+        event_planner = planner.event_planner(self._state)
+        # Jobs like others that are known have been checked.
+        new = jobs if event_planner is None else [job for job in jobs if not event_planner.profiler.knows(job)]
+        if new:
+            policy_input = PolicyInput.of_new(new, self.whole_gangs)
+            planner.solver.policy.check(policy_input.problem(NodeStates(self.cluster), planner.profile, self._state.problem_cache))
+
+    def _leave(self, job_id: str, how: Departure) -> None:
+        self._state.registry.remove(job_id, how)
+        self._state.stop(job_id)
+        self._state.note_change()
+        logger.debug("job %s %s", job_id, how)
+
+    # Events of nodes
+
+    @synchronized
+    def node_down(self, name: str) -> tuple[str, ...]:
+        """Record that a node is lost, and return the jobs that ran there; they hold no GPUs any more.
+
+        No job runs there until `node_up`. For these jobs the round does not count as delivered, so their deficits stay. Deficits
+        on the node's type are kept; jobs that can run nowhere else are excluded, with the reason.
+
+        Raises:
+            UnknownNameError: There is no such node.
+        """
+        return self._set_node_state(name, NodeState.DOWN)
+
+    @synchronized
+    def drain(self, name: str) -> None:
+        """Empty a node without stopping its gangs: they run until their leases end, and no gang starts there.
+
+        The node is empty when the next round starts, or the one after that if the next one is planned already (`plan_next`).
+
+        Raises:
+            UnknownNameError: There is no such node.
+        """
+        self._set_node_state(name, NodeState.DRAINING)
+
+    @synchronized
+    def node_up(self, name: str) -> None:
+        """Use a node again from the next round on; lost GPUs of it stay lost. Raises `UnknownNameError`."""
+        self._set_node_state(name, NodeState.UP)
+
+    @synchronized
+    def gpu_lost(self, node: str, index: int) -> tuple[str, ...]:
+        """Record that one GPU of a node is lost, and return the job that ran there, if any; otherwise as `node_down`.
+
+        Raises:
+            UnknownNameError: There is no such node.
+            InputError: The node has no GPU of this index.
+        """
+        self._state.require_solve(changed=self._state.nodes.lose(node, index))
+        stopped = self._state.stop_lost()
+        logger.info("GPU %d of node %s is lost, and stops %d gangs", index, node, len(stopped))
+        return stopped
+
+    @synchronized
+    def gpu_back(self, node: str, index: int) -> None:
+        """Use a lost GPU again from the next round on. Raises as `gpu_lost`."""
+        self._state.require_solve(changed=self._state.nodes.give_back(node, index))
+        logger.info("GPU %d of node %s is back", index, node)
+
+    def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
+        """Set the state of a node; return the jobs that this stops."""
+        self._state.require_solve(changed=self._state.nodes.put(name, to))
+        stopped = self._state.stop_lost()
+        logger.info("node %s is %s, which stops %d gangs", name, to, len(stopped))
+        return stopped
+
+    # Saving and copying
 
     @synchronized
     def save(self, path: str | Path) -> None:
-        """Write all that the scheduler knows to a file, from which `load` makes one that goes on with the same rounds.
+        """Write the scheduler to a file, from which `load` makes one that continues with the same rounds.
 
-        The file holds what it held before until the new content is complete and on the disk, also if the process is killed.
-        Raises `InputError` where it cannot be written.
+        The write is atomic: until it is complete and on disk, the file keeps its old content, even if the process is killed.
+
+        Raises:
+            InputError: The file cannot be written.
         """
         SCHEDULER.write(path, self.to_dict())
         logger.debug("saved to %s", path)
@@ -153,17 +586,21 @@ class RoundScheduler(JobEvents, NodeEvents):
     ) -> Self:
         """Return the scheduler that `save` wrote.
 
-        profile: the one that it had, of which the file holds no more than the throughputs of its jobs, to see that it is the same;
-        policy, mechanism: needed only for a class or function of one's own, since no file names what is to be imported.
-        Raises `InputError` for a file that is damaged, foreign or of a newer version, and for another profile or policy.
+        Args:
+            path: The file.
+            profile: The profile that the scheduler had. The file holds only the throughputs of its jobs, to check that.
+            policy: Needed only for a policy class that is not part of gavel-py.
+            mechanism: Needed only for a mechanism that is a function.
+
+        Raises:
+            InputError: The file is damaged, foreign or of a newer version, or profile or policy are not those it was saved with.
         """
         return cls.from_dict(SCHEDULER.read(path), profile, policy=policy, mechanism=mechanism, source=path)
 
     @synchronized
     def to_dict(self) -> dict[str, Any]:
-        """Return what `save` writes as plain data, for a file of one's own that holds more than the scheduler."""
-        options = {name: getattr(self, name) for name in OPTIONS}
-        return Saved(self._solver, self._profile, self.mechanism, options, self._state).to_dict()
+        """Return what `save` writes as plain data, to be embedded in other files."""
+        return to_document(self._planner, self._state)
 
     @classmethod
     def from_dict(
@@ -175,41 +612,37 @@ class RoundScheduler(JobEvents, NodeEvents):
         mechanism: MechanismName | Mechanism | None = None,
         source: str | Path = "round scheduler",
     ) -> Self:
-        """Return the scheduler that `to_dict` described; the rest as for `load`. source: what messages call it."""
-        saved = Saved.from_dict(document, source, profile, policy, mechanism)
-        made = cls(saved.state.nodes.cluster, saved.profile, saved.solver.policy, mechanism=saved.mechanism, **saved.options)
-        made._solver, made._state = saved.solver, saved.state
+        """Return the scheduler that `to_dict` described; arguments and errors as for `load`.
+
+        Args:
+            document: The plain data.
+            profile: As for `load`.
+            policy: As for `load`.
+            mechanism: As for `load`.
+            source: Where the data comes from, for messages.
+        """
+        planner, state = from_document(document, source, profile, policy, mechanism)
+        options = planner.options
+        made = cls(state.nodes.cluster, planner.profile, planner.solver.policy, mechanism=options.mechanism, **options.numbers)
+        made._planner, made._state = planner, state
         return made
 
     @synchronized
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made of: a solver and a state of its own, and the same cluster, profile, policy and mechanism."""
-        solver = copy.copy(self._solver)
-        shared = {id(each): each for each in (self.cluster, self._profile, solver.policy, self.mechanism)}
-        state = copy.deepcopy(self._state, shared | {id(self._solver): solver})
-        return super().__getstate__() | {"_solver": solver, "_state": state}
+        """Return the state of a copy: with its own solver and state, and the same cluster, profile, policy and mechanism."""
+        solver = copy.copy(self._planner.solver)
+        planner = replace(self._planner, solver=solver)
+        shared = {id(each): each for each in (self.cluster, planner.profile, solver.policy, planner.options.mechanism)}
+        state = copy.deepcopy(self._state, shared | {id(self._planner.solver): solver, id(self._planner): planner})
+        return super().__getstate__() | {"_planner": planner, "_state": state}
 
     def _recover(self) -> None:
-        if not self._state.is_asking:
+        if not self._state.is_calling_out:
             text = "another thread was changing it when this process was forked; use one that was saved, or made in this process"
             raise GavelError(f"round scheduler: {text}")
         self._state.drop_caches()
 
-    def _start(self, now_seconds: float | None) -> float:
-        last, coming = self._state.last, self._state.coming
-        if now_seconds is None:
-            if coming is not None:
-                return coming.start_seconds
-            return 0.0 if last is None else last.start_seconds + self.round_seconds
-        earliest = -math.inf if last is None else last.start_seconds
-        if not (is_finite(now_seconds) and now_seconds >= earliest):
-            since = "" if last is None else f", not before the previous round, which started at {earliest:g}"
-            raise InputError(fault("now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
-        return float(now_seconds)
 
-    def _decided(self, start: float) -> PlannedRound:
-        """The next round, decided now if it has not been."""
-        if self._state.coming is None:
-            self._chooser.decide(self._state, start)
-        assert self._state.coming is not None  # noqa: S101
-        return self._state.coming
+def _are_steps(numbers: Collection[float]) -> bool:
+    """Return whether all numbers are floats, finite and at least 0: the usual case, checked quickly."""
+    return set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)) and min(numbers) >= 0.0

@@ -1,12 +1,13 @@
-"""A scheduler as plain data, from which it continues exactly as the one that was saved.
+"""Scheduler snapshots: a scheduler as plain data, from which it continues with the same rounds.
 
-The profile must be passed again on loading, and so must a policy or mechanism that a file cannot hold.
+Profiles are not saved, nor policies and mechanisms of the user's own: these must be passed again on loading. The throughputs of the
+saved jobs are checked against the profile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,117 +23,104 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
+from gavel_py.scheduling.options import SchedulerOptions
+from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.state import SchedulerState
-
-OPTIONS = (
-    "round_seconds",
-    "restart_seconds",
-    "min_run_seconds",
-    "whole_gangs",
-    "sharing",
-    "min_gain",
-    "by_events",
-    "solve_seconds",
-    "time_limit_seconds",
-)
-"""The numbers that a scheduler is made with."""
-
-UNSAID = {"solve_seconds": 0.0, "time_limit_seconds": None}
-"""Those that a file tells only where they are others: earlier versions did not know them."""
-
-HAD = "that the scheduler had"
 
 SCHEDULER = SnapshotFormat("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
 
+DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None}
+"""Options that earlier versions did not have; a file contains them only if they differ from these values."""
 
-@dataclass(frozen=True)
-class Saved:
-    """All that a scheduler is made of. options: the values of `OPTIONS`."""
-
-    solver: Solver
-    profile: Profile
-    mechanism: MechanismName | Mechanism
-    options: dict[str, Any]
-    state: SchedulerState
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scheduler as plain data."""
-        policy = self.solver.policy
-        return {
-            "options": {name: value for name, value in self.options.items() if name not in UNSAID or value != UNSAID[name]},
-            "policy": {"label": policy.label, "document": policy_document(policy)},
-            "mechanism": self.mechanism if isinstance(self.mechanism, str) else None,
-            "speeds": {name: encode(table) for name, table in _speeds(self.state, self.profile).items()},
-            "scheduler": self.state.to_dict(),
-            "solver": self.solver.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(
-        cls,
-        document: Mapping[str, Any],
-        path: str | Path,
-        profile: Profile,
-        policy: str | Policy | None,
-        mechanism: MechanismName | Mechanism | None,
-    ) -> Saved:
-        """Restore a scheduler from `to_dict`.
-
-        path: the name of the file, for messages; policy, mechanism: None if the file has them. Raises `InputError`.
-        """
-        with damage_as_fault(path):
-            _check_accelerators(path, document["scheduler"], profile)
-            options = UNSAID | document["options"]
-            solver = Solver(_policy(path, document["policy"], policy), time_limit_seconds=options["time_limit_seconds"])
-            solver.resume(document["solver"])
-            used = _mechanism(path, document["mechanism"], mechanism)
-            state = SchedulerState.from_dict(document["scheduler"], profile)
-            _check_speeds(path, document["speeds"], state, profile)
-            _check_places(path, state, profile)
-            return cls(solver, profile, used, {name: options[name] for name in OPTIONS}, state)
+HAD = "that the scheduler had"
 
 
-def _policy(path: str | Path, document: Mapping[str, Any], given: str | Policy | None) -> Policy:
+def to_document(planner: RoundPlanner, state: SchedulerState) -> dict[str, Any]:
+    """Return a scheduler as plain data."""
+    policy, options = planner.solver.policy, planner.options
+    return {
+        "options": {name: value for name, value in options.numbers.items() if name not in DEFAULTS or value != DEFAULTS[name]},
+        "policy": {"label": policy.label, "document": policy_document(policy)},
+        "mechanism": options.mechanism if isinstance(options.mechanism, str) else None,
+        "speeds": {name: encode(table) for name, table in _throughputs(state, planner.profile).items()},
+        "scheduler": state.to_dict(),
+        "solver": planner.solver.to_dict(),
+    }
+
+
+def from_document(
+    document: Mapping[str, Any],
+    source: str | Path,
+    profile: Profile,
+    policy: str | Policy | None,
+    mechanism: MechanismName | Mechanism | None,
+) -> tuple[RoundPlanner, SchedulerState]:
+    """Return the planner and the state that `to_document` described. Raises `InputError`.
+
+    Args:
+        document: The plain data.
+        source: Where it comes from, for messages.
+        profile: The profile that the scheduler had.
+        policy: None if the document contains it.
+        mechanism: None if the document contains it.
+    """
+    with damage_as_fault(source):
+        _check_accelerators(source, document["scheduler"], profile)
+        saved = DEFAULTS | document["options"]
+        solver = Solver(_policy(source, document["policy"], policy), time_limit_seconds=saved["time_limit_seconds"])
+        solver.resume(document["solver"])
+        mechanism = _mechanism(source, document["mechanism"], mechanism)
+        state = SchedulerState.from_dict(document["scheduler"], profile)
+        _check_throughputs(source, document["speeds"], state, profile)
+        _check_eligibility(source, state, profile)
+        numbers = {each.name: saved[each.name] for each in fields(SchedulerOptions) if each.name != "mechanism"}
+        return RoundPlanner(solver, profile, SchedulerOptions(mechanism=mechanism, **numbers)), state
+
+
+def _policy(source: str | Path, document: Mapping[str, Any], given: str | Policy | None) -> Policy:
     label = document["label"]
     if given is None:
         if document["document"] is None:
             text = f"holds no more of the policy than its name, {label}; hand it in, as in RoundScheduler.load(..., policy=...)"
-            raise InputError(Fault(str(path), "", text))
+            raise InputError(Fault(str(source), "", text))
         return policy_from(document["document"])
     policy = resolve_policy(given)
     if policy.label != label:
         text = f"was written under the policy {label}, and {policy.label} was handed in; set another one when it is loaded"
-        raise InputError(Fault(str(path), "", text))
+        raise InputError(Fault(str(source), "", text))
     return policy
 
 
-def _mechanism(path: str | Path, name: MechanismName | None, given: MechanismName | Mechanism | None) -> MechanismName | Mechanism:
+def _mechanism(
+    source: str | Path, name: MechanismName | None, given: MechanismName | Mechanism | None
+) -> MechanismName | Mechanism:
     if given is not None:
         return given
     if name is None:
         text = "was written by a scheduler with a mechanism of its own; hand it in, as in RoundScheduler.load(..., mechanism=...)"
-        raise InputError(Fault(str(path), "", text))
+        raise InputError(Fault(str(source), "", text))
     return name
 
 
-def _speeds(state: SchedulerState, profile: Profile) -> dict[str, Floats]:
-    """(N, K) throughputs of the jobs in the system, and of those that the allocation in force is about."""
-    jobs = AllocationProblem.from_jobs(state.book.jobs.values(), state.nodes.cluster, profile, whole_gangs=False)
+def _throughputs(state: SchedulerState, profile: Profile) -> dict[str, Floats]:
+    """Return (N, K) throughputs of the jobs in the system, and of the jobs of the current allocation."""
+    jobs = AllocationProblem.from_jobs(state.registry.jobs.values(), state.nodes.cluster, profile, whole_gangs=False)
     tables = {"jobs": jobs.throughputs}
-    return tables if state.in_force is None else tables | {"in_force": state.in_force.problem.throughputs}
+    return tables if state.current_allocation is None else tables | {"in_force": state.current_allocation.problem.throughputs}
 
 
-def _check_accelerators(path: str | Path, document: Mapping[str, Any], profile: Profile) -> None:
+def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile: Profile) -> None:
     types = [kind["name"] for kind in document["cluster"]["accelerator_types"]]
     unknown = [name for name in types if name not in profile.accelerators]
     text = f"which profile {profile.name!r} does not know; hand in the profile {HAD}"
-    InputError.raise_any([Fault(str(path), "", f"is about accelerator {name!r}, {text}") for name in unknown])
+    InputError.raise_any([Fault(str(source), "", f"is about accelerator {name!r}, {text}") for name in unknown])
 
 
-def _check_speeds(path: str | Path, document: Mapping[str, Any], state: SchedulerState, profile: Profile) -> None:
-    """Other throughputs would make other rounds of the same state."""
-    ids = {"jobs": list(state.book.jobs), "in_force": [] if state.in_force is None else list(state.in_force.problem.job_ids)}
-    for name, table in _speeds(state, profile).items():
+def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: SchedulerState, profile: Profile) -> None:
+    """Raise for a profile with other throughputs, which would lead to other rounds."""
+    current = state.current_allocation
+    ids = {"jobs": list(state.registry.jobs), "in_force": [] if current is None else list(current.problem.job_ids)}
+    for name, table in _throughputs(state, profile).items():
         then = decode(document[name])
         for row, column in np.argwhere(then != table)[:1].tolist():
             text = (
@@ -140,17 +128,18 @@ def _check_speeds(path: str | Path, document: Mapping[str, Any], state: Schedule
                 f"{state.nodes.cluster.accelerator_names[column]!r}, and profile {profile.name!r} says {table[row, column]:g}; "
                 f"hand in the profile {HAD}"
             )
-            raise InputError(Fault(str(path), "", text))
+            raise InputError(Fault(str(source), "", text))
 
 
-def _check_places(path: str | Path, state: SchedulerState, profile: Profile) -> None:
-    """Nor may the allocation in force give a job GPUs whose memory it exceeds, by what the profile says now."""
-    if state.in_force is None:
+def _check_eligibility(source: str | Path, state: SchedulerState, profile: Profile) -> None:
+    """Raise for a profile by which a job needs more GPU memory than the types have where it may run."""
+    current = state.current_allocation
+    if current is None:
         return
-    now = AllocationProblem.from_jobs(state.in_force.jobs, state.nodes.cluster, profile, whole_gangs=False)
-    for row, column in np.argwhere(state.in_force.lasting & ~now.runnable)[:1].tolist():
+    now = AllocationProblem.from_jobs(current.jobs, state.nodes.cluster, profile, whole_gangs=False)
+    for row, column in np.argwhere(current.runnable_if_up & ~now.runnable)[:1].tolist():
         text = (
             f"was written when job {now.job_ids[row]!r} could run on {now.accelerator_types[column]!r}, "
             f"where it does not fit by profile {profile.name!r}; hand in the profile {HAD}"
         )
-        raise InputError(Fault(str(path), "", text))
+        raise InputError(Fault(str(source), "", text))

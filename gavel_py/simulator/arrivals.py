@@ -22,7 +22,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling.scheduler_base import why_rounds
+from gavel_py.scheduling.options import why_rounds
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads import Submission

@@ -18,7 +18,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
-from gavel_py.scheduling.commit import given_away
+from gavel_py.scheduling.commit import copy_round
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
@@ -322,7 +322,7 @@ class Simulation:
         self.scheduler.forget(*state.departed)  # they left before this decision, and their records have been made
         state.departed = []
         if self._on_round is not None:
-            self._on_round(given_away(current))  # a copy, which the caller may change
+            self._on_round(copy_round(current))  # a copy, which the caller may change
         return current
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:

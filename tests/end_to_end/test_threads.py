@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies.base import Decision
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.scheduling import RoundDemand, choose_jobs
+from gavel_py.scheduling.options import SchedulerOptions
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler
 from tests.scheduling.support import Fixed
 
@@ -231,7 +233,8 @@ class TestScheduler:
             "deepcopy": lambda: copy.deepcopy(made),
             "mechanism, set": lambda: setattr(made, "mechanism", "priority"),
         }
-        for name in [name for name in dir(gp.RoundScheduler) if not name.startswith("_") and name not in ("load", "from_dict")]:
+        unlocked = ("load", "from_dict", *(option.name for option in fields(SchedulerOptions)))
+        for name in [name for name in dir(gp.RoundScheduler) if not name.startswith("_") and name not in unlocked]:
             ask[name] = given.get(name) or (lambda name=name: _read(made, name))
         # What the policy and the profile are is decided by no round.
         del ask["policy"], ask["profile"]

@@ -101,21 +101,21 @@ class TestRounds:
 class TestPlaces:
     def test_a_gang_goes_where_its_cpus_are(self) -> None:
         nodes = [node("small", 4, cpus=4), node("large", 4, cpus=64)]
-        assert place(nodes, [Gang("a", 2, "v100", needs=Resources(cpus=8))]) == {"a": (("large", 0), ("large", 1))}
-        assert place(nodes, [Gang("a", 5, "v100", needs=Resources(cpus=8))]) == {}
-        four = place(nodes, [Gang("a", 5, "v100", needs=Resources(cpus=4))])["a"]
+        assert place(nodes, [Gang("a", 2, "v100", per_gpu=Resources(cpus=8))]) == {"a": (("large", 0), ("large", 1))}
+        assert place(nodes, [Gang("a", 5, "v100", per_gpu=Resources(cpus=8))]) == {}
+        four = place(nodes, [Gang("a", 5, "v100", per_gpu=Resources(cpus=4))])["a"]
         assert sorted(name for name, _ in four) == ["large"] * 4 + ["small"]
 
     def test_what_others_need_is_gone(self) -> None:
         nodes, needs = [node("n", 4, cpus=16, memory_gb=64)], Resources(cpus=4)
-        assert place(nodes, [Gang("a", 2, "v100", needs=needs)], loads={"n": Resources(cpus=9)}) == {}
-        assert largest_free(nodes, loads={"n": Resources(cpus=9)}, needs=needs)["any"] == {"v100": 1}
+        assert place(nodes, [Gang("a", 2, "v100", per_gpu=needs)], loads={"n": Resources(cpus=9)}) == {}
+        assert largest_free(nodes, loads={"n": Resources(cpus=9)}, per_gpu=needs)["any"] == {"v100": 1}
 
     def test_smaller_gangs_move_where_cpus_are_short(self) -> None:
         """One core-hungry job on each node: one of them makes room, though GPUs are free on both."""
         nodes = [node("n", 4, cpus=16), node("m", 4, cpus=16)]
-        hungry = [Gang(name, 1, "v100", previous=((name, 0),), needs=Resources(cpus=8)) for name in ("n", "m")]
-        places = place(nodes, [Gang("wide", 3, "v100", "node", needs=Resources(cpus=5)), *hungry])
+        hungry = [Gang(name, 1, "v100", previous=((name, 0),), per_gpu=Resources(cpus=8)) for name in ("n", "m")]
+        places = place(nodes, [Gang("wide", 3, "v100", "node", per_gpu=Resources(cpus=5)), *hungry])
         assert len({name for name, _ in places["wide"]}) == 1
         assert len(places) == 3
 
@@ -129,16 +129,16 @@ class TestPlaces:
     )
     def test_no_node_gives_more_than_it_has(self, nodes: list[tuple[int, ...]], asked: list[tuple[int, str, int, float]]) -> None:
         there = [node(f"n{i}", n, cpus=c, memory_gb=m) for i, (n, c, m) in enumerate(nodes)]
-        gangs = [Gang(f"g{i}", s, "v100", where, needs=Resources(c, m)) for i, (s, where, c, m) in enumerate(asked)]  # type: ignore[arg-type]
+        gangs = [Gang(f"g{i}", s, "v100", where, per_gpu=Resources(c, m)) for i, (s, where, c, m) in enumerate(asked)]  # type: ignore[arg-type]
         for _ in range(2):  # the second time from where they run
             places = place(there, gangs)
             used = {each.name: np.zeros(3) for each in there}
             for gang in gangs:
                 for name, _ in places.get(gang.job_id, ()):
-                    used[name] += [1, gang.needs.cpus, gang.needs.memory_gb]
+                    used[name] += [1, gang.per_gpu.cpus, gang.per_gpu.memory_gb]
             assert all((used[each.name] <= [each.num_gpus, each.cpus, each.memory_gb]).all() for each in there)
             assert all(len(set(places[g.job_id])) == g.num_gpus for g in gangs if g.job_id in places)
             if gangs and (first := gangs[0]):
-                holes = largest_free(there, needs=first.needs)[first.locality]["v100"]
+                holes = largest_free(there, per_gpu=first.per_gpu)[first.locality]["v100"]
                 assert (first.job_id in places) == (holes >= first.num_gpus)
-            gangs = [Gang(g.job_id, g.num_gpus, "v100", g.locality, places.get(g.job_id, ()), g.needs) for g in gangs]
+            gangs = [Gang(g.job_id, g.num_gpus, "v100", g.locality, places.get(g.job_id, ()), g.per_gpu) for g in gangs]

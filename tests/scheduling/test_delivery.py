@@ -125,7 +125,7 @@ def test_who_is_forgotten_changes_no_account_of_others(lives: list[tuple[set[str
         if close:
             ledger.close_gaps()
         assert ledger.report().jobs == {job_id: own.account(job_id) for job_id, own in sorted(alone.items())}
-        assert ledger.owes_any_of("abcdef") == any(own.owes_any_of("abcdef") for own in alone.values())
+        assert ledger.has_deficits("abcdef") == any(own.has_deficits("abcdef") for own in alone.values())
         expected = [alone[job_id].deficits([job_id])[0].tolist() if job_id in alone else [0.0, 0.0] for job_id in "abcdef"]
         assert ledger.deficits("abcdef").tolist() == expected
 

@@ -26,7 +26,7 @@ def even(job_id: str, size: int, locality: Locality = "any") -> Gang:
 
 
 def single(job_id: str, at: Gpu, locality: Locality = "any") -> Gang:
-    return Gang(job_id, 1, "v100", locality, previous=(at,), needs=CPUS)
+    return Gang(job_id, 1, "v100", locality, previous=(at,), per_gpu=CPUS)
 
 
 def split(gpus: Sequence[Gpu]) -> list[int]:
@@ -64,7 +64,7 @@ def test_the_fewest_gangs_move_for_it(limited: bool, locality: Locality) -> None
         cluster = [node.model_copy(update={"cpus": 8.0}) for node in cluster]
     at = [("n0", 0), ("n0", 1), ("n1", 0), ("n2", 0), ("n2", 2), ("n3", 0), ("n3", 1), ("n3", 2)]
     running = [single(f"r{i}", gpu, locality) for i, gpu in enumerate(at)]
-    found = place(cluster, [even("a", 8)._replace(needs=CPUS), *running])
+    found = place(cluster, [even("a", 8)._replace(per_gpu=CPUS), *running])
     assert split(found["a"]) == [2, 2, 2, 2] or split(found["a"]) == [4, 4]
     assert sum(found[f"r{i}"] != (gpu,) for i, gpu in enumerate(at)) == 3, "n1, and n0 or n2, are cleared"
     assert len(found) == 9

@@ -35,7 +35,7 @@ CLUSTERS = ("v100:8/4,k80:8/8", "v100:32/4,k80:32/8,p100:12/2", "v100:6/3,p100:7
 @contextmanager
 def always_asking() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RoundPlanner, "in_turn", lambda *_: None)
+        patched.setattr(RoundPlanner, "event_planner", lambda *_: None)
         yield
 
 
@@ -143,9 +143,9 @@ def test_what_has_changed_is_remembered_only_until_the_next_decision(round_secon
         trace, gp.Cluster.from_inline("v100:16/4"), PROFILE, "shortest_job_first", round_seconds=round_seconds
     )
     while simulation.step():
-        book = simulation.scheduler._state.book
-        assert len(book.touched) <= 3  # within a step few jobs come or end
-        assert book.told <= book.jobs.keys()
+        registry = simulation.scheduler._state.registry
+        assert len(registry.changed) <= 3  # within a step few jobs come or end
+        assert registry.progressed <= registry.jobs.keys()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,14 +193,14 @@ def assignments_with_another_policy_in_between() -> list[dict[str, gp.Assignment
     fifo = Fifo()
     scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, fifo, by_events=True)
     scheduler.submit_all([gp.Job(f"j{i}", job_type=TYPES[i % 4], total_steps=1e5 * (i + 1)) for i in range(6)])
-    told = []
+    progressed = []
     for seconds, policy in enumerate((fifo, LongestFirst(), LongestFirst(), fifo, fifo)):
         if policy is not scheduler.policy:
             scheduler.policy = policy
-        told.append(scheduler.next_round(float(seconds)).assignments)
+        progressed.append(scheduler.next_round(float(seconds)).assignments)
         gone = min(scheduler.running)
         scheduler.complete(gone)
-    return told
+    return progressed
 
 
 def test_what_is_kept_for_a_policy_does_not_outlive_another_one() -> None:

@@ -139,10 +139,10 @@ def test_a_job_that_has_never_run_pays_no_hysteresis() -> None:
 def test_turns_are_short_at_first_and_grow_longer() -> None:
     """After P promised rounds each, a running job keeps its place until the other is owed 2.6·(P + 1)/(P + 3) rounds more."""
     fractions, running = [[0.5], [0.5]], [0, -1]
-    for promised, kept_for in ((0.0, 2.6 / 3), (1.0, 1.3), (17.0, 2.34)):
-        for owed in (kept_for - 0.01, kept_for + 0.01):
+    for promised, hysteresis in ((0.0, 2.6 / 3), (1.0, 1.3), (17.0, 2.34)):
+        for owed in (hysteresis - 0.01, hysteresis + 0.01):
             asked = demand(fractions, [1], deficits=[[-0.5], [owed - 0.5]], running_on=running, promised=[promised, promised])
-            assert np.flatnonzero(choose_jobs(asked) >= 0).tolist() == [int(owed > kept_for)], (promised, owed)
+            assert np.flatnonzero(choose_jobs(asked) >= 0).tolist() == [int(owed > hysteresis)], (promised, owed)
 
 
 def test_a_dear_restart_counts_in_full_from_the_first_round_on() -> None:

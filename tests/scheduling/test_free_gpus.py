@@ -15,28 +15,28 @@ rooms = st.lists(st.integers(0, MOST), min_size=1, max_size=80)
 
 @given(rooms, st.data())
 def test_what_is_found_is_what_looking_at_each_node_finds(room: list[int], data: st.DataObject) -> None:
-    holes = FreeGpuIndex(np.array(room), MOST)
+    index = FreeGpuIndex(np.array(room), MOST)
     for _ in range(data.draw(st.integers(0, 5))):
         node = data.draw(st.integers(0, len(room) - 1))
         after = data.draw(st.integers(0, MOST))
-        holes.change({node: abs(after - room[node])}, 1 if after > room[node] else -1)
+        index.change({node: abs(after - room[node])}, 1 if after > room[node] else -1)
         room[node] = after
     here = data.draw(st.lists(st.booleans(), min_size=len(room), max_size=len(room)))
     size, below = data.draw(st.integers(1, MOST)), data.draw(st.none() | st.integers(1, MOST))
     mask, nodes = mask_of(np.array(here)), [n for n, among in enumerate(here) if among and room[n]]
     fitting = [n for n in nodes if size <= room[n] and (below is None or room[n] < below)]
-    assert holes.room.tolist() == room
-    assert holes.total == sum(room)
-    assert holes.tightest(size, mask, below) == min(fitting, key=lambda n: (room[n], n), default=None)
-    assert holes.count(mask) == len(nodes)
-    assert holes.fullest(size, mask) == sum(sorted((room[n] for n in nodes), reverse=True)[:size])
-    assert list(holes.least_first(mask)) == sorted(nodes, key=lambda n: (room[n], n))
-    assert list(holes.most_first(mask)) == sorted(nodes, key=lambda n: (-room[n], n))
+    assert index.room.tolist() == room
+    assert index.total == sum(room)
+    assert index.tightest(size, mask, below) == min(fitting, key=lambda n: (room[n], n), default=None)
+    assert index.count(mask) == len(nodes)
+    assert index.fullest(size, mask) == sum(sorted((room[n] for n in nodes), reverse=True)[:size])
+    assert list(index.least_first(mask)) == sorted(nodes, key=lambda n: (room[n], n))
+    assert list(index.most_first(mask)) == sorted(nodes, key=lambda n: (-room[n], n))
 
 
 def test_a_copy_is_changed_by_itself() -> None:
-    holes = FreeGpuIndex(np.array([3, 1, 3]), 4)
-    other = holes.copy()
+    index = FreeGpuIndex(np.array([3, 1, 3]), 4)
+    other = index.copy()
     other.change({1: 2}, 1)
-    assert (holes.tightest(1), holes.total, holes.room.tolist()) == (1, 7, [3, 1, 3])
+    assert (index.tightest(1), index.total, index.room.tolist()) == (1, 7, [3, 1, 3])
     assert (other.tightest(1), other.total, other.room.tolist()) == (0, 9, [3, 3, 3])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling import scheduler
-from gavel_py.scheduling.commit import in_words
-from gavel_py.scheduling.event_driven import KeptGpus
-from gavel_py.scheduling.event_driven.queue import JobProfile, JobQueue, KeptSelection, QueuedJob
+from gavel_py.scheduling.commit import build_round
+from gavel_py.scheduling.event_driven import PlacementCache
+from gavel_py.scheduling.event_driven.queue import IncrementalSelection, JobProfile, JobQueue, QueuedJob
 from gavel_py.scheduling.jobs import JobRegistry
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
 from tests.support.examples import examples
@@ -25,16 +25,16 @@ from tests.support.examples import examples
 @contextmanager
 def counted_anew() -> Iterator[None]:
     """Compare, at each decision of a scheduler and each begin of a round, what is kept with what is found without it."""
-    follow_seats, follow_gpus, follow_line = KeptSelection.follow, KeptGpus.follow, JobQueue.follow
+    follow_seats, follow_gpus, follow_line = IncrementalSelection.update, PlacementCache.update, JobQueue.update
 
     def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
-        found, anew = in_words(state, assignments, start, seconds, moved), in_words(state, assignments, start, seconds)
+        found, anew = build_round(state, assignments, start, seconds, moved), build_round(state, assignments, start, seconds)
         assert found == anew
         assert [list(each) for each in (found.assignments, found.excluded)] == [list(anew.assignments), list(anew.excluded)]
         return found
 
-    def seats(self: KeptSelection, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
-        before = {each.job_id: self.column_of(each) for each in self._seated.values()}
+    def seats(self: IncrementalSelection, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
+        before = {each.job_id: self.column_of(each) for each in self._selected.values()}
         moved = follow_seats(self, order, changed, runs)
         expected, free = seats_anew(self._policy, order, self._capacities, runs(order))
         assert [self.column_of(each) for each in order] == expected
@@ -43,27 +43,27 @@ def counted_anew() -> Iterator[None]:
         assert {job_id for job_id, _ in before.items() ^ now.items()} <= moved
         return moved
 
-    def gpus(self: KeptGpus, running: Any, changed: Any, among: Any = None) -> None:
+    def gpus(self: PlacementCache, running: Any, changed: Any, among: Any = None) -> None:
         follow_gpus(self, running, changed, among)
         assert self._held.keys() == running.keys() == self.type_of.keys()
         assert all(self._held[job_id][0] is held for job_id, held in running.items())
 
-    def line(self: JobQueue, book: JobRegistry) -> bool:
-        anew, all_of_them = JobQueue(self._policy, self._asked), copy(book)
-        all_of_them.touched, all_of_them.told = set(book.jobs), set()
+    def line(self: JobQueue, registry: JobRegistry) -> bool:
+        anew, all_of_them = JobQueue(self._policy, self._profiler), copy(registry)
+        all_of_them.changed, all_of_them.progressed = set(registry.jobs), set()
         all_of_them._steps = {}  # the progress has been written to the jobs
-        found = follow_line(self, book)
+        found = follow_line(self, registry)
         assert found == follow_line(anew, all_of_them)
-        assert [each.place for each in self.order] == [each.place for each in anew.order]
-        assert self.of.keys() == anew.of.keys() == {each.job_id for each in self.order}
+        assert [each.position for each in self.order] == [each.position for each in anew.order]
+        assert self.by_id.keys() == anew.by_id.keys() == {each.job_id for each in self.order}
         assert list(self.excluded.items()) == list(anew.excluded.items())
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scheduler, "in_words", words)
-        patched.setattr(JobQueue, "follow", line)
-        patched.setattr(KeptSelection, "follow", seats)
-        patched.setattr(KeptGpus, "follow", gpus)
+        patched.setattr(scheduler, "build_round", words)
+        patched.setattr(JobQueue, "update", line)
+        patched.setattr(IncrementalSelection, "update", seats)
+        patched.setattr(PlacementCache, "update", gpus)
         yield
 
 
@@ -72,7 +72,7 @@ def seats_anew(
 ) -> tuple[list[int], list[float]]:
     """The seats that the policy gives all of these jobs, and the GPUs that are left."""
     left = list(capacities)
-    seats, _ = policy.seats([each.traits.wishes for each in order], [each.traits.size for each in order], runs, left)
+    seats, _ = policy.seats([each.job_profile.types for each in order], [each.job_profile.size for each in order], runs, left)
     return seats, left
 
 
@@ -149,7 +149,7 @@ def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int
     chosen = policy_of(policy)
     assert isinstance(chosen, OrderedPolicy)
     capacities = [6.0, 4.0, 3.0]
-    kept, there = KeptSelection(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
+    kept, there = IncrementalSelection(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
     present: set[int] = set()
     for order, count, renewed in lives:
         some = [i for i in order if i in there][:count]
@@ -158,11 +158,11 @@ def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int
         for i in changed & set(now):
             there[i] = entry(i, sizes[i], wishes[i])
         line, present = [there[i] for i in now], set(now)
-        kept.follow(line, {f"j{i}" for i in changed}, lambda some: [each.traits.wishes[-1] for each in some])
-        runs = [each.traits.wishes[-1] for each in line]
+        kept.update(line, {f"j{i}" for i in changed}, lambda some: [each.job_profile.types[-1] for each in some])
+        runs = [each.job_profile.types[-1] for each in line]
         assert [kept.column_of(each) for each in line] == seats_anew(chosen, line, capacities, runs)[0]
 
 
 def entry(number: int, size: int, wishes: list[int]) -> QueuedJob:
-    traits = JobProfile(size, True, wishes, 1.0, 0, [0, 0, 0], [1, 1, 1], None)
-    return QueuedJob(gp.Job(f"j{number}", num_gpus=size, total_steps=1), 1.0, traits, ())
+    job_profile = JobProfile(size, True, wishes, 1.0, 0, [0, 0, 0], [1, 1, 1], None)
+    return QueuedJob(gp.Job(f"j{number}", num_gpus=size, total_steps=1), 1.0, job_profile, ())

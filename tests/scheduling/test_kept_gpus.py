@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py.io.names import natural_key
-from gavel_py.scheduling.event_driven import GangOnType, KeptGpus, gang_batch_of
+from gavel_py.scheduling.event_driven import PlacementCache, PlacementRequest, batch_of
 from gavel_py.scheduling.placement import migration, place_on_type
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import PlacementPreference
@@ -23,34 +23,39 @@ from tests.support.examples import examples
 ON_EACH = 4
 
 
-def gang(number: int, room: int, chance: Random) -> GangOnType:
+def gang(number: int, room: int, chance: Random) -> PlacementRequest:
     """A gang that fits what is left, if need be split."""
     shapes = [(1, ANYWHERE), *[(2, ANYWHERE)] * 4, (3, ANYWHERE), (3, ANYWHERE), (4, ANYWHERE), (6, ANYWHERE), (2, NODE)]
     size, scope = chance.choice([shape for shape in shapes if shape[0] <= room])
-    kind = (
+    preference = (
         PlacementPreference.ANY
         if scope == NODE or size == 1
         else chance.choice(
-            [PlacementPreference.TOGETHER, PlacementPreference.TOGETHER, PlacementPreference.APART, PlacementPreference.ANY]
+            [
+                PlacementPreference.CONSOLIDATED,
+                PlacementPreference.CONSOLIDATED,
+                PlacementPreference.SPREAD,
+                PlacementPreference.ANY,
+            ]
         )
     )
-    kept_for, job_id = chance.choice([0.0, 0.5, 0.5]), f"{chance.randrange(100)}-{number}"
-    return GangOnType(job_id, 0, size, scope, kind, math.ceil(size / ON_EACH), natural_key(job_id), kept_for)
+    hysteresis, job_id = chance.choice([0.0, 0.5, 0.5]), f"{chance.randrange(100)}-{number}"
+    return PlacementRequest(job_id, 0, size, scope, preference, math.ceil(size / ON_EACH), natural_key(job_id), hysteresis)
 
 
 class Anew:
     """All gangs placed anew whenever some start."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout, self.gangs = layout, dict[str, GangOnType]()
+        self.layout, self.gangs = layout, dict[str, PlacementRequest]()
         self.held: dict[str, list[int]] = {}
 
-    def place(self, starters: list[GangOnType]) -> bool:
+    def place(self, starters: list[PlacementRequest]) -> bool:
         """Say whether all have a place; if not, nothing has changed."""
-        ranks = [(gang.standing, gang) for gang in self.gangs.values()] + [(gang.starting, gang) for gang in starters]
+        ranks = [(gang.rank_if_running, gang) for gang in self.gangs.values()] + [(gang.rank_if_new, gang) for gang in starters]
         ordered = [gang for _, gang in sorted(ranks)]
-        crowd = gang_batch_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
-        settled = place_on_type(FreeResources(self.layout), 0, crowd)
+        batch = batch_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
+        settled = place_on_type(FreeResources(self.layout), 0, batch)
         if not settled.placed.all():
             return False
         self.held |= {ordered[i].job_id: gpus for i, gpus in settled.found.items()}
@@ -69,7 +74,7 @@ class Anew:
 def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where few gangs are exchanged at once, it matters as among many in which order they come."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(migration, "MOST_EXCHANGED", request.param)
+        patched.setattr(migration, "MAX_EXCHANGED", request.param)
         yield
 
 
@@ -79,44 +84,44 @@ def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_what_is_kept_is_what_placing_all_anew_gives(seed: int) -> None:
     chance = Random(seed)  # noqa: S311
     there = nodes(*[ON_EACH] * chance.randint(2, 9))
-    known: dict[str, GangOnType] = {}
+    known: dict[str, PlacementRequest] = {}
     anew = Anew(Layout(there))
-    kept = KeptGpus(there, lambda job_id, _: known[job_id])
+    kept = PlacementCache(there, lambda job_id, _: known[job_id])
     running: dict[str, Assignment] = {}
     for _ in range(40):
         for job_id in [job_id for job_id in running if chance.random() < 0.05]:
             kept.release(job_id)
             del running[job_id], anew.held[job_id], anew.gangs[job_id]
-        starters: list[GangOnType] = []
+        starters: list[PlacementRequest] = []
         while chance.random() < 0.7 and (left := ON_EACH * len(there) - anew.used - sum(each.size for each in starters)):
             starters.append(gang(len(known), left, chance))
             known[starters[-1].job_id] = starters[-1]
         found = kept.place(starters)
         assert (found is not None) == anew.place(starters)
         if found is None:
-            kept = KeptGpus(there, lambda job_id, _: known[job_id])
-            kept.follow(running, set(), None)
+            kept = PlacementCache(there, lambda job_id, _: known[job_id])
+            kept.update(running, set(), None)
         running |= found or {}
         assert {i: sorted(held.gpus) for i, held in running.items()} == {i: sorted(held.gpus) for i, held in anew.running().items()}
 
 
 def test_who_has_started_comes_elsewhere_in_the_order_once_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are exchanged at once: `0` cannot while it starts, since it is tried last, but can with `a` at the next event."""
-    monkeypatch.setattr(migration, "MOST_EXCHANGED", 2)
+    monkeypatch.setattr(migration, "MAX_EXCHANGED", 2)
     known = {
-        job_id: GangOnType(job_id, 0, size, ANYWHERE, kind, 1, natural_key(job_id), 0.5)
-        for job_id, size, kind in [
-            ("a", 2, PlacementPreference.TOGETHER),
-            ("b", 4, PlacementPreference.TOGETHER),
-            ("0", 2, PlacementPreference.APART),
+        job_id: PlacementRequest(job_id, 0, size, ANYWHERE, preference, 1, natural_key(job_id), 0.5)
+        for job_id, size, preference in [
+            ("a", 2, PlacementPreference.CONSOLIDATED),
+            ("b", 4, PlacementPreference.CONSOLIDATED),
+            ("0", 2, PlacementPreference.SPREAD),
         ]
         + [(f"c{i}", 2, PlacementPreference.ANY) for i in range(4)]
     }
     split = {"a": [("n1", 0), ("n2", 0)], "b": [("n1", 1), ("n2", 1), ("n3", 0), ("n3", 1)]}
     running = {job_id: Assignment("v100", gpus) for job_id, gpus in split.items()}
     running |= {f"c{i}": Assignment("v100", [(f"n{i}", 2), (f"n{i}", 3)]) for i in range(4)}
-    kept = KeptGpus(nodes(4, 4, 4, 4), lambda job_id, _: known[job_id])
-    kept.follow(running, set(), None)
+    kept = PlacementCache(nodes(4, 4, 4, 4), lambda job_id, _: known[job_id])
+    kept.update(running, set(), None)
     first, second = kept.place([known["0"]]), kept.place([])
     assert first == {"0": Assignment("v100", [("n0", 0), ("n0", 1)])}
     assert second == {"0": Assignment("v100", split["a"]), "a": Assignment("v100", [("n0", 0), ("n0", 1)])}

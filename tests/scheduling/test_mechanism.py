@@ -106,20 +106,20 @@ def test_displaced_jobs_go_where_there_is_room() -> None:
 
 
 def test_a_job_moves_to_free_gpus_where_it_is_owed_more_and_nobody_follows() -> None:
-    seats = TypeSelection(np.array([2]), np.array([2, 2]))
-    seats.move(0, 0)
-    exchange(seats, np.array([[0.1, 0.5]]))
-    assert (seats.columns.tolist(), seats.free) == ([1], [2, 0])
+    selection = TypeSelection(np.array([2]), np.array([2, 2]))
+    selection.move(0, 0)
+    exchange(selection, np.array([[0.1, 0.5]]))
+    assert (selection.columns.tolist(), selection.free) == ([1], [2, 0])
 
 
 def test_who_need_not_leave_after_all_stays() -> None:
     """For the gang of 2 the single job, worth least, would leave first and the pair next; then the single job can stay."""
     scores = np.array([[0.1], [0.2], [0.23]])
-    seats = TypeSelection(np.array([1, 2, 2]), np.array([3]))
-    seats.move(0, 0)
-    seats.move(1, 0)
-    assert displace(seats, scores)
-    assert seats.columns.tolist() == [0, -1, 0]
+    selection = TypeSelection(np.array([1, 2, 2]), np.array([3]))
+    selection.move(0, 0)
+    selection.move(1, 0)
+    assert displace(selection, scores)
+    assert selection.columns.tolist() == [0, -1, 0]
 
 
 def test_gpus_that_nobody_is_owed_go_to_the_jobs_that_use_them_best() -> None:
@@ -226,16 +226,16 @@ def part_of_the_best(rng: np.random.Generator) -> float:
     sizes, capacities = rng.choice([1, 1, 2, 4], size=6), rng.integers(2, 6, size=2)
     scores = np.where(rng.random((6, 2)) < 0.7, rng.integers(10, 40, size=(6, 2)) / 10, -np.inf)
     scores[sizes[:, None] > capacities] = -np.inf
-    seats = TypeSelection(sizes, capacities)
-    serve(seats, np.isfinite(scores), -scores)
-    improve(seats, scores)
+    selection = TypeSelection(sizes, capacities)
+    serve(selection, np.isfinite(scores), -scores)
+    improve(selection, scores)
     best = 1e-9
     for choice in itertools.product((-1, 0, 1), repeat=6):
         rows = [row for row in range(6) if choice[row] >= 0]
         used = [sum(int(sizes[row]) for row in rows if choice[row] == column) for column in (0, 1)]
         if (used <= capacities).all():
             best = max(best, sum(float(sizes[row] * scores[row, choice[row]]) for row in rows))
-    return max(1e-9, served(seats, scores)) / best
+    return max(1e-9, served(selection, scores)) / best
 
 
 @settings(max_examples=examples(200))
@@ -244,9 +244,9 @@ def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 5, size=rng.integers(1, 5))
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
-    seats = TypeSelection(np.ones(n, dtype=np.int64), capacities)
-    exchange(seats, scores)
-    assert served(seats, scores) == pytest.approx(best_assignment(scores, capacities))
+    selection = TypeSelection(np.ones(n, dtype=np.int64), capacities)
+    exchange(selection, scores)
+    assert served(selection, scores) == pytest.approx(best_assignment(scores, capacities))
 
 
 @settings(max_examples=examples(200))
@@ -255,13 +255,13 @@ def test_seating_all_at_once_is_the_same_as_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
     sizes, scores = rng.choice([1, 2, 3, 4, 8], size=n), rng.integers(1, 9, size=(n, len(capacities))).astype(float)
-    seats = TypeSelection(sizes, capacities)
-    serve(seats, scores > 2, -scores)
+    selection = TypeSelection(sizes, capacities)
+    serve(selection, scores > 2, -scores)
     columns, free = np.full(n, -1), capacities.tolist()
     for i, j in sorted(zip(*np.nonzero(scores > 2), strict=True), key=lambda pair: (-scores[pair], *pair)):
         if columns[i] < 0 and sizes[i] <= free[j]:
             columns[i], free[j] = j, free[j] - sizes[i]
-    assert (seats.columns.tolist(), seats.free) == (columns.tolist(), free)
+    assert (selection.columns.tolist(), selection.free) == (columns.tolist(), free)
 
 
 @settings(max_examples=examples(200))
@@ -271,13 +271,13 @@ def test_replacing_a_gang_by_smaller_ones_always_gains_and_always_fits(seed: int
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
     sizes = rng.choice([1, 2, 3, 4, 8], size=n)
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
-    seats = TypeSelection(sizes, capacities)
-    serve(seats, np.isfinite(scores), -scores * np.sqrt(sizes)[:, None])
-    value = served(seats, scores)
-    while replace_one(seats, scores):
-        assert served(seats, scores) > value
-        value = served(seats, scores)
-        assert min(seats.free) >= 0
+    selection = TypeSelection(sizes, capacities)
+    serve(selection, np.isfinite(scores), -scores * np.sqrt(sizes)[:, None])
+    value = served(selection, scores)
+    while replace_one(selection, scores):
+        assert served(selection, scores) > value
+        value = served(selection, scores)
+        assert min(selection.free) >= 0
 
 
 @settings(max_examples=examples(200))
@@ -288,19 +288,19 @@ def test_a_displacement_always_gains_and_always_fits(seed: int) -> None:
     sizes = rng.choice([1, 2, 3, 4, 8], size=n)
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
     scores[sizes[:, None] > capacities] = -np.inf
-    seats = TypeSelection(sizes, capacities)
+    selection = TypeSelection(sizes, capacities)
     value = 0.0
-    while displace(seats, scores):
-        assert served(seats, scores) > value
-        value = served(seats, scores)
-        assert min(seats.free) >= 0
-    waiting = seats.columns < 0
-    assert not (np.isfinite(scores) & waiting[:, None] & (sizes[:, None] <= np.array(seats.free))).any()
+    while displace(selection, scores):
+        assert served(selection, scores) > value
+        value = served(selection, scores)
+        assert min(selection.free) >= 0
+    waiting = selection.columns < 0
+    assert not (np.isfinite(scores) & waiting[:, None] & (sizes[:, None] <= np.array(selection.free))).any()
 
 
-def served(seats: TypeSelection, scores: Floats) -> float:
-    rows = np.flatnonzero(seats.columns >= 0)
-    return float((seats.num_gpus[rows] * scores[rows, seats.columns[rows]]).sum())
+def served(selection: TypeSelection, scores: Floats) -> float:
+    rows = np.flatnonzero(selection.columns >= 0)
+    return float((selection.num_gpus[rows] * scores[rows, selection.columns[rows]]).sum())
 
 
 def best_assignment(scores: Floats, capacities: NDArray[np.int64]) -> float:

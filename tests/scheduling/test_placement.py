@@ -146,8 +146,8 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
     """A cluster of mixed nodes, and gangs of which some run where an earlier round has put them."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     cluster = [
-        Node(name=f"n{i}", accelerator=kind, num_gpus=int(rng.integers(0, 9)), rack=[None, "r1", "r2"][rng.integers(3)])
-        for i, kind in enumerate(rng.choice(["v100", "k80"], size=rng.integers(1, 8)))
+        Node(name=f"n{i}", accelerator=preference, num_gpus=int(rng.integers(0, 9)), rack=[None, "r1", "r2"][rng.integers(3)])
+        for i, preference in enumerate(rng.choice(["v100", "k80"], size=rng.integers(1, 8)))
     ]
 
     def gangs(prefix: str) -> list[Gang]:
@@ -161,14 +161,14 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
     places = place(cluster, earlier)
     running = [Gang(g.job_id, g.num_gpus, g.accelerator, g.locality, places[g.job_id]) for g in earlier if g.job_id in places]
     kept = [g for g in running if rng.random() < 0.7]
-    crowd = [*kept, *gangs("new")]
-    return cluster, [crowd[i] for i in rng.permutation(len(crowd))]
+    batch = [*kept, *gangs("new")]
+    return cluster, [batch[i] for i in rng.permutation(len(batch))]
 
 
 @settings(max_examples=examples(400))
-@given(crowd=crowds())
-def test_any_placement_keeps_the_rules(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_any_placement_keeps_the_rules(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     places = place(cluster, gangs)
     by_name = {node.name: node for node in cluster}
     used = [gpu for gpus in places.values() for gpu in gpus]
@@ -184,18 +184,18 @@ def test_any_placement_keeps_the_rules(crowd: tuple[list[Node], list[Gang]]) -> 
 
 
 @settings(max_examples=examples(400))
-@given(crowd=crowds())
-def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     for g in gangs[:1]:
         fits = g.num_gpus <= Cluster(cluster).largest_gang(g.accelerator, g.locality)
         assert (g.job_id in place(cluster, gangs)) == fits
 
 
 @settings(max_examples=examples(200))
-@given(crowd=crowds())
-def test_who_runs_alone_or_fits_beside_the_others_stays(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_who_runs_alone_or_fits_beside_the_others_stays(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     running = [g for g in gangs if g.previous]
     places = place(cluster, running)
     assert places == {g.job_id: g.previous for g in running}
@@ -206,14 +206,14 @@ def test_who_runs_alone_or_fits_beside_the_others_stays(crowd: tuple[list[Node],
 
 
 @settings(max_examples=examples(200))
-@given(crowd=crowds())
-def test_no_hole_is_left_that_would_hold_a_gang_left_out(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_no_hole_is_left_that_would_hold_a_gang_left_out(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     places = place(cluster, gangs)
-    holes = largest_free(cluster, {gpu for gpus in places.values() for gpu in gpus})
+    index = largest_free(cluster, {gpu for gpus in places.values() for gpu in gpus})
     for g in gangs:
         if g.job_id not in places:
-            assert g.num_gpus > holes[g.locality].get(g.accelerator, 0)
+            assert g.num_gpus > index[g.locality].get(g.accelerator, 0)
 
 
 def assert_local(g: Gang, on: Sequence[Node]) -> None:

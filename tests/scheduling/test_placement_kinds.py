@@ -26,11 +26,11 @@ from tests.support.examples import examples
 
 
 def apart(*arguments: object, **options: object) -> Gang:
-    return gang(*arguments, **options)._replace(kind=PlacementPreference.APART)  # type: ignore[arg-type]
+    return gang(*arguments, **options)._replace(preference=PlacementPreference.SPREAD)  # type: ignore[arg-type]
 
 
 def together(*arguments: object, **options: object) -> Gang:
-    return gang(*arguments, **options)._replace(kind=PlacementPreference.TOGETHER)  # type: ignore[arg-type]
+    return gang(*arguments, **options)._replace(preference=PlacementPreference.CONSOLIDATED)  # type: ignore[arg-type]
 
 
 class TestStarting:
@@ -94,8 +94,8 @@ class TestRunning:
 
 def test_what_is_the_fewest_nodes_is_a_matter_of_the_type() -> None:
     cluster = Cluster([*nodes(8, 4, 4, 2), Node(name="k", accelerator="k80", num_gpus=4)])
-    assert [Spans(cluster).fewest("v100", size) for size in (1, 8, 9, 12, 13, 18, 40)] == [1, 1, 2, 2, 3, 4, 4]
-    assert Spans(cluster).fewest("k80", 4) == 1
+    assert [Spans(cluster).min_nodes("v100", size) for size in (1, 8, 9, 12, 13, 18, 40)] == [1, 1, 2, 2, 3, 4, 4]
+    assert Spans(cluster).min_nodes("k80", 4) == 1
     assert Spans(cluster).is_spread(Assignment("v100", [("n1", 0), ("n2", 0)]))
     assert not Spans(cluster).is_spread(Assignment("v100", [("n0", 0), ("n0", 1)]))
 
@@ -103,9 +103,9 @@ def test_what_is_the_fewest_nodes_is_a_matter_of_the_type() -> None:
 class TestRounds:
     JOBS = (Job("a", num_gpus=2), Job("b", num_gpus=2))
 
-    def asked(self, kinds: list[list[int]], running_on: Sequence[int] = (-1, -1)) -> RoundDemand:
+    def asked(self, preferences: list[list[int]], running_on: Sequence[int] = (-1, -1)) -> RoundDemand:
         made = demand([[1.0], [1.0]], [8], num_gpus=[2, 2], running_on=running_on)
-        return RoundDemand(**{**vars(made), "kinds": np.array(kinds, dtype=np.int8)})
+        return RoundDemand(**{**vars(made), "preferences": np.array(preferences, dtype=np.int8)})
 
     def test_kinds_are_those_of_the_demand(self) -> None:
         first = plan_round(self.asked([[2], [1]]), self.JOBS, ["v100"], nodes(4, 4), {}, choose_jobs)
@@ -122,9 +122,9 @@ class TestRounds:
         """With the node of 8 down, two nodes are the fewest there are, but spread all the same."""
         jobs, up = [Job("a", num_gpus=6)], nodes(4, 4)
         asked = demand([[1.0]], [8], num_gpus=[6])
-        asked = RoundDemand(**{**vars(asked), "kinds": np.array([[2]], dtype=np.int8)})
+        asked = RoundDemand(**{**vars(asked), "preferences": np.array([[2]], dtype=np.int8)})
         whole = Cluster([*nodes(4, 4), Node(name="large", accelerator="v100", num_gpus=8)])
-        held = plan_round(asked, jobs, ["v100"], up, {}, choose_jobs, ground=PlacementContext(jobs, up, Spans(whole)))
+        held = plan_round(asked, jobs, ["v100"], up, {}, choose_jobs, context=PlacementContext(jobs, up, Spans(whole)))
         assert Spans(whole).is_spread(held["a"])
 
 
@@ -151,8 +151,8 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
                 int(size),
                 str(rng.choice(["v100", "k80"])),
                 LOCALITIES[rng.choice(3, p=[0.6, 0.25, 0.15])],
-                needs=Resources(cpus=float(rng.integers(0, 4))) if cores else NOTHING,
-                kind=PlacementPreference(int(rng.integers(3))),
+                per_gpu=Resources(cpus=float(rng.integers(0, 4))) if cores else NOTHING,
+                preference=PlacementPreference(int(rng.integers(3))),
             )
             for i, size in enumerate(rng.choice([1, 2, 2, 3, 4, 6, 10], size=rng.integers(0, 8)))
         ]
@@ -161,9 +161,9 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
     places = place(cluster, earlier)
     running = [g._replace(previous=places[g.job_id]) for g in earlier if g.job_id in places and rng.random() < 0.8]
     # Some are promised another kind of place from now on.
-    running = [g._replace(kind=PlacementPreference(int(rng.integers(3)))) if rng.random() < 0.5 else g for g in running]
-    crowd = [*running, *gangs("new")]
-    return cluster, [crowd[i] for i in rng.permutation(len(crowd))]
+    running = [g._replace(preference=PlacementPreference(int(rng.integers(3)))) if rng.random() < 0.5 else g for g in running]
+    batch = [*running, *gangs("new")]
+    return cluster, [batch[i] for i in rng.permutation(len(batch))]
 
 
 def fewest_nodes(cluster: Sequence[Node], g: Gang) -> int:
@@ -173,7 +173,7 @@ def fewest_nodes(cluster: Sequence[Node], g: Gang) -> int:
 
 def is_of_its_kind(cluster: Sequence[Node], g: Gang, gpus: Sequence[Gpu]) -> bool:
     spread = len({name for name, _ in gpus}) > fewest_nodes(cluster, g)
-    return g.num_gpus == 1 or g.kind is PlacementPreference.ANY or spread == (g.kind is PlacementPreference.APART)
+    return g.num_gpus == 1 or g.preference is PlacementPreference.ANY or spread == (g.preference is PlacementPreference.SPREAD)
 
 
 def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tuple[Gpu, ...]], gangs: Sequence[Gang]) -> bool:
@@ -183,23 +183,25 @@ def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tup
         if node.accelerator == g.accelerator:
             others = [o for o in gangs if o.job_id != g.job_id for name, _ in places.get(o.job_id, ()) if name == node.name]
             room[node.name] = node.num_gpus - len(others)
-            if node.cpus is not None and g.needs.cpus:
-                room[node.name] = min(room[node.name], int((node.cpus - sum(o.needs.cpus for o in others)) / g.needs.cpus + 1e-9))
+            if node.cpus is not None and g.per_gpu.cpus:
+                room[node.name] = min(
+                    room[node.name], int((node.cpus - sum(o.per_gpu.cpus for o in others)) / g.per_gpu.cpus + 1e-9)
+                )
     regions: dict[str, list[int]] = {}
     for node in cluster:
         if room[node.name] > 0:
             near = {"node": node.name, "rack": f"rack {node.rack}" if node.rack else node.name, "any": ""}
             regions.setdefault(near[g.locality], []).append(room[node.name])
-    fewest = fewest_nodes(cluster, g)
-    if g.kind is PlacementPreference.TOGETHER:
-        return any(sum(sorted(free)[-fewest:]) >= g.num_gpus for free in regions.values())
-    return any(len(free) > fewest and sum(free) >= g.num_gpus > fewest for free in regions.values())
+    min_nodes = fewest_nodes(cluster, g)
+    if g.preference is PlacementPreference.CONSOLIDATED:
+        return any(sum(sorted(free)[-min_nodes:]) >= g.num_gpus for free in regions.values())
+    return any(len(free) > min_nodes and sum(free) >= g.num_gpus > min_nodes for free in regions.values())
 
 
 @settings(max_examples=examples(400))
-@given(crowd=crowds())
-def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     places = place(cluster, gangs)
     by_name = {node.name: node for node in cluster}
     used = [gpu for gpus in places.values() for gpu in gpus]
@@ -213,14 +215,14 @@ def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(crowd: tuple[li
             assert_local(g, [by_name[name] for name, _ in gpus])
             assert is_of_its_kind(cluster, g, gpus) or not could_be_of_its_kind(cluster, g, places, gangs)
         for name, _ in gpus:
-            cores[name] += g.needs.cpus
+            cores[name] += g.per_gpu.cpus
     assert all(node.cpus is None or cores[node.name] <= node.cpus for node in cluster)
 
 
 @settings(max_examples=examples(200))
-@given(crowd=crowds())
-def test_only_gangs_of_the_wrong_kind_move_for_it(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_only_gangs_of_the_wrong_kind_move_for_it(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     running = [g for g in gangs if g.previous]
     places = place(cluster, running)
     for g in running:
@@ -230,17 +232,17 @@ def test_only_gangs_of_the_wrong_kind_move_for_it(crowd: tuple[list[Node], list[
 
 
 @settings(max_examples=examples(200))
-@given(crowd=crowds())
-def test_the_first_gang_is_placed_whatever_the_kinds(crowd: tuple[list[Node], list[Gang]]) -> None:
-    cluster, gangs = crowd
+@given(batch=crowds())
+def test_the_first_gang_is_placed_whatever_the_kinds(batch: tuple[list[Node], list[Gang]]) -> None:
+    cluster, gangs = batch
     for g in gangs[:1]:
-        holes = largest_free(cluster, needs=g.needs)
-        assert (g.job_id in place(cluster, gangs)) == (g.num_gpus <= holes[g.locality].get(g.accelerator, 0))
+        index = largest_free(cluster, per_gpu=g.per_gpu)
+        assert (g.job_id in place(cluster, gangs)) == (g.num_gpus <= index[g.locality].get(g.accelerator, 0))
 
 
-@pytest.mark.parametrize("kind", list(PlacementPreference))
-def test_a_single_gpu_is_never_moved(kind: PlacementPreference) -> None:
-    assert where(nodes(2, 2), gang("a", 1, at="n1:1")._replace(kind=kind)) == {"a": "n1:1"}
+@pytest.mark.parametrize("preference", list(PlacementPreference))
+def test_a_single_gpu_is_never_moved(preference: PlacementPreference) -> None:
+    assert where(nodes(2, 2), gang("a", 1, at="n1:1")._replace(preference=preference)) == {"a": "n1:1"}
 
 
 class TestExchange:
@@ -266,7 +268,7 @@ def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
     """Whatever the kinds, which change between rounds; what is kept for all rounds changes nothing."""
     rng = np.random.default_rng(seed)
     types, up = list(scene.cluster.accelerator_names), scene.cluster.nodes
-    ground, held = PlacementContext(scene.jobs, up), dict[str, Assignment]()
+    context, held = PlacementContext(scene.jobs, up), dict[str, Assignment]()
     for _ in range(4):
         running = [types.index(held[job.job_id].accelerator) if job.job_id in held else -1 for job in scene.jobs]
         fits = [[job.num_gpus <= scene.cluster.largest_gang(name, job.locality) for name in types] for job in scene.jobs]
@@ -279,18 +281,10 @@ def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
             running_on=running,
             backfill=scene.backfill,
         )
-        asked = RoundDemand(**{**vars(made), "kinds": rng.integers(0, 3, made.fractions.shape).astype(np.int8)})
-        now = plan_round(asked, scene.jobs, types, up, held, choose_jobs, ground=ground)
+        asked = RoundDemand(**{**vars(made), "preferences": rng.integers(0, 3, made.fractions.shape).astype(np.int8)})
+        now = plan_round(asked, scene.jobs, types, up, held, choose_jobs, context=context)
         assert now == plan_round(asked, scene.jobs, types, up, held, choose_jobs)
         assert_rules(scene, now)
         if scene.backfill:
             assert_nothing_wasted(scene, now)
         held = now
-
-
-def test_the_ground_of_rounds_holds_for_the_same_jobs_and_nodes() -> None:
-    jobs, up = (Job("a"),), nodes(2, 2)
-    ground = PlacementContext(jobs, up)
-    assert ground.holds_for(jobs, nodes(2, 2))
-    assert not ground.holds_for(jobs, nodes(2, 4))
-    assert not ground.holds_for((Job("a"),), up)

@@ -13,11 +13,18 @@ from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans, pref
 from tests.optimization.test_placement_kinds import gangs, measured, nodes_of
 
 
-def kind(
-    fraction: float, apart: float, *, deficit: float = 0, owed: float = 0, stands: int = 0, faster: bool = False, restart: float = 0
+def preference(
+    fraction: float,
+    spread: float,
+    *,
+    deficit: float = 0,
+    owed: float = 0,
+    stands: int = 0,
+    faster: bool = False,
+    restart: float = 0,
 ) -> PlacementPreference:
     """The placement of one job on one type."""
-    tables = [np.array([[value]], dtype=float) for value in (fraction, apart)]
+    tables = [np.array([[value]], dtype=float) for value in (fraction, spread)]
     rest = [np.array([[value]], dtype=float) for value in (deficit, owed, stands)]
     return PlacementPreference(preferences_of(*tables, np.array([[faster]]), *rest, np.array([restart]))[0, 0])
 
@@ -25,41 +32,47 @@ def kind(
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ({"fraction": 0.5, "apart": np.nan}, PlacementPreference.ANY),
-        ({"fraction": 0.5, "apart": 0.0}, PlacementPreference.TOGETHER),
-        ({"fraction": 0.5, "apart": 0.5}, PlacementPreference.APART),
-        ({"fraction": 0.0, "apart": 0.0, "faster": True}, PlacementPreference.APART),  # nothing is promised: the faster one
-        ({"fraction": 0.0, "apart": 0.0}, PlacementPreference.TOGETHER),
-        ({"fraction": 1.0, "apart": 0.75}, PlacementPreference.APART),  # 0.75 against 0.25 rounds
-        ({"fraction": 1.0, "apart": 0.25}, PlacementPreference.TOGETHER),
-        ({"fraction": 1.0, "apart": 0.25, "deficit": 0.5, "owed": 1.0}, PlacementPreference.APART),  # 1.25 against 0.25
-        ({"fraction": 1.0, "apart": 0.75, "stands": -1}, PlacementPreference.TOGETHER),  # it stays: half a round more is not enough
-        ({"fraction": 1.0, "apart": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0}, PlacementPreference.APART),
-        ({"fraction": 1.0, "apart": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0, "restart": 1.0}, PlacementPreference.TOGETHER),
+        ({"fraction": 0.5, "spread": np.nan}, PlacementPreference.ANY),
+        ({"fraction": 0.5, "spread": 0.0}, PlacementPreference.CONSOLIDATED),
+        ({"fraction": 0.5, "spread": 0.5}, PlacementPreference.SPREAD),
+        ({"fraction": 0.0, "spread": 0.0, "faster": True}, PlacementPreference.SPREAD),  # nothing is promised: the faster one
+        ({"fraction": 0.0, "spread": 0.0}, PlacementPreference.CONSOLIDATED),
+        ({"fraction": 1.0, "spread": 0.75}, PlacementPreference.SPREAD),  # 0.75 against 0.25 rounds
+        ({"fraction": 1.0, "spread": 0.25}, PlacementPreference.CONSOLIDATED),
+        ({"fraction": 1.0, "spread": 0.25, "deficit": 0.5, "owed": 1.0}, PlacementPreference.SPREAD),  # 1.25 against 0.25
+        (
+            {"fraction": 1.0, "spread": 0.75, "stands": -1},
+            PlacementPreference.CONSOLIDATED,
+        ),  # it stays: half a round more is not enough
+        ({"fraction": 1.0, "spread": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0}, PlacementPreference.SPREAD),
+        (
+            {"fraction": 1.0, "spread": 0.75, "stands": -1, "owed": 1.0, "deficit": 1.0, "restart": 1.0},
+            PlacementPreference.CONSOLIDATED,
+        ),
     ],
 )
 def test_a_gang_gets_the_placement_of_which_it_is_owed_more(given: dict[str, float], found: PlacementPreference) -> None:
-    assert kind(**given) is found  # type: ignore[arg-type]
+    assert preference(**given) is found  # type: ignore[arg-type]
 
 
 def test_the_account_of_placements() -> None:
     ledger = DeliveryLedger(["v100"])
-    fractions, apart, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
-    everywhere, is_apart = np.ones((2, 1), dtype=bool), np.array([True, True])
+    fractions, spread, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
+    everywhere, is_spread = np.ones((2, 1), dtype=bool), np.array([True, True])
     ledger.record(["a", "b"], np.array([2, 2]), everywhere, fractions, columns, 100.0)
-    ledger.record_placement(["a", "b"], fractions, apart, columns, is_apart, 100.0)
-    assert ledger.apart(["b", "a", "new"]).tolist() == [[0.0], [-0.75], [0.0]]
+    ledger.record_placement(["a", "b"], fractions, spread, columns, is_spread, 100.0)
+    assert ledger.spread_deficits(["b", "a", "new"]).tolist() == [[0.0], [-0.75], [0.0]]
     assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 100.0]  # a is promised both placements
 
 
 def test_a_round_that_is_lost_was_in_no_placement() -> None:
     ledger = DeliveryLedger(["v100"])
-    fractions, apart, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
+    fractions, spread, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
     ledger.record(["a", "b"], np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns, 100.0)
-    ledger.record_placement(["a", "b"], fractions, apart, columns, np.array([True, True]), 100.0)
+    ledger.record_placement(["a", "b"], fractions, spread, columns, np.array([True, True]), 100.0)
     for job_id in ("a", "b"):
-        ledger.take_back(job_id, "v100", 2, 100.0, is_apart=True)
-    assert ledger.apart(["a", "b"]).tolist() == [[0.25], [0.0]]
+        ledger.take_back(job_id, "v100", 2, 100.0, is_spread=True)
+    assert ledger.spread_deficits(["a", "b"]).tolist() == [[0.25], [0.0]]
     assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 0.0]
 
 
@@ -83,7 +96,7 @@ def test_a_saved_scheduler_goes_on_with_the_same_placements(after: int, tmp_path
 
 def test_the_fewest_nodes_of_a_gang() -> None:
     spans = Spans(nodes_of(4, 2, 2))
-    assert [spans.fewest("v100", size) for size in (1, 4, 5, 6, 7, 8)] == [1, 1, 2, 2, 3, 3]
+    assert [spans.min_nodes("v100", size) for size in (1, 4, 5, 6, 7, 8)] == [1, 1, 2, 2, 3, 3]
     on = [gp.Assignment("v100", [(name, k) for name in names for k in range(2)]) for names in (["n0"], ["n1", "n2"])]
     assert [spans.is_spread(held) for held in on] == [False, True]  # 4 GPUs have room on n0
     assert spans.is_spread(gp.Assignment("v100", [("n1", 0), ("n2", 0)]))

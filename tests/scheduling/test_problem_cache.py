@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.scheduling.current_allocation import PolicyInput
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.problem_cache import JobRows
+from gavel_py.scheduling.problem_cache import ProblemCache
 from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -54,7 +54,7 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
 @settings(max_examples=examples(60, costly=True))
 @given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
 def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
-    nodes, rows = NodeStates(CLUSTER), JobRows()
+    nodes, rows = NodeStates(CLUSTER), ProblemCache()
     if down:
         nodes.put("v100-0", gp.NodeState.DOWN)
     there: dict[str, gp.Job] = {}
@@ -66,7 +66,7 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
                 there[f"j{number}"] = data.draw(jobs(number))
         count = len(there)
         previous = np.full((count, 2), 0.25) if data.draw(st.booleans()) else None
-        question = PolicyInput(
+        policy_input = PolicyInput(
             now_seconds=data.draw(st.sampled_from([0.0, 33.3])),
             jobs=tuple(there.values()),
             waiting_seconds=tuple(float(i) for i in range(count)),
@@ -77,7 +77,7 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
             whole_gangs=whole_gangs,
             sharing=sharing,
         )
-        assert_same(question.problem(nodes, PROFILE, rows), question.problem(nodes, PROFILE))
+        assert_same(policy_input.problem(nodes, PROFILE, rows), policy_input.problem(nodes, PROFILE))
 
 
 def assert_same(one: Any, other: Any, where: str = "problem") -> None:

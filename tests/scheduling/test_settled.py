@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.scheduling import planner as choosing
 from gavel_py.scheduling.placement import Gang, place
-from gavel_py.scheduling.planner import place_of
+from gavel_py.scheduling.planner import best_fit
 from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -24,7 +24,7 @@ POLICIES = ("fifo", "fifo,preemptive=false", "fifo,backfill=true", "shortest_job
 @contextmanager
 def always_choosing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(choosing, "settled", lambda *_, **__: None)
+        patched.setattr(choosing, "forced_assignments", lambda *_, **__: None)
         yield
 
 
@@ -90,5 +90,5 @@ def test_the_place_of_a_newcomer(sizes: list[int], size: int, data: st.DataObjec
     held = [gp.Assignment("v100", list(gpus)) for gpus in places.values() if data.draw(st.booleans())]
     taken = {gpu for each in held for gpu in each.gpus}
     alone = place(nodes, [Gang("new", size, "v100", "node")], taken)
-    found = place_of(gp.Job("new", num_gpus=size), "v100", gp.Cluster(nodes), held)
+    found = best_fit(gp.Job("new", num_gpus=size), "v100", gp.Cluster(nodes), held)
     assert (None if found is None else tuple(found.gpus)) == alone.get("new")

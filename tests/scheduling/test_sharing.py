@@ -132,9 +132,9 @@ def test_each_of_two_counts_for_half_of_the_gpus_that_they_have() -> None:
     scheduler.next_round()
     held = scheduler.running["a"]
     assert (held.gpu_share, len(held.gpus)) == (0.5, 1)
-    assert scheduler._state.book.standings["a"].attained_gpu_seconds == 180.0
+    assert scheduler._state.registry.histories["a"].attained_gpu_seconds == 180.0
     scheduler.node_down("v100-0")
-    assert [scheduler._state.book.standings[job_id].attained_gpu_seconds for job_id in "ab"] == [0.0, 0.0]
+    assert [scheduler._state.registry.histories[job_id].attained_gpu_seconds for job_id in "ab"] == [0.0, 0.0]
 
 
 def test_cpus_of_a_node_must_do_for_both() -> None:
@@ -172,14 +172,14 @@ def test_a_saved_scheduler_goes_on_with_the_same_company(tmp_path: Path) -> None
 def test_accounts_of_company_end_with_its_promise() -> None:
     ledger, one, other = ColocationLedger(), PartnerKey("a", "x", "v100"), PartnerKey("b", "x", "v100")
     ledger.record([one, other], np.array([0.5, 1.0]), np.array([0.0, 1.0]))
-    assert ledger.owed([one, other]).tolist() == [0.5, 0.0]
+    assert ledger.deficits([one, other]).tolist() == [0.5, 0.0]
     ledger.take_back(other)
-    assert ledger.owed([other]).tolist() == [1.0]
+    assert ledger.deficits([other]).tolist() == [1.0]
     ledger.keep([one])
-    assert ledger.owed([one, other]).tolist() == [0.5, 0.0]
-    assert ColocationLedger.from_list(ledger.to_list()).owed([one]).tolist() == [0.5]
+    assert ledger.deficits([one, other]).tolist() == [0.5, 0.0]
+    assert ColocationLedger.from_list(ledger.to_list()).deficits([one]).tolist() == [0.5]
     ledger.forget({"a"})
-    assert ledger.owed([one]).tolist() == [0.0]
+    assert ledger.deficits([one]).tolist() == [0.0]
 
 
 def test_a_profile_without_pairs_shares_nothing() -> None:

@@ -115,9 +115,9 @@ def test_nor_where_constraints_keep_gpus_free_and_they_hold_for_jobs_that_came()
     made.submit(job("c"))
     for _ in range(2):
         assert "c" not in made.next_round().assignments
-    in_force = made._state.in_force
-    assert in_force is not None
-    assert in_force.problem.runnable[2].tolist() == [False, True]
+    current_allocation = made._state.current_allocation
+    assert current_allocation is not None
+    assert current_allocation.problem.runnable[2].tolist() == [False, True]
     for _ in range(6):
         held = made.next_round().assignments
         assert "c" not in held or held["c"].accelerator == "k80"
@@ -392,9 +392,9 @@ def test_whoever_comes_and_goes_shares_and_spreads(
     policy = Counting()
     made = scheduler_of(jobs, cluster, policy=policy, mechanism=mechanism, sharing=sharing, solve_seconds=4 * 360.0)
     for _ in range(6):
-        before, asked = len(COUNTS), made._state.in_force
+        before, asked = len(COUNTS), made._state.current_allocation
         is_early = (
-            asked is not None and not made._state.at_once and (made.last_start_seconds or 0) + 360 < asked.asked_seconds + 1440
+            asked is not None and not made._state.must_solve and (made.last_start_seconds or 0) + 360 < asked.solved_seconds + 1440
         )
         there = [each.job_id for each in made.jobs]
         given_to = [] if asked is None else [i for i, row in zip(asked.problem.job_ids, asked.fractions, strict=True) if row.any()]
@@ -457,8 +457,8 @@ def test_rows_that_do_not_fit_are_refused(rows: list[Any]) -> None:
     made.submit(job("c"))
     made.next_round()
     document = made.to_dict()
-    carried = document["scheduler"]["in_force"]["carried"]
-    assert carried["rows"]["array"] == [0, 1, -1]
+    reused = document["scheduler"]["in_force"]["carried"]
+    assert reused["rows"]["array"] == [0, 1, -1]
     kind = "<U1" if isinstance(rows[0], str) else "<i8"
-    carried["rows"] = {"array": rows, "shape": [len(rows)], "dtype": kind}
+    reused["rows"] = {"array": rows, "shape": [len(rows)], "dtype": kind}
     assert "is damaged" in refused(gp.RoundScheduler.from_dict, document, PROFILE, policy=policy)

@@ -1,13 +1,15 @@
-"""A round in which jobs share GPUs: co-location groups are planned as single gangs, and idle GPUs are offered to the other jobs."""
+"""Co-location: rounds in which jobs share GPUs, whole (`matching`) or in parts (`fractional`).
+
+Each co-location group (`groups`) is planned as one gang. GPUs that groups leave idle are then offered to the jobs of groups that
+have no place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.colocation.groups import ColocationGroups, Held
@@ -16,63 +18,57 @@ from gavel_py.scheduling.placement.gangs import PlacementContext
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.round import Assignment
 
-__all__ = ["Plan", "plan_groups", "with_partners"]
-
-
-class Plan(Protocol):
-    """`plan_round` for given nodes and a given mechanism."""
-
-    def __call__(self, demand: RoundDemand, ground: PlacementContext, previous: Held, fixed: Held) -> dict[str, Assignment]:
-        """Return who runs where."""
-        ...
+__all__ = ["plan_groups", "with_partners"]
 
 
 def plan_groups(
-    plan: Plan,
+    plan: Callable[..., dict[str, Assignment]],
+    pack: Callable[[ColocationGroups], ColocationGroups],
+    pairs: ColocationGroups,
     demand: RoundDemand,
-    crews: ColocationGroups,
-    idle: Callable[[RoundDemand], ColocationGroups],
-    ground: PlacementContext,
+    context: PlacementContext,
     parts: Floats,
     previous: Held,
     fixed: Held,
 ) -> dict[str, Assignment]:
     """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
 
-    demand: of all jobs, whatever their company; crews: who goes with whom; idle: from a demand for GPUs that idle to the crews that
-    may have them; parts: (N,) of each GPU that jobs ask for, 1 of whole gangs.
+    Args:
+        plan: `plan_round` for given nodes and mechanism.
+        pack: Adds groups of fractional jobs (`pack_fractional`).
+        pairs: Groups of jobs that share whole GPUs.
+        demand: The demand of all jobs, without regard to groups.
+        context: Topology and requests of the jobs.
+        parts: (N,) the part of each of its GPUs that a job requests, 1 for whole gangs.
+        previous: Assignments of the previous round.
+        fixed: Assignments that must stay.
     """
-    ids = ground.asks.ids
-    found = _planned(plan, crews, ground, parts, previous, fixed)
-    waits = crews.without_place(found, ids)
+
+    def assign(groups: ColocationGroups, fixed: Held) -> dict[str, Assignment]:
+        joint = context
+        if groups.groups:
+            joint = context.with_requests(context.requests.joined([group.rows for group in groups.groups], parts))
+        return groups.expanded(plan(groups.demand, previous=groups.reduced(previous, ids), fixed=fixed, context=joint), ids)
+
+    ids = context.requests.ids
+    groups = pack(pairs)
+    found = assign(groups, fixed)
+    waits = groups.without_place(found, ids)
     if demand.backfill and waits.any():
-        found = _planned(plan, idle(_idle_gpus_for(demand, waits)), ground, parts, previous, found)
+        zeros = np.zeros_like(demand.fractions)
+        idle = replace(demand, deficits=zeros, fractions=zeros, received=zeros, runnable=demand.runnable & waits[:, None])
+        found = assign(pack(ColocationGroups((), idle)), found)
     return with_partners(found, dict(zip(ids, parts.tolist(), strict=True)))
 
 
 def with_partners(assignments: Held, parts: Mapping[str, float]) -> dict[str, Assignment]:
-    """Return them sorted by job_id, each with its part of its GPUs, and the names of those that have the same ones."""
+    """Return the assignments sorted by job_id, with the part of its GPUs and the partners of each job."""
     on: dict[Gpu, list[str]] = {}
     for job_id in sorted(assignments):
         on.setdefault(assignments[job_id].gpus[0], []).append(job_id)
-    return {job_id: _beside(held, job_id, on[held.gpus[0]], parts[job_id]) for job_id, held in sorted(assignments.items())}
-
-
-def _planned(
-    plan: Plan, crews: ColocationGroups, ground: PlacementContext, parts: Floats, previous: Held, fixed: Held
-) -> dict[str, Assignment]:
-    ids = ground.asks.ids
-    asking = ground.asking(ground.asks.joined([crew.rows for crew in crews.crews], parts)) if crews.crews else ground
-    return crews.together(plan(crews.demand, asking, crews.before(previous, ids), fixed), ids)
-
-
-def _beside(held: Assignment, job_id: str, there: list[str], part: float) -> Assignment:
-    others = tuple(other for other in there if other != job_id)
-    same = held.shared_with == others and held.gpu_part == part
-    return held if same else replace(held, shared_with=others, gpu_part=part)
-
-
-def _idle_gpus_for(demand: RoundDemand, waits: NDArray[np.bool_]) -> RoundDemand:
-    """A demand in which nobody is owed anything, and these jobs can use what idles."""
-    none = np.zeros_like(demand.fractions)
-    return replace(demand, deficits=none, fractions=none, received=none, runnable=demand.runnable & waits[:, None])
+    found = {}
+    for job_id, held in sorted(assignments.items()):
+        partners = tuple(other for other in on[held.gpus[0]] if other != job_id)
+        is_same = held.shared_with == partners and held.gpu_part == parts[job_id]
+        found[job_id] = held if is_same else replace(held, shared_with=partners, gpu_part=parts[job_id])
+    return found

@@ -1,9 +1,6 @@
-"""Co-location groups: time with partners that an allocation promises, its accounts, and jobs that share GPUs in a round.
+"""Co-location groups of a round, and the promises and accounts of co-located time.
 
-`ColocationPromises`: for each job, with partners of which kind, on which type, for how long; `ColocationLedger`: what was promised
-with partners of each kind, and what was received. `ColocationGroups`: jobs that are to run on the same GPUs in a round, which are
-one gang to the mechanism and to placement. `PairTable`: what a profile says of pairs, asked once for each kind of job and not at
-every allocation.
+An allocation promises a job time with partners of a class, not with particular jobs, so that no job waits for one that has left.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
-from gavel_py.scheduling.ledger import LONGEST_PAYBACK_ROUNDS, MOST_OWED_ROUNDS
+from gavel_py.scheduling.ledger import MAX_DEFICIT_ROUNDS, MAX_PAYBACK_ROUNDS
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.round import Assignment
 
@@ -27,7 +24,7 @@ Held = Mapping[str, Assignment]
 
 
 class PartnerKey(NamedTuple):
-    """A job's time on a type with partners of one job type, whose gangs are as large as its own."""
+    """Key of an account: time of a job on a type with partners of one job type and of its own gang size."""
 
     job_id: str
     partner_type: str
@@ -36,42 +33,38 @@ class PartnerKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ColocationPromises:
-    """E promises on A accounts. keys: (A,) whose and which; accounts: (E,) that of each promise; rows: (E,) the jobs;
-    partners: (E,) the kinds of their partners; types: (E,) columns; fractions: (E,) S_i(b,j), parts of the time; kinds: (N,) the
-    kind of each job.
+    """E promises of co-located time on A accounts, for N jobs.
 
-    Kinds of one job type that differ in GPU memory have one account: how jobs are told apart by it changes as others come and go.
-
-    With whom of a kind a job shares is free to be decided from round to round, and so nobody waits for a partner that has left.
+    Classes of one job type that differ in GPU memory have a common account, since these classes change as jobs come and go.
     """
 
-    keys: tuple[PartnerKey, ...]
-    accounts: Indices
-    rows: Indices
-    partners: Indices
-    types: Indices
-    fractions: Floats
-    kinds: Indices
+    keys: tuple[PartnerKey, ...]  # A account keys
+    accounts: Indices  # (E,) the account of each promise
+    rows: Indices  # (E,) the job of each promise
+    partner_classes: Indices  # (E,) the class of its partners
+    types: Indices  # (E,) its column
+    fractions: Floats  # (E,) S_i(b,j), parts of the time
+    classes: Indices  # (N,) the class of each job
 
     def __len__(self) -> int:
-        """E."""
+        """Return E."""
         return len(self.rows)
 
     @cached_property
-    def place_of(self) -> dict[tuple[int, int, int], int]:
-        """{(job, kind of partner, type): its promise}."""
-        columns = zip(self.rows.tolist(), self.partners.tolist(), self.types.tolist(), strict=True)
-        return {key: place for place, key in enumerate(columns)}
+    def index_of(self) -> dict[tuple[int, int, int], int]:
+        """{(row, class of partners, column): index of the promise}."""
+        columns = zip(self.rows.tolist(), self.partner_classes.tolist(), self.types.tolist(), strict=True)
+        return {key: i for i, key in enumerate(columns)}
 
     @cached_property
     def promised(self) -> Floats:
-        """(A,) what is promised on each account."""
+        """(A,) the sum of promised parts on each account."""
         promised: Floats = np.bincount(self.accounts, self.fractions, len(self.keys)).astype(float)
         return promised
 
-    def divided(self, owed: Floats) -> Floats:
-        """Return (E,) what (A,) accounts owe by promise: to each its part."""
-        return owed[self.accounts] * (self.fractions / self.promised[self.accounts])
+    def divided(self, values: Floats) -> Floats:
+        """Return (E,) values of accounts, given as (A,), divided in proportion to their promises."""
+        return values[self.accounts] * (self.fractions / self.promised[self.accounts])
 
     def summed(self, values: Floats, shape: tuple[int, int]) -> Floats:
         """Return (N, K) the sum of (E,) values by job and type."""
@@ -80,68 +73,69 @@ class ColocationPromises:
         return table
 
 
-def promises_of(pairs: Pairs, kinds: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> ColocationPromises:
-    """Return what pairs of jobs come to for each of them; kinds: (N,) as in `PairSpeeds`."""
+def promises_of(pairs: Pairs, classes: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> ColocationPromises:
+    """Return the promises that pairs of jobs amount to; classes: (N,) as `PairSpeeds.kinds`."""
     rows = np.concatenate([pairs.first, pairs.second])
-    partners = kinds[np.concatenate([pairs.second, pairs.first])]
+    partners = classes[np.concatenate([pairs.second, pairs.first])]
     table = np.stack([rows, partners, np.tile(pairs.types, 2)], axis=1).astype(np.int64)
     found, back = np.unique(table, axis=0, return_inverse=True)
     fractions = np.bincount(back.ravel(), np.tile(pairs.times, 2), len(found)).astype(float)
     rows, partners, types = found.T
-    names = {int(kind): jobs[int(row)].job_type for kind, row in zip(*np.unique(kinds, return_index=True), strict=True)}
+    names = {int(each): jobs[int(row)].job_type for each, row in zip(*np.unique(classes, return_index=True), strict=True)}
     numbers: dict[PartnerKey, int] = {}
     columns = zip(rows.tolist(), partners.tolist(), types.tolist(), strict=True)
     keys = (PartnerKey(jobs[i].job_id, names[b], accelerator_types[j]) for i, b, j in columns)
     accounts = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    return ColocationPromises(tuple(numbers), accounts, rows, partners, types, fractions, kinds)
+    return ColocationPromises(tuple(numbers), accounts, rows, partners, types, fractions, classes)
 
 
 class ColocationLedger:
-    """A_i(b,j) += S_i(b,j) − received so, in rounds: the part of a job's deficit on a type that is owed with partners of kind b.
+    """The part of each deficit that belongs to co-located time: A_i(b,j) += S_i(b,j) − received, in rounds, with partners of class
+    b.
 
-    It is kept between the bounds of deficits, and as long as allocations promise such time: what they no longer do is owed alone.
+    Bounds are those of deficits. An account is dropped when allocations no longer promise its time.
     """
 
     def __init__(self) -> None:
-        self._owed: dict[PartnerKey, float] = {}
+        self._deficits: dict[PartnerKey, float] = {}
 
-    def owed(self, keys: Sequence[PartnerKey]) -> Floats:
-        """Return (A,) rounds owed, 0 for what was not promised before."""
-        return np.array([self._owed.get(key, 0.0) for key in keys], dtype=float)
+    def deficits(self, keys: Sequence[PartnerKey]) -> Floats:
+        """Return (A,) deficits in rounds, 0 for new accounts."""
+        return np.array([self._deficits.get(key, 0.0) for key in keys], dtype=float)
 
     def record(self, keys: Sequence[PartnerKey], fractions: Floats, received: Floats) -> None:
-        """Enter one round: (A,) what was promised, and (A,) what was had."""
-        most_ahead = -np.maximum(1.0, LONGEST_PAYBACK_ROUNDS * fractions)
-        balance = np.clip(self.owed(keys) + fractions - received, most_ahead, MOST_OWED_ROUNDS)
-        self._owed.update(zip(keys, balance.tolist(), strict=True))
+        """Enter one round; fractions, received: (A,) promised and received parts of the round."""
+        max_surplus = np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions)
+        balance = np.clip(self.deficits(keys) + fractions - received, -max_surplus, MAX_DEFICIT_ROUNDS)
+        self._deficits.update(zip(keys, balance.tolist(), strict=True))
 
     def take_back(self, key: PartnerKey) -> None:
-        """Enter that a round was not had after all."""
-        if key in self._owed:
-            self._owed[key] = min(self._owed[key] + 1.0, MOST_OWED_ROUNDS)
+        """Revert one received round."""
+        if key in self._deficits:
+            self._deficits[key] = min(self._deficits[key] + 1.0, MAX_DEFICIT_ROUNDS)
 
     def keep(self, keys: Iterable[PartnerKey]) -> None:
-        """Drop all but these."""
-        self._owed = {key: self._owed[key] for key in keys if key in self._owed}
+        """Drop all accounts but these."""
+        self._deficits = {key: self._deficits[key] for key in keys if key in self._deficits}
 
     def forget(self, job_ids: Set[str]) -> None:
-        """Drop the accounts of jobs."""
-        self._owed = {key: owed for key, owed in self._owed.items() if key.job_id not in job_ids}
+        """Drop the accounts of these jobs."""
+        self._deficits = {key: deficit for key, deficit in self._deficits.items() if key.job_id not in job_ids}
 
     def to_list(self) -> list[Any]:
         """Return the accounts as plain data."""
-        return [[*key, owed] for key, owed in self._owed.items()]
+        return [[*key, deficit] for key, deficit in self._deficits.items()]
 
     @classmethod
     def from_list(cls, data: Iterable[Sequence[Any]]) -> ColocationLedger:
         """Return the accounts that `to_list` described."""
         made = cls()
-        made._owed = {PartnerKey(*key): float(owed) for *key, owed in data}
+        made._deficits = {PartnerKey(*key): float(deficit) for *key, deficit in data}
         return made
 
 
 class ColocationGroup(NamedTuple):
-    """rows: of its jobs, the first of which stands for all; holder: the row of the job whose GPUs it keeps, if any, -1 for none."""
+    """Rows of jobs that share GPUs, the leader first, and the row of the job whose GPUs they keep (-1 for none)."""
 
     rows: tuple[int, ...]
     holder: int = -1
@@ -149,45 +143,41 @@ class ColocationGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ColocationGroups:
-    """crews: each job is in one of them at most; they run this round or not at all.
+    """Disjoint groups of jobs that share GPUs, each of which runs as a whole or not at all."""
 
-    demand: with what all of a crew are owed together in the row of its first job, and nothing in the others'; in the rows of jobs
-    that are in no crew, what they are owed alone.
-    """
+    groups: tuple[ColocationGroup, ...]  # the groups
+    demand: RoundDemand  # the demand with the claims of each group in the row of its leader, and none in the rows of its other jobs
 
-    crews: tuple[ColocationGroup, ...]
-    demand: RoundDemand
-
-    def before(self, previous: Held, ids: list[str]) -> dict[str, Assignment]:
-        """Return who held which GPUs until now, with one entry for each crew."""
+    def reduced(self, previous: Held, ids: list[str]) -> dict[str, Assignment]:
+        """Return the previous assignments with one entry per group, that of its leader."""
         held = dict(previous)
-        for crew in self.crews:
-            kept = previous.get(ids[crew.holder]) if crew.holder >= 0 else None
-            for row in crew.rows:
+        for group in self.groups:
+            kept = previous.get(ids[group.holder]) if group.holder >= 0 else None
+            for row in group.rows:
                 held.pop(ids[row], None)
             if kept is not None:
-                held[ids[crew.rows[0]]] = kept
+                held[ids[group.rows[0]]] = kept
         return held
 
-    def together(self, assignments: Held, ids: list[str]) -> dict[str, Assignment]:
-        """Return who runs where, all of each crew included."""
+    def expanded(self, assignments: Held, ids: list[str]) -> dict[str, Assignment]:
+        """Return the assignments with those of the leaders copied to all jobs of their groups."""
         found = dict(assignments)
-        for crew in self.crews:
-            held = found.get(ids[crew.rows[0]])
+        for group in self.groups:
+            held = found.get(ids[group.rows[0]])
             if held is not None:
-                found |= {ids[row]: held for row in crew.rows[1:]}
+                found |= {ids[row]: held for row in group.rows[1:]}
         return found
 
     def without_place(self, assignments: Held, ids: list[str]) -> Mask:
-        """Return (N,) bool, the jobs of crews that do not run."""
+        """Return (N,) the jobs of groups that do not run."""
         waits = np.zeros(len(ids), dtype=bool)
-        for crew in self.crews:
-            waits[list(crew.rows)] = ids[crew.rows[0]] not in assignments
+        for group in self.groups:
+            waits[list(group.rows)] = ids[group.rows[0]] not in assignments
         return waits
 
 
 class PairTable:
-    """The `pair_matrix` of a profile for all kinds of jobs that were asked about so far; a kind: job type and gang size."""
+    """Caches a profile's `pair_matrix` for all combinations of job type and gang size so far."""
 
     def __init__(self, profile: Profile) -> None:
         self._measured = getattr(profile, "pair_matrix", None)
@@ -196,15 +186,15 @@ class PairTable:
         self._table: Floats | None = None
 
     def __call__(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats | None:
-        """Return (Q, Q, K) steps/s as `pair_matrix` does, None where it knows nothing; the same accelerators in every call."""
+        """Return (Q, Q, K) steps/s as `pair_matrix` does, None if unknown; accelerators must be the same in every call."""
         if self._measured is None:
             return None
-        kinds = [(job.job_type, job.num_gpus) for job in jobs]
-        for kind, job in zip(kinds, jobs, strict=True):
-            if kind not in self._numbers:
-                self._numbers[kind] = len(self._jobs)
+        classes = [(job.job_type, job.num_gpus) for job in jobs]
+        for job_class, job in zip(classes, jobs, strict=True):
+            if job_class not in self._numbers:
+                self._numbers[job_class] = len(self._jobs)
                 self._jobs.append(job)
         if self._table is None or len(self._table) < len(self._jobs):
             self._table = self._measured(self._jobs, accelerators)
-        at = [self._numbers[kind] for kind in kinds]
+        at = [self._numbers[each] for each in classes]
         return None if self._table is None else self._table[np.ix_(at, at)]

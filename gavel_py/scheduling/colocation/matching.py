@@ -1,4 +1,4 @@
-"""Who shares GPUs with whom in a round, two by two, before it is decided who runs at all."""
+"""Pairs of jobs that share whole GPUs in a round, matched greedily by their deficits before the mechanism selects jobs."""
 
 from __future__ import annotations
 
@@ -13,153 +13,130 @@ from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rou
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 
 
-def matched(demand: RoundDemand, companies: ColocationPromises, owed: Floats, partners: Indices) -> ColocationGroups:
-    """Return who goes with whom this round.
+def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: Floats, partners: Indices) -> ColocationGroups:
+    """Return the pairs of a round, and the demand in which each pair is one gang.
 
-    demand: of all jobs, what they are owed on each type in whatever company; owed: (E,) A_i(b,j), the part of it that is owed
-    in the company of each promise; partners: (N,) rows of those with whom jobs share now, -1 for none.
+    Each job prefers what has its largest claim: running alone, or with a partner of some class; what it has now gains its
+    hysteresis (`hysteresis_of`). In the order of claims, each job takes as partner the job with the largest claim for its class, or
+    else keeps its present partner. A job with a larger claim elsewhere is not taken.
 
-    Each job is to be where it is owed most: alone, or with partners of one kind, and what it has now counts for h rounds more
-    (`hysteresis_of`). The job that is owed most picks first, and its partner is who is owed most with a job of its kind, or
-    else who is with it now; nobody is picked who is owed more elsewhere.
+    Args:
+        demand: Demand of all jobs, with and without partners together.
+        promises: Time that jobs are promised with partners.
+        deficits: (E,) the part of the deficits that belongs to each promise.
+        partners: (N,) row of each job's present partner, -1 for none.
     """
-    claims = rounded(owed + companies.fractions)
-    together_now = _together_now(demand, companies, partners)
-    kept_for = _kept_for(demand, companies, companies.fractions)
-    scores = claims + kept_for * together_now
-    promised = companies.summed(companies.fractions, demand.fractions.shape)
-    deficits = demand.deficits - companies.summed(owed, demand.fractions.shape)
-    fractions = np.maximum(0.0, demand.fractions - promised)
-    pairs = _Matching(companies, scores, _alone(demand, deficits, fractions, partners), partners).pairs(_may_pair(demand))
-    alone = replace(demand, deficits=deficits, fractions=fractions)
-    return _with_groups(alone, companies, claims, pairs)
-
-
-def _together_now(demand: RoundDemand, companies: ColocationPromises, partners: Indices) -> Mask:
-    """(E,) the promises that are being kept now."""
-    there = partners[companies.rows]
-    same: Mask = (
-        (there >= 0) & (companies.kinds[there] == companies.partners) & (demand.running_on[companies.rows] == companies.types)
+    shape = demand.fractions.shape
+    claims = rounded(deficits + promises.fractions)
+    present = partners[promises.rows]
+    are_together = (
+        (present >= 0)
+        & (promises.classes[present] == promises.partner_classes)
+        & (demand.running_on[promises.rows] == promises.types)
     )
-    return same
+    sizes, restarts = demand.num_gpus[promises.rows], demand.restart_rounds[promises.rows]
+    scores = claims + hysteresis_of(promises.fractions, sizes, restarts) * are_together
+    alone = replace(
+        demand,
+        deficits=demand.deficits - promises.summed(deficits, shape),
+        fractions=np.maximum(0.0, demand.fractions - promises.summed(promises.fractions, shape)),
+    )
+    pairs = _Matching(promises, scores, _scores_alone(alone, partners), partners).pairs(
+        demand.runnable.any(axis=1) & ~demand.locked
+    )
+    return _groups_of(alone, promises, claims, pairs)
 
 
-def _kept_for(demand: RoundDemand, companies: ColocationPromises, fractions: Floats) -> Floats:
-    return hysteresis_of(fractions, demand.num_gpus[companies.rows], demand.restart_rounds[companies.rows])
-
-
-def _alone(demand: RoundDemand, deficits: Floats, fractions: Floats, partners: Indices) -> Floats:
-    """(N,) the rounds that each job is owed without company on the type where it is owed most."""
-    now = demand.running & (partners < 0)[:, None]
-    kept_for = hysteresis_of(fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None])
-    owed = np.where(demand.runnable & (fractions > 0), rounded(deficits + fractions) + kept_for * now, -np.inf)
-    most: Floats = owed.max(axis=1, initial=-np.inf)
-    return most
-
-
-def _may_pair(demand: RoundDemand) -> Mask:
-    """(N,) the jobs of which it is still open who is with them."""
-    may: Mask = demand.runnable.any(axis=1) & ~demand.locked
-    return may
+def _scores_alone(demand: RoundDemand, partners: Indices) -> Floats:
+    """Return (N,) the largest claim of each job without a partner, with hysteresis where it runs alone now."""
+    alone_now = demand.running & (partners < 0)[:, None]
+    hysteresis = hysteresis_of(demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None])
+    has_share = demand.runnable & (demand.fractions > 0)
+    scores: Floats = np.where(has_share, demand.claims + hysteresis * alone_now, -np.inf).max(axis=1, initial=-np.inf)
+    return scores
 
 
 class _Matching:
-    """Picks partners. scores: (E,) of promises; alone: (N,) what each job is owed without company; partners: (N,) of now."""
+    """Greedy matching; scores: (E,) of promises; alone: (N,) of running without a partner; partners: (N,) present partners."""
 
-    def __init__(self, companies: ColocationPromises, scores: Floats, alone: Floats, partners: Indices) -> None:
-        self._companies = companies
+    def __init__(self, promises: ColocationPromises, scores: Floats, alone: Floats, partners: Indices) -> None:
+        self._promises = promises
         self._scores: list[float] = scores.tolist()
         self._alone: list[float] = alone.tolist()
         self._partners: list[int] = partners.tolist()
         self._order = np.argsort(-scores, kind="stable").tolist()
-        self._rows: list[int] = companies.rows.tolist()
-        kinds = companies.kinds[companies.rows].tolist()
-        self._own = list(zip(kinds, companies.partners.tolist(), companies.types.tolist(), strict=True))
-        # The promises of jobs of one kind with partners of another on one type, who is owed most first.
-        self._sides: dict[tuple[int, int, int], deque[int]] = {}
-        for place in self._order:
-            self._sides.setdefault(self._own[place], deque()).append(place)
+        self._rows: list[int] = promises.rows.tolist()
+        own_classes = promises.classes[promises.rows].tolist()
+        self._keys = list(zip(own_classes, promises.partner_classes.tolist(), promises.types.tolist(), strict=True))
+        # Promises by (class of the job, class of the partner, type), largest score first.
+        self._by_key: dict[tuple[int, int, int], deque[int]] = {}
+        for promise in self._order:
+            self._by_key.setdefault(self._keys[promise], deque()).append(promise)
 
-    def pairs(self, may_pair: Mask) -> list[tuple[int, int]]:
-        """Return pairs of jobs, each job at most once."""
-        free = may_pair.tolist()
-        found = []
-        for place in self._order:
-            job = self._rows[place]
+    def pairs(self, available: Mask) -> list[tuple[int, int]]:
+        """Return disjoint pairs of the available jobs."""
+        free, found = available.tolist(), []
+        for promise in self._order:
+            job = self._rows[promise]
             if not free[job]:
                 continue
-            if self._scores[place] <= 0:
+            if self._scores[promise] <= 0:
                 break
-            partner = self._partner(place, free) if self._scores[place] > self._alone[job] else None
+            partner = self._partner(promise, free) if self._scores[promise] > self._alone[job] else None
             if partner is not None:
                 free[job] = free[partner] = False
                 found.append((job, partner))
         return found
 
-    def _partner(self, place: int, free: list[bool]) -> int | None:
-        job, (own, other, column) = self._rows[place], self._own[place]
-        now = self._partners[job]
-        there = self._companies.place_of.get((now, own, column)) if now >= 0 else None
-        if there is not None and self._willing(there, job, free) and self._own[there][0] == other:
-            return now
-        side = self._sides.get((other, own, column), deque())
-        while side and not free[self._rows[side[0]]]:
-            side.popleft()
-        return next((self._rows[each] for each in side if self._willing(each, job, free)), None)
+    def _partner(self, promise: int, free: list[bool]) -> int | None:
+        """Return the job that shares with the job of this promise: its present partner, or the free job of largest score."""
+        job, (own, other, column) = self._rows[promise], self._keys[promise]
+        present = self._partners[job]
+        its_promise = self._promises.index_of.get((present, own, column)) if present >= 0 else None
+        if its_promise is not None and self._accepts(its_promise, job, free) and self._keys[its_promise][0] == other:
+            return present
+        candidates = self._by_key.get((other, own, column), deque())
+        while candidates and not free[self._rows[candidates[0]]]:
+            candidates.popleft()
+        return next((self._rows[each] for each in candidates if self._accepts(each, job, free)), None)
 
-    def _willing(self, place: int, job: int, free: list[bool]) -> bool:
-        partner = self._rows[place]
-        return partner != job and free[partner] and bool(self._scores[place] > self._alone[partner])
+    def _accepts(self, promise: int, job: int, free: list[bool]) -> bool:
+        """Return whether the job of this promise is free and has no larger claim to run alone."""
+        partner = self._rows[promise]
+        return partner != job and free[partner] and bool(self._scores[promise] > self._alone[partner])
 
 
-def _with_groups(
-    demand: RoundDemand, companies: ColocationPromises, claims: Floats, pairs: list[tuple[int, int]]
-) -> ColocationGroups:
-    """Put what pairs are owed into the rows of their leaders: of the two who runs now, the one that stands first."""
+def _groups_of(demand: RoundDemand, promises: ColocationPromises, claims: Floats, pairs: list[tuple[int, int]]) -> ColocationGroups:
+    """Return the pairs as groups led by the first job that runs, and the demand with each pair's claims in its leader's row."""
     running = demand.running_on.tolist()
     ordered = [(a, b) if (running[a] < 0, a) < (running[b] < 0, b) else (b, a) for a, b in pairs]
     leaders, followers = np.array(ordered, dtype=np.int64).reshape(-1, 2).T
-    deficits, fractions, runnable = demand.deficits.copy(), demand.fractions.copy(), demand.runnable.copy()
-    runnable[leaders] &= runnable[followers]
+    joint = demand.copy()
+    joint.runnable[leaders] &= joint.runnable[followers]
     for a, b in ordered:
-        deficits[a], fractions[a], open_to = _of_pair(companies, claims, a, b, deficits.shape[1])
-        runnable[a] &= open_to
-    deficits[followers] = fractions[followers] = 0.0
-    runnable[followers] = False
-    restarts, received, kinds = demand.restart_rounds.copy(), demand.received.copy(), demand.kinds.copy()
-    on, new, promised = demand.running_on.copy(), demand.new.copy(), demand.promised.copy()
-    restarts[leaders] = np.maximum(restarts[leaders], restarts[followers])
-    received[leaders] = (received[leaders] + received[followers]) / 2
-    new[leaders] &= new[followers]
-    promised[leaders] = np.minimum(promised[leaders], promised[followers])
-    kinds[leaders] = np.where(
-        kinds[leaders] == PlacementPreference.APART, PlacementPreference.TOGETHER, kinds[leaders]
-    )  # how fast pairs are spread nobody knows
-    on[followers] = -1
-    joint = replace(
-        demand,
-        deficits=deficits,
-        fractions=fractions,
-        runnable=runnable,
-        running_on=on,
-        restart_rounds=restarts,
-        received=received,
-        new=new,
-        promised=promised,
-        kinds=kinds,
-    )
+        joint.deficits[a], joint.fractions[a], has_promise = _claims_of_pair(promises, claims, a, b, joint.fractions.shape[1])
+        joint.runnable[a] &= has_promise
+    joint.deficits[followers] = joint.fractions[followers] = 0.0
+    joint.runnable[followers], joint.running_on[followers] = False, -1
+    joint.restart_rounds[leaders] = np.maximum(joint.restart_rounds[leaders], joint.restart_rounds[followers])
+    joint.received[leaders] = (joint.received[leaders] + joint.received[followers]) / 2
+    joint.new[leaders] &= joint.new[followers]
+    joint.promised[leaders] = np.minimum(joint.promised[leaders], joint.promised[followers])
+    # Throughputs of pairs on spread placements are not known.
+    own = joint.preferences[leaders]
+    joint.preferences[leaders] = np.where(own == PlacementPreference.SPREAD, PlacementPreference.CONSOLIDATED, own)
     return ColocationGroups(tuple(ColocationGroup(pair, pair[0] if running[pair[0]] >= 0 else -1) for pair in ordered), joint)
 
 
-def _of_pair(companies: ColocationPromises, claims: Floats, a: int, b: int, num_types: int) -> tuple[Floats, Floats, Mask]:
-    """(K,) what a pair is owed from before, (K,) what it is promised, the mean of both, and (K,) where it is promised anything."""
-    deficits, fractions, open_to = np.zeros(num_types), np.zeros(num_types), np.zeros(num_types, dtype=bool)
-    kinds = companies.kinds[[a, b]].tolist()
+def _claims_of_pair(promises: ColocationPromises, claims: Floats, a: int, b: int, num_types: int) -> tuple[Floats, Floats, Mask]:
+    """Return (K,) deficits and (K,) fractions of a pair, the means of both jobs, and (K,) where it is promised any time."""
+    deficits, fractions, has_promise = np.zeros(num_types), np.zeros(num_types), np.zeros(num_types, dtype=bool)
+    classes = promises.classes[[a, b]].tolist()
     for j in range(num_types):
-        keys = (a, kinds[1], j), (b, kinds[0], j)
-        sides = [companies.place_of[key] for key in keys if key in companies.place_of]
+        keys = (a, classes[1], j), (b, classes[0], j)
+        sides = [promises.index_of[key] for key in keys if key in promises.index_of]
         if len(sides) == len(keys):
-            fractions[j] = companies.fractions[sides].mean()
+            fractions[j] = promises.fractions[sides].mean()
             deficits[j] = claims[sides].mean() - fractions[j]
-            open_to[j] = True
-    return deficits, fractions, open_to
+            has_promise[j] = True
+    return deficits, fractions, has_promise

@@ -1,12 +1,12 @@
-"""The rules for which jobs run in a round, by name.
+"""Mechanisms: rules that select the jobs of a round and their accelerator types, as pure functions of a `RoundDemand`.
 
-demand: what a rule chooses from, and what a place is worth; deficit: by what is owed, greedily, improved by local_search; priority:
-the published rule.
+`demand` defines the demand, scores and selections; `deficit` is the default rule, improved by `local_search`; `priority` is Gavel's
+published rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -21,20 +21,23 @@ MechanismName = Literal["deficit", "priority"]
 
 
 def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> Mechanism:
-    """Return the mechanism of a name, or a function as it is; accelerator_types: the columns of its demands.
+    """Return the mechanism of a name, `choose_jobs` for `deficit` and `choose_by_priority` for `priority`, or a function unchanged.
 
-    `deficit`: `choose_jobs`; `priority`: the published rule, `choose_by_priority`.
-    Raises `UnknownNameError` for another name, `InputError` for what is no function.
+    Args:
+        mechanism: A name or a function of a `RoundDemand`.
+        accelerator_types: Columns of the demands.
+
+    Raises:
+        UnknownNameError: There is no mechanism of this name.
+        InputError: It is neither a name nor a function.
     """
+    if mechanism == "deficit":
+        return choose_jobs
+    if mechanism == "priority":
+        return partial(choose_by_priority, type_order=published_order(accelerator_types))
     if isinstance(mechanism, str):
-        by_name: dict[str, Callable[[], Mechanism]] = {
-            "deficit": lambda: choose_jobs,
-            "priority": lambda: partial(choose_by_priority, type_order=published_order(accelerator_types)),
-        }
-        if mechanism not in by_name:
-            hint = nearest(mechanism, get_args(MechanismName))
-            raise UnknownNameError(Fault("round scheduler", "mechanism", f"there is no mechanism {mechanism!r}{hint}"))
-        return by_name[mechanism]()
+        hint = nearest(mechanism, get_args(MechanismName))
+        raise UnknownNameError(Fault("round scheduler", "mechanism", f"there is no mechanism {mechanism!r}{hint}"))
     if not callable(mechanism):
         problem = f"must be a name or a function of a RoundDemand, found {mechanism!r}"
         raise InputError(Fault("round scheduler", "mechanism", problem))

@@ -1,221 +1,245 @@
-"""Placing the gangs of one accelerator type in a given order, those that can keep their GPUs first.
-
-`kept_gangs`: the running gangs that can keep their GPUs, found for all of them at once, and one after the other only where they
-cannot all. `PlacementDomains`: how close together a gang of some size could be on the GPUs of a type, if none of the gangs to be
-placed had any. `PlacementPass`: the places.
-"""
+"""Assigns GPUs to the gangs of one accelerator type in a given order; running gangs keep theirs where possible."""
 
 from __future__ import annotations
 
 from bisect import insort
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.scheduling.placement.free_gpus import FreeGpus, find_kind
+from gavel_py.scheduling.placement.free_gpus import FreeGpus, find_preferred
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
-from gavel_py.scheduling.placement.migration import Misplaced, MovableGangs, fewest_to_move, fewest_to_move_evenly, put_right
+from gavel_py.scheduling.placement.migration import (
+    MisplacedGang,
+    MovableGangs,
+    fewest_to_move,
+    fewest_to_move_evenly,
+    migrate_misplaced,
+)
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, Resources, TypeLayout, room_for
 
 
 class PlacementDomains:
-    """free: (GPUs,) bool, those that the gangs share; cpus, memory_gb: (nodes,) what there is of them."""
+    """The narrowest scope that could hold a gang, if it had all GPUs that the gangs share."""
 
-    def __init__(
-        self, layout: TypeLayout, free: NDArray[np.bool_], cpus: NDArray[np.float64], memory_gb: NDArray[np.float64]
-    ) -> None:
+    def __init__(self, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> None:
         self._layout, self._free, self._cpus, self._memory = layout, free, cpus, memory_gb
         self._largest: dict[Resources, list[int]] = {}
 
-    def narrowest(self, size: int, scope: int, needs: Resources = NOTHING) -> int:
-        """Return the narrowest scope, within this one, in which a gang of this size would fit; this one if it fits in none."""
-        if needs not in self._largest:
-            self._largest[needs] = self._room(needs)
-        return next((within for within in range(scope + 1) if self._largest[needs][within] >= size), scope)
+    def narrowest(self, size: int, scope: int, per_gpu: Resources = NOTHING) -> int:
+        """Return the narrowest scope up to this one in which a gang of this size fits; this one if it fits in none."""
+        if per_gpu not in self._largest:
+            self._largest[per_gpu] = self._room(per_gpu)
+        return next((within for within in range(scope + 1) if self._largest[per_gpu][within] >= size), scope)
 
-    def _room(self, needs: Resources) -> list[int]:
-        """The largest room of one region of each scope."""
+    def _room(self, per_gpu: Resources) -> list[int]:
+        """Return the largest room of a region, by scope."""
         counts = np.bincount(self._layout.node_of[self._free], minlength=len(self._layout.sizes))
-        room = room_for(needs, counts, self._cpus, self._memory)
+        room = room_for(per_gpu, counts, self._cpus, self._memory)
         return [int(np.bincount(self._layout.regions[scope], weights=room).max(initial=0)) for scope in range(len(SCOPES))]
 
 
-class PlacementPass:
-    """Who has which GPUs of one type: stays: (M,) bool, gangs that keep theirs; found: those of the others that have a place.
+class Places(NamedTuple):
+    """Places of M gangs: (M,) which of them keep their GPUs, and {gang: GPUs} of the others that have a place."""
 
-    free: what the gangs that stay have left; reach: how near together gangs could be.
+    stays: Mask
+    found: dict[int, list[int]]
+
+    @property
+    def placed(self) -> Mask:
+        """(M,) the gangs that have a place."""
+        placed = self.stays.copy()
+        placed[list(self.found)] = True
+        return placed
+
+
+class PlacementPass:
+    """One attempt to place the gangs of a type.
+
+    `free` are the GPUs that gangs without a place may get, `stays` (M,) the gangs that keep their GPUs, and `found` {gang: GPUs} of
+    the other gangs with a place.
     """
 
-    def __init__(self, free: FreeGpus, crowd: GangBatch, stays: Mask, reach: PlacementDomains) -> None:
-        self.free, self.crowd, self.stays = free, crowd, stays.copy()
+    def __init__(self, free: FreeGpus, batch: GangBatch, stays: Mask, domains: PlacementDomains) -> None:
+        self.free, self.batch, self.stays = free, batch, stays.copy()
         self.found: dict[int, list[int]] = {}
-        self._reach = reach
-        self._rank = np.zeros(len(crowd), dtype=np.int64)
+        self._domains = domains
+        self._rank = np.zeros(len(batch), dtype=np.int64)
 
-    def settle(self, order: Indices) -> None:
-        """Place the gangs in this order; those that stay hold their GPUs until one that comes before needs them."""
-        crowd, free, limits = self.crowd, self.free, self.free.layout.limited
+    def place_all(self, order: Indices) -> None:
+        """Place the gangs in this order; a gang that stays may have to move for one that comes before it."""
+        batch, free, limits = self.batch, self.free, self.free.layout.limited
         self._rank[order] = np.arange(len(order))
         waiting: list[int] = order[~self.stays[order]].tolist()
-        sizes, apart = crowd.sizes.tolist(), (crowd.kinds == PlacementPreference.APART).tolist()
-        for step, gang in enumerate(waiting):  # which grows while gangs are moved
-            # On one node with the least left over is best for nearly all.
-            gpus = None if limits or apart[gang] else free.take_tightest(sizes[gang])
+        sizes, spread = batch.sizes.tolist(), (batch.preferences == PlacementPreference.SPREAD).tolist()
+        for step, gang in enumerate(waiting):  # grows while gangs are moved
+            # The tightest node is the best place for nearly all gangs.
+            gpus = None if limits or spread[gang] else free.take_tightest(sizes[gang])
             if gpus is None:
-                gpus = self._sought(gang, waiting, step)
+                gpus = self._find(gang, waiting, step)
                 if gpus is None:
                     continue
-                free.take(gpus, crowd.needs[gang])
+                free.take(gpus, batch.per_gpu[gang])
             self.found[gang] = gpus
 
     @property
     def placed(self) -> Mask:
-        """(M,) bool, the gangs that have a place."""
-        placed = self.stays.copy()
-        placed[list(self.found)] = True
-        return placed
+        """(M,) the gangs that have a place."""
+        return Places(self.stays, self.found).placed
 
     def _held_by(self, gang: int) -> list[int]:
         """Return the GPUs of a gang that has a place."""
         if gang in self.found:
             return self.found[gang]
-        start, stop = np.searchsorted(self.crowd.owners, [gang, gang + 1]).tolist()
-        gpus: list[int] = self.crowd.held[start:stop].tolist()
+        start, stop = np.searchsorted(self.batch.owners, [gang, gang + 1]).tolist()
+        gpus: list[int] = self.batch.held[start:stop].tolist()
         return gpus
 
-    def put_right(self) -> None:
-        """Move gangs that have a place of the wrong kind, if all have places."""
-        crowd, wrong = self.crowd, self._wrong()
-        held = [self._held_by(gang) for gang in wrong]
-        kinds, sizes, scopes, fewest = (each[wrong].tolist() for each in (crowd.kinds, crowd.sizes, crowd.scopes, crowd.fewest))
-        needs = [crowd.needs[gang] for gang in wrong]
-        rows = zip(held, map(self.free.layout.parts_of, held), kinds, sizes, scopes, fewest, needs, strict=True)
-        moved = put_right(self.free, [Misplaced(*row) for row in rows])
+    def migrate_misplaced(self) -> None:
+        """Move gangs that are not in their preferred placement."""
+        batch, misplaced = self.batch, self._misplaced()
+        held = [self._held_by(gang) for gang in misplaced]
+        preferences, sizes, scopes, min_nodes = (
+            each[misplaced].tolist() for each in (batch.preferences, batch.sizes, batch.scopes, batch.min_nodes)
+        )
+        per_gpu = [batch.per_gpu[gang] for gang in misplaced]
+        rows = zip(held, map(self.free.layout.parts_of, held), preferences, sizes, scopes, min_nodes, per_gpu, strict=True)
+        moved = migrate_misplaced(self.free, [MisplacedGang(*row) for row in rows])
         for place, gpus in moved.items():
-            self.found[wrong[place]], self.stays[wrong[place]] = gpus, False
+            self.found[misplaced[place]], self.stays[misplaced[place]] = gpus, False
 
-    def _wrong(self) -> list[int]:
-        """The gangs that have a place of the wrong kind."""
-        crowd, layout = self.crowd, self.free.layout
-        wanted = crowd.kinds != PlacementPreference.ANY
+    def _misplaced(self) -> list[int]:
+        """Return the gangs that have a place, but not in their preferred placement."""
+        batch, layout = self.batch, self.free.layout
+        wanted = batch.preferences != PlacementPreference.ANY
         if not wanted.any():
             return []
-        stay = (wanted & self.stays)[crowd.owners]
+        stay = (wanted & self.stays)[batch.owners]
         found = [(gang, gpu) for gang, gpus in self.found.items() if wanted[gang] for gpu in gpus]
         owners, gpus = np.concatenate(
-            [(crowd.owners[stay], crowd.held[stay]), np.array(found, dtype=np.int64).reshape(-1, 2).T], axis=1
+            [(batch.owners[stay], batch.held[stay]), np.array(found, dtype=np.int64).reshape(-1, 2).T], axis=1
         )
         pairs = np.unique(owners * len(layout.sizes) + layout.node_of[gpus])
-        nodes = np.bincount(pairs // len(layout.sizes), minlength=len(crowd))
-        is_apart = nodes > crowd.fewest
-        wrong: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_apart != (crowd.kinds == PlacementPreference.APART))).tolist()
-        return wrong
+        nodes = np.bincount(pairs // len(layout.sizes), minlength=len(batch))
+        is_spread = nodes > batch.min_nodes
+        misplaced: list[int] = np.flatnonzero(
+            wanted & (nodes > 0) & (is_spread != (batch.preferences == PlacementPreference.SPREAD))
+        ).tolist()
+        return misplaced
 
-    def _sought(self, gang: int, waiting: list[int], step: int) -> list[int] | None:
-        """GPUs for one gang, moving gangs that come later: smaller ones to keep it together, any at all to place it."""
-        crowd, free = self.crowd, self.free
-        size, scope, needs = int(crowd.sizes[gang]), int(crowd.scopes[gang]), crowd.needs[gang]
-        gpus = self._of_kind(gang, size, scope) if crowd.kinds[gang] != PlacementPreference.ANY else None
+    def _find(self, gang: int, waiting: list[int], step: int) -> list[int] | None:
+        """Return GPUs for one gang; gangs that come after it move: smaller ones to keep it together, or any to place it at all."""
+        batch, free = self.batch, self.free
+        size, scope, per_gpu = int(batch.sizes[gang]), int(batch.scopes[gang]), batch.per_gpu[gang]
+        gpus = self._find_preferred(gang, size, scope) if batch.preferences[gang] != PlacementPreference.ANY else None
         if gpus is None:
-            together = self._reach.narrowest(size, scope, needs)
-            gpus = free.find(size, together, needs, even=bool(crowd.evens[gang]))
+            together = self._domains.narrowest(size, scope, per_gpu)
+            gpus = free.find(size, together, per_gpu, even=bool(batch.even_splits[gang]))
             if gpus is None:
-                later = self.stays & (self._rank > self._rank[gang])
-                gpus = self._cleared(gang, together, later & (crowd.sizes < size), waiting, step)
-                gpus = gpus or self._cleared(gang, scope, later, waiting, step)
+                movable = self.stays & (self._rank > self._rank[gang])
+                gpus = self._cleared(gang, together, movable & (batch.sizes < size), waiting, step)
+                gpus = gpus or self._cleared(gang, scope, movable, waiting, step)
         return gpus
 
-    def _of_kind(self, gang: int, size: int, scope: int) -> list[int] | None:
-        """Free GPUs for a gang that are of its kind."""
-        crowd = self.crowd
-        parts = find_kind(int(crowd.kinds[gang]), self.free.room, size, scope, int(crowd.fewest[gang]), crowd.needs[gang])
+    def _find_preferred(self, gang: int, size: int, scope: int) -> list[int] | None:
+        """Return free GPUs for a gang in its preferred placement."""
+        batch = self.batch
+        parts = find_preferred(
+            int(batch.preferences[gang]), self.free.room, size, scope, int(batch.min_nodes[gang]), batch.per_gpu[gang]
+        )
         return None if parts is None else self.free.lowest(parts)
 
     def _cleared(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
-        """Free GPUs in one region of the scope, if need be after the fewest movable gangs have given up theirs."""
-        crowd, free = self.crowd, self.free
-        size, needs, even = int(crowd.sizes[gang]), crowd.needs[gang], bool(crowd.evens[gang])
-        gpus = free.find(size, scope, needs, even=even)
+        """Return GPUs in one region of the scope, freed by the fewest movable gangs if need be."""
+        batch, free = self.batch, self.free
+        size, per_gpu, even = int(batch.sizes[gang]), batch.per_gpu[gang], bool(batch.even_splits[gang])
+        gpus = free.find(size, scope, per_gpu, even=even)
         if gpus is None:
-            held = self._held(movable)
-            for other in (fewest_to_move_evenly if even else fewest_to_move)(free, size, scope, needs, held):
-                free.give_back(held.of(other), crowd.needs[other])
+            held = self._movable(movable)
+            for other in (fewest_to_move_evenly if even else fewest_to_move)(free, size, scope, per_gpu, held):
+                free.give_back(held.of(other), batch.per_gpu[other])
                 self.stays[other] = False
                 insort(waiting, other, lo=step + 1, key=self._rank.__getitem__)
-            gpus = free.find(size, scope, needs, even=even)
+            gpus = free.find(size, scope, per_gpu, even=even)
         return gpus
 
-    def _held(self, movable: Mask) -> MovableGangs:
-        crowd = self.crowd
-        which = np.flatnonzero(movable[crowd.owners])
-        which = which[np.argsort(self._rank[crowd.owners[which]], kind="stable")]
-        return MovableGangs(crowd.held[which], crowd.owners[which], crowd.needs)
+    def _movable(self, movable: Mask) -> MovableGangs:
+        """Return the GPUs of movable gangs, in the order in which the gangs are placed."""
+        batch = self.batch
+        which = np.flatnonzero(movable[batch.owners])
+        which = which[np.argsort(self._rank[batch.owners[which]], kind="stable")]
+        return MovableGangs(batch.held[which], batch.owners[which], batch.per_gpu)
 
 
-def kept_gangs(crowd: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
-    """Return (M,) bool, the gangs on one type that hold as many GPUs as they need, all there, free, and within their locality.
+def kept_gangs(batch: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
+    """Return (M,) the gangs that can stay: they hold as many GPUs as they need, all of them free and within their locality.
 
-    free: (GPUs,); cpus, memory_gb: (nodes,) what is left; order: who comes first where two gangs hold one GPU, or a node has not
-    enough CPUs or memory for all that hold GPUs there.
+    Args:
+        batch: Gangs of one type.
+        layout: The type.
+        free: (GPUs,) whether each is free.
+        cpus: (nodes,) free CPUs.
+        memory_gb: (nodes,) free memory.
+        order: Decides which gang stays if two hold one GPU, or a node has too few CPUs or memory for all.
     """
-    count = len(crowd)
-    there = (crowd.held >= 0) & (crowd.held < len(free))
-    there[there] = free[crowd.held[there]]
-    held = np.bincount(crowd.owners[there], minlength=count)
-    stays: Mask = (held == crowd.sizes) & (np.bincount(crowd.owners, minlength=count) == crowd.sizes)
-    stays &= _local(crowd, layout, stays)
-    gpus = crowd.held[stays[crowd.owners]]
+    count = len(batch)
+    there = (batch.held >= 0) & (batch.held < len(free))
+    there[there] = free[batch.held[there]]
+    held = np.bincount(batch.owners[there], minlength=count)
+    stays: Mask = (held == batch.sizes) & (np.bincount(batch.owners, minlength=count) == batch.sizes)
+    stays &= _local(batch, layout, stays)
+    gpus = batch.held[stays[batch.owners]]
     twice = gpus.size > 0 and int(np.bincount(gpus).max()) > 1
-    if twice or (layout.limited and _overloaded(crowd, layout, stays, cpus, memory_gb)):
-        return _one_by_one(crowd, layout, stays, free, cpus, memory_gb, order)
+    if twice or (layout.limited and _overloaded(batch, layout, stays, cpus, memory_gb)):
+        return _one_by_one(batch, layout, stays, free, cpus, memory_gb, order)
     return stays
 
 
-def loads_of(crowd: GangBatch, gpus: Mask, layout: TypeLayout) -> tuple[Floats, Floats]:
-    """Return (nodes,) the CPUs and (nodes,) the memory that gangs need for those GPUs that they held; gpus: (H,) bool."""
-    nodes, owners = layout.node_of[crowd.held[gpus]], crowd.owners[gpus]
-    needs = np.array(crowd.needs, dtype=float).reshape(-1, 2)[owners]
+def loads_of(batch: GangBatch, gpus: Mask, layout: TypeLayout) -> tuple[Floats, Floats]:
+    """Return (nodes,) CPUs and (nodes,) memory that gangs need for some of the GPUs that they held; gpus: (H,) which."""
+    nodes, owners = layout.node_of[batch.held[gpus]], batch.owners[gpus]
+    per_gpu = np.array(batch.per_gpu, dtype=float).reshape(-1, 2)[owners]
     used = np.zeros((2, len(layout.sizes)))
     for column in range(2):
-        used[column] = np.bincount(nodes, weights=needs[:, column], minlength=len(layout.sizes))
+        used[column] = np.bincount(nodes, weights=per_gpu[:, column], minlength=len(layout.sizes))
     return used[0], used[1]
 
 
-def _local(crowd: GangBatch, layout: TypeLayout, stays: Mask) -> Mask:
-    """(M,) bool, those of the gangs that may stay so far which are in one region of their locality."""
-    local = np.ones(len(crowd), dtype=bool)
+def _local(batch: GangBatch, layout: TypeLayout, stays: Mask) -> Mask:
+    """Return (M,) which of the gangs that may stay are within one region of their locality."""
+    local = np.ones(len(batch), dtype=bool)
     for scope in (NODE, RACK):
-        bound = stays & (crowd.scopes == scope) & (crowd.sizes > 1)
+        bound = stays & (batch.scopes == scope) & (batch.sizes > 1)
         if bound.any():
-            gpus = bound[crowd.owners]
-            owners, regions = crowd.owners[gpus], layout.regions[scope][layout.node_of[crowd.held[gpus]]]
-            # Each against the first of its gang: owners rise.
+            gpus = bound[batch.owners]
+            owners, regions = batch.owners[gpus], layout.regions[scope][layout.node_of[batch.held[gpus]]]
+            # Compare each region with the first of its gang; owners ascend.
             firsts = regions[np.searchsorted(owners, owners)]
             local[owners[regions != firsts]] = False
     return local
 
 
-def _overloaded(crowd: GangBatch, layout: TypeLayout, stays: Mask, cpus: Floats, memory_gb: Floats) -> bool:
-    """Say whether these gangs together need more CPUs or memory of any node than it has left."""
-    used = loads_of(crowd, stays[crowd.owners], layout)
+def _overloaded(batch: GangBatch, layout: TypeLayout, stays: Mask, cpus: Floats, memory_gb: Floats) -> bool:
+    """Return whether these gangs together need more CPUs or memory of any node than it has left."""
+    used = loads_of(batch, stays[batch.owners], layout)
     return bool((used[0] > cpus).any() or (used[1] > memory_gb).any())
 
 
 def _one_by_one(
-    crowd: GangBatch, layout: TypeLayout, stays: Mask, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices
+    batch: GangBatch, layout: TypeLayout, stays: Mask, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices
 ) -> Mask:
-    """The same as asking one gang after the other whether it can stay beside those that were asked before."""
-    free, cpus, memory_gb, kept = free.copy(), cpus.copy(), memory_gb.copy(), np.zeros(len(crowd), dtype=bool)
-    starts = np.searchsorted(crowd.owners, np.arange(len(crowd) + 1))
+    """Return (M,) the gangs that stay if each is tried in turn beside those that stay already."""
+    free, cpus, memory_gb, kept = free.copy(), cpus.copy(), memory_gb.copy(), np.zeros(len(batch), dtype=bool)
+    starts = np.searchsorted(batch.owners, np.arange(len(batch) + 1))
     for gang in order[stays[order]].tolist():
-        gpus, needs = crowd.held[starts[gang] : starts[gang + 1]], crowd.needs[gang]
+        gpus, per_gpu = batch.held[starts[gang] : starts[gang + 1]], batch.per_gpu[gang]
         nodes, counts = np.unique(layout.node_of[gpus], return_counts=True)
         if len(np.unique(gpus)) < len(gpus) or not free[gpus].all():
             continue
-        if layout.limited and needs != NOTHING and (counts > room_for(needs, counts, cpus[nodes], memory_gb[nodes])).any():
+        if layout.limited and per_gpu != NOTHING and (counts > room_for(per_gpu, counts, cpus[nodes], memory_gb[nodes])).any():
             continue
         kept[gang], free[gpus] = True, False
-        cpus[nodes] -= counts * needs.cpus
-        memory_gb[nodes] -= counts * needs.memory_gb
+        cpus[nodes] -= counts * per_gpu.cpus
+        memory_gb[nodes] -= counts * per_gpu.memory_gb
     return kept

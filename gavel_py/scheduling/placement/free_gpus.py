@@ -1,8 +1,7 @@
 """Free GPUs, CPUs and memory while a round is planned, and the nodes on which a gang fits best.
 
-`FreeResources` is what is free on all types. On one type, `FreeRoom` says how many GPUs are free on each node, and `FreeGpus` which
-ones. `FreeGpuIndex` keeps the nodes of a type by how many GPUs each has for a gang, so that the node that fits best is found in a
-few steps. `find_kind` finds room for a gang on the fewest nodes of its type, or on more than these.
+`FreeResources` covers all types. On one type, `FreeGpus` knows which GPUs are free, `FreeRoom` how many on each node, and
+`FreeGpuIndex` finds nodes by their number of free GPUs.
 """
 
 from __future__ import annotations
@@ -30,40 +29,43 @@ from gavel_py.scheduling.placement.topology import (
 )
 
 ALL_NODES = -1
-"""The mask in which each node is."""
+"""The mask of all nodes: every bit is set."""
 
 
 def mask_of(nodes: NDArray[np.bool_]) -> int:
-    """Return the number whose bit n says whether node n is one of these."""
+    """Return the integer with bit n set if node n is one of these."""
     return int.from_bytes(np.packbits(nodes, bitorder="little").tobytes(), "little")
 
 
 class FreeGpuIndex:
-    """room: (nodes,) the GPUs that each node has, at most `most`, not to be changed but by `change`; total: of all nodes; among: a
-    mask of nodes.
+    """Nodes of a type by their room, the number of GPUs that each has for a gang: best fit in a few steps.
 
-    Nodes with equal room are kept as one number, a bit for each: the first of equals is its lowest bit, and a copy to try
-    something on is made of few numbers.
+    Nodes with equal room are one integer, a bit for each node: the first of them is the lowest bit, and copies are cheap. Arguments
+    named `among` are such masks of nodes.
+
+    Attributes:
+        room: (nodes,), changed by `change` only.
+        total: Room of all nodes.
     """
 
     __slots__ = ("_masks", "room", "total")
 
-    def __init__(self, room: Indices, most: int) -> None:
+    def __init__(self, room: Indices, max_room: int) -> None:
         self.room, self.total = room, int(room.sum())
-        self._masks = [0] * (most + 1)
+        self._masks = [0] * (max_room + 1)
         counts = np.flatnonzero(np.bincount(room))
-        bits = np.packbits(room == counts[:, None], axis=1, bitorder="little")  # a row for each number of GPUs, all at once
+        bits = np.packbits(room == counts[:, None], axis=1, bitorder="little")  # a row for each number of GPUs
         for count, row in zip(counts.tolist(), bits, strict=True):
             self._masks[count] = int.from_bytes(row.tobytes(), "little")
 
     def copy(self) -> FreeGpuIndex:
-        """Return the same, to be changed by itself."""
+        """Return an independent copy."""
         made = object.__new__(FreeGpuIndex)
         made.room, made._masks, made.total = self.room.copy(), self._masks.copy(), self.total
         return made
 
     def change(self, gpus: Mapping[int, int], sign: int) -> None:
-        """Note that nodes have so many GPUs more, or less where `sign` is -1."""
+        """Add {node: GPUs} to the room of nodes, or subtract them if `sign` is -1."""
         room, masks = self.room, self._masks
         for node, count in gpus.items():
             before, bit = room.item(node), 1 << node
@@ -74,7 +76,7 @@ class FreeGpuIndex:
             masks[after] ^= bit
 
     def tightest(self, size: int, among: int = ALL_NODES, below: int | None = None) -> int | None:
-        """Return the node with the least room of at least `size`, the first of equals; below: only nodes with less room."""
+        """Return the first node with the least room of at least `size`, and less than `below` if given; None if there is none."""
         for mask in self._masks[size:below]:
             here = mask & among
             if here:
@@ -82,11 +84,11 @@ class FreeGpuIndex:
         return None
 
     def count(self, among: int = ALL_NODES) -> int:
-        """Return how many of these nodes have any room."""
+        """Return the number of these nodes with any room."""
         return sum((mask & among).bit_count() for mask in self._masks[1:] if mask)
 
     def fullest(self, nodes: int, among: int = ALL_NODES) -> int:
-        """Return the room of so many of these nodes, those with the most."""
+        """Return the total room of the `nodes` nodes with the most room."""
         room = 0
         for count in range(len(self._masks) - 1, 0, -1):
             here = min(nodes, (self._masks[count] & among).bit_count())
@@ -96,17 +98,18 @@ class FreeGpuIndex:
         return room
 
     def least_first(self, among: int = ALL_NODES) -> Iterator[int]:
-        """Yield these nodes, those with the least room first, the first of equals first; not those without any."""
+        """Yield the nodes with any room, least room first."""
         for mask in self._masks[1:]:
             yield from _nodes_in(mask & among)
 
     def most_first(self, among: int = ALL_NODES) -> Iterator[int]:
-        """Yield these nodes, those with the most room first, the first of equals first; not those without any."""
+        """Yield the nodes with any room, most room first."""
         for mask in self._masks[:0:-1]:
             yield from _nodes_in(mask & among)
 
 
 def _nodes_in(mask: int) -> Iterator[int]:
+    """Yield the nodes of a mask, lowest first."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -114,22 +117,21 @@ def _nodes_in(mask: int) -> Iterator[int]:
 
 
 class FreeRoom:
-    """GPUs that nobody has, by node; nodes by their numbers there.
+    """Numbers of free GPUs on the nodes of a type, with the CPUs and memory left on them.
 
-    counts: (nodes,) GPUs; cpus, memory_gb: (nodes,) what is left of them; all three change with what is taken and given back.
-    A region is what a gang of some locality may span: a node, a rack, or everything. Its room for a gang is the GPUs that are free
-    there with the CPUs and the memory that each of them needs on its node.
+    A region is what a gang of some locality may span: a node, a rack, or all nodes. Its room for a gang is the number of its free
+    GPUs whose node has the CPUs and memory that each of them needs.
     """
 
     def __init__(self, layout: TypeLayout, counts: Indices, cpus: Floats, memory_gb: Floats) -> None:
         self.layout, self._cpus, self._memory = layout, cpus, memory_gb
-        self._most = int(layout.sizes.max(initial=0))
-        self._holes = FreeGpuIndex(counts, self._most)
+        self._max_room = int(layout.sizes.max(initial=0))
+        self._index = FreeGpuIndex(counts, self._max_room)
 
     def copy(self) -> FreeRoom:
-        """Return the same, to try something on."""
+        """Return an independent copy, for trials."""
         made = object.__new__(FreeRoom)
-        made.layout, made._most, made._holes = self.layout, self._most, self._holes.copy()
+        made.layout, made._max_room, made._index = self.layout, self._max_room, self._index.copy()
         limited = self.layout.limited
         made._cpus, made._memory = (self._cpus.copy(), self._memory.copy()) if limited else (self._cpus, self._memory)
         return made
@@ -137,79 +139,76 @@ class FreeRoom:
     @property
     def any_left(self) -> bool:
         """Whether any GPU is free."""
-        return self._holes.total > 0
+        return self._index.total > 0
 
-    def limits(self, needs: Resources) -> bool:
-        """Say whether a gang with these needs may lack anything but GPUs."""
-        return self.layout.limited and needs != NOTHING
+    def limits(self, per_gpu: Resources) -> bool:
+        """Return whether CPUs or memory may limit a gang with this request per GPU."""
+        return self.layout.limited and per_gpu != NOTHING
 
-    def holes(self, needs: Resources = NOTHING) -> FreeGpuIndex:
-        """Return the room on each node, not to be changed."""
-        if not self.limits(needs):
-            return self._holes
-        return FreeGpuIndex(room_for(needs, self._holes.room, self._cpus, self._memory), self._most)
+    def index(self, per_gpu: Resources = NOTHING) -> FreeGpuIndex:
+        """Return the index of the room for a gang with this request; the caller must not change it."""
+        if not self.limits(per_gpu):
+            return self._index
+        return FreeGpuIndex(room_for(per_gpu, self._index.room, self._cpus, self._memory), self._max_room)
 
-    def take(self, parts: Mapping[int, int], needs: Resources = NOTHING) -> None:
-        """Take so many GPUs of each node, with what they need."""
-        self._change(parts, -1, needs)
+    def take(self, parts: Mapping[int, int], per_gpu: Resources = NOTHING) -> None:
+        """Take {node: GPUs} with the CPUs and memory of a request per GPU."""
+        self._change(parts, -1, per_gpu)
 
-    def give_back(self, parts: Mapping[int, int], needs: Resources = NOTHING) -> None:
-        """Give back so many GPUs of each node, with what they need."""
-        self._change(parts, 1, needs)
+    def give_back(self, parts: Mapping[int, int], per_gpu: Resources = NOTHING) -> None:
+        """Give back {node: GPUs} with the CPUs and memory of a request per GPU."""
+        self._change(parts, 1, per_gpu)
 
-    def _change(self, parts: Mapping[int, int], sign: int, needs: Resources) -> None:
-        self._holes.change(parts, sign)
-        if self.limits(needs):
+    def _change(self, parts: Mapping[int, int], sign: int, per_gpu: Resources) -> None:
+        self._index.change(parts, sign)
+        if self.limits(per_gpu):
             for node, gpus in parts.items():
-                self._cpus[node] += sign * gpus * needs.cpus
-                self._memory[node] += sign * gpus * needs.memory_gb
+                self._cpus[node] += sign * gpus * per_gpu.cpus
+                self._memory[node] += sign * gpus * per_gpu.memory_gb
 
-    def fit(self, size: int, scope: int, needs: Resources = NOTHING, *, even: bool = False) -> dict[int, int] | None:
-        """Return {node: GPUs} of a gang, or None when there is no room in any one region.
+    def fit(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, even: bool = False) -> dict[int, int] | None:
+        """Return {node: GPUs} for a gang, None if no region has room.
 
-        One node if possible, else one rack, else the fewest nodes; always where the least is left over, so that large holes stay
-        whole for large gangs. even: as many of them on each node.
+        One node if possible, else one rack, else the fewest nodes; always where the least room is left over, so that large gangs
+        still fit elsewhere. even: equally many GPUs on each node.
         """
-        holes = self.holes(needs)
-        node = holes.tightest(size)
+        index = self.index(per_gpu)
+        node = index.tightest(size)
         if node is not None:
             return {node: size}
         if scope == NODE:
             return None
         if even:
-            return self._even(holes, size, scope)
-        among = next(self.regions(holes, size, scope), None)
-        return None if among is None else gathered(holes, size, among)
+            return self._even(index, size, scope)
+        among = next(self.regions(index, size, scope), None)
+        return None if among is None else gathered(index, size, among)
 
-    def regions(self, holes: FreeGpuIndex, size: int, scope: int) -> Iterator[int]:
-        """Yield the regions of several nodes with room for a gang, as masks: racks first, if there are any, then everything.
-
-        Of racks those with the least room first, the first of equals first.
-        """
+    def regions(self, index: FreeGpuIndex, size: int, scope: int) -> Iterator[int]:
+        """Yield masks of the regions of several nodes with room for a gang: racks, least room first, and then all nodes."""
         layout = self.layout
         if layout.racked and scope >= RACK:
             racks = layout.regions[RACK]
-            rooms = np.bincount(racks, weights=holes.room)
+            rooms = np.bincount(racks, weights=index.room)
             enough = np.flatnonzero(rooms >= size)
             yield from (mask_of(racks == rack) for rack in enough[np.argsort(rooms[enough], kind="stable")].tolist())
-        if scope >= ANYWHERE and holes.total >= size:
+        if scope >= ANYWHERE and index.total >= size:
             yield ALL_NODES
 
-    def _even(self, holes: FreeGpuIndex, size: int, scope: int) -> dict[int, int] | None:
+    def _even(self, index: FreeGpuIndex, size: int, scope: int) -> dict[int, int] | None:
         for within in range(RACK, scope + 1):
-            found = even_nodes(size, holes.room, self.layout.regions[within])
+            found = even_nodes(size, index.room, self.layout.regions[within])
             if found is not None:
                 return dict.fromkeys(found[0].tolist(), found[1])
         return None
 
 
-def gathered(holes: FreeGpuIndex, size: int, among: int) -> dict[int, int]:
-    """Return {node: GPUs} on the fewest of these nodes: the fullest holes whole, and for the rest the smallest that holds it."""
+def gathered(index: FreeGpuIndex, size: int, among: int) -> dict[int, int]:
+    """Return {node: GPUs} on the fewest of these nodes: those with the most room in full, and the tightest one for the rest."""
     parts: dict[int, int] = {}
-    for fullest in holes.most_first(among):
-        node, room = fullest, holes.room.item(fullest)
+    for fullest in index.most_first(among):
+        node, room = fullest, index.room.item(fullest)
         if room > size:
-            tightest = holes.tightest(size, among, below=room)
+            tightest = index.tightest(size, among, below=room)
             node, room = (node, size) if tightest is None else (tightest, size)
         parts[node] = room
         size -= room
@@ -219,10 +218,7 @@ def gathered(holes: FreeGpuIndex, size: int, among: int) -> dict[int, int]:
 
 
 class FreeGpus:
-    """GPUs of one type that nobody has, nodes and GPUs by their numbers there; room: how many of them are where.
-
-    free: (GPUs,) bool; cpus, memory_gb: (nodes,) what is left of them, which changes with the GPUs.
-    """
+    """Free GPUs of one type, with the CPUs and memory left on its nodes; GPUs and nodes numbered within the type."""
 
     def __init__(self, layout: TypeLayout, free: NDArray[np.bool_], cpus: Floats, memory_gb: Floats) -> None:
         gpus = np.flatnonzero(free)
@@ -236,8 +232,8 @@ class FreeGpus:
             self._free[n] = flat[start:end]
 
     def take_tightest(self, size: int) -> list[int] | None:
-        """Take GPUs on the node where the fewest are left over, for a gang that needs nothing else; None when no node has room."""
-        n = self.room.holes().tightest(size)
+        """Take GPUs on the tightest node for a gang without other requests, and return them; None if no node has room."""
+        n = self.room.index().tightest(size)
         if n is None:
             return None
         free = self._free[n]
@@ -246,70 +242,72 @@ class FreeGpus:
         self.room.take({n: size})
         return gpus
 
-    def take(self, gpus: Sequence[int], needs: Resources = NOTHING) -> None:
-        """Mark free GPUs as taken, with what they need."""
+    def take(self, gpus: Sequence[int], per_gpu: Resources = NOTHING) -> None:
+        """Take free GPUs, with a request per GPU."""
         there = self.layout.by_node(gpus)
         for n, numbers in there.items():
             free = self._free[n]
             for number in numbers:
                 free.remove(number)
-        self.room.take({n: len(numbers) for n, numbers in there.items()}, needs)
+        self.room.take({n: len(numbers) for n, numbers in there.items()}, per_gpu)
 
-    def give_back(self, gpus: Sequence[int], needs: Resources = NOTHING) -> None:
-        """Mark GPUs as free again."""
+    def give_back(self, gpus: Sequence[int], per_gpu: Resources = NOTHING) -> None:
+        """Make GPUs free again, with a request per GPU."""
         there = self.layout.by_node(gpus)
         for n, numbers in there.items():
             free = self._free.setdefault(n, [])
             for number in numbers:
                 insort(free, number)
-        self.room.give_back({n: len(numbers) for n, numbers in there.items()}, needs)
+        self.room.give_back({n: len(numbers) for n, numbers in there.items()}, per_gpu)
 
-    def find(self, size: int, scope: int, needs: Resources = NOTHING, *, even: bool = False) -> list[int] | None:
-        """Return `size` free GPUs for a gang, on the nodes where it fits best (`FreeRoom.fit`), or None where it fits nowhere."""
-        parts = self.room.fit(size, scope, needs, even=even)
+    def find(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, even: bool = False) -> list[int] | None:
+        """Return `size` free GPUs on the nodes where a gang fits best (`FreeRoom.fit`), None if it fits nowhere."""
+        parts = self.room.fit(size, scope, per_gpu, even=even)
         return None if parts is None else self.lowest(parts)
 
     def lowest(self, parts: Mapping[int, int]) -> list[int]:
-        """Return as many free GPUs of each node as `parts` says, the lowest ones."""
+        """Return the lowest free GPUs of each node, for {node: number of GPUs}."""
         return [gpu for n, count in parts.items() for gpu in self._free[n][:count]]
 
 
-def find_kind(kind: int, room: FreeRoom, size: int, scope: int, fewest: int, needs: Resources = NOTHING) -> dict[int, int] | None:
-    """Return {node: GPUs} within one region of the scope, on no more than the fewest nodes (together) or on more (apart), or None.
+def find_preferred(
+    preference: int, room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources = NOTHING
+) -> dict[int, int] | None:
+    """Return {node: GPUs} for a gang in its preferred placement, None if there is no room.
 
-    One rack if possible; always the region with the least room.
+    Consolidated: on `min_nodes` nodes; spread: on more. In the region with the least room, one rack if possible.
     """
-    if kind == PlacementPreference.APART:
-        return _apart(room, size, scope, fewest, needs)
-    return _together(room, size, scope, fewest, needs)
+    if preference == PlacementPreference.SPREAD:
+        return _spread(room, size, scope, min_nodes, per_gpu)
+    return _consolidated(room, size, scope, min_nodes, per_gpu)
 
 
-def _together(room: FreeRoom, size: int, scope: int, fewest: int, needs: Resources) -> dict[int, int] | None:
-    """Room where the fullest holes, as many as there are to be nodes, are enough."""
-    if fewest == 1:
-        return room.fit(size, NODE, needs)
-    holes = room.holes(needs)
-    regions = room.regions(holes, size, scope)
-    among = next((region for region in regions if holes.fullest(fewest, region) >= size), None)
-    return None if among is None else gathered(holes, size, among)
+def _consolidated(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
+    """Return room on `min_nodes` nodes, for which the nodes with the most room must be enough."""
+    if min_nodes == 1:
+        return room.fit(size, NODE, per_gpu)
+    index = room.index(per_gpu)
+    regions = room.regions(index, size, scope)
+    among = next((region for region in regions if index.fullest(min_nodes, region) >= size), None)
+    return None if among is None else gathered(index, size, among)
 
 
-def _apart(room: FreeRoom, size: int, scope: int, fewest: int, needs: Resources) -> dict[int, int] | None:
-    """Room in the smallest holes, so that large ones stay whole, but no more of each than leaves one for every further node."""
-    if size <= fewest:
+def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
+    """Return room on more than `min_nodes` nodes, those with the least room first."""
+    if size <= min_nodes:
         return None
-    holes = room.holes(needs)
-    regions = room.regions(holes, size, scope)
-    among = next((region for region in regions if holes.count(region) > fewest), None)
-    return None if among is None else _parts(holes, among, size, fewest + 1)
+    index = room.index(per_gpu)
+    regions = room.regions(index, size, scope)
+    among = next((region for region in regions if index.count(region) > min_nodes), None)
+    return None if among is None else _spread_parts(index, among, size, min_nodes + 1)
 
 
-def _parts(holes: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, int]:
-    """{node: GPUs} of a gang on these nodes, the smallest holes first, at least on so many of them."""
+def _spread_parts(index: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, int]:
+    """Return {node: GPUs} on at least this many of these nodes, least room first, leaving one GPU for each further node."""
     parts: dict[int, int] = {}
-    for n in holes.least_first(among):
+    for n in index.least_first(among):
         further = max(0, least - len(parts) - 1)
-        parts[n] = min(holes.room.item(n), size - further)
+        parts[n] = min(index.room.item(n), size - further)
         size -= parts[n]
         if not size:
             break
@@ -317,7 +315,10 @@ def _parts(holes: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, 
 
 
 class FreeResources:
-    """free: (GPUs,) bool; cpus, memory_gb: (nodes,) what is left, infinite where a node does not say what it has."""
+    """Free GPUs, CPUs and memory of a cluster.
+
+    `free` is (GPUs,) whether each is free; `cpus` and `memory_gb` are (nodes,), infinite if unknown.
+    """
 
     def __init__(self, layout: Layout, taken: Iterable[Gpu] = (), loads: Mapping[str, Resources] = NO_LOADS) -> None:
         self.layout = layout
@@ -330,32 +331,32 @@ class FreeResources:
                 self.cpus[n] -= load.cpus
                 self.memory_gb[n] -= load.memory_gb
 
-    def take(self, gpus: Indices, needs: Resources = NOTHING) -> None:
-        """Take GPUs by number, each with what it needs; -1 stands for one that is not there."""
+    def take(self, gpus: Indices, per_gpu: Resources = NOTHING) -> None:
+        """Take GPUs by number, -1 being ignored, with a request per GPU."""
         here = gpus[gpus >= 0]
         self.free[here] = False
-        if needs != NOTHING:
-            np.subtract.at(self.cpus, self.layout.node_of[here], needs.cpus)
-            np.subtract.at(self.memory_gb, self.layout.node_of[here], needs.memory_gb)
+        if per_gpu != NOTHING:
+            np.subtract.at(self.cpus, self.layout.node_of[here], per_gpu.cpus)
+            np.subtract.at(self.memory_gb, self.layout.node_of[here], per_gpu.memory_gb)
 
-    def room(self, needs: Resources = NOTHING) -> Indices:
-        """Return (nodes,) the GPUs that are free on each node with what they need."""
+    def room(self, per_gpu: Resources = NOTHING) -> Indices:
+        """Return (nodes,) the free GPUs of each node that its CPUs and memory can serve."""
         counts = np.bincount(self.layout.node_of[self.free], minlength=len(self.layout.names))
-        return room_for(needs, counts, self.cpus, self.memory_gb) if self.layout.limited else counts
+        return room_for(per_gpu, counts, self.cpus, self.memory_gb) if self.layout.limited else counts
 
-    def splits_evenly(self, size: int, scope: int, needs: Resources = NOTHING) -> NDArray[np.bool_]:
-        """Return (types,) bool, where one region of the scope has room for such a gang, as many of its GPUs on each node."""
-        layout, room = self.layout, self.room(needs)
+    def splits_evenly(self, size: int, scope: int, per_gpu: Resources = NOTHING) -> NDArray[np.bool_]:
+        """Return (types,) where a region of the scope has room for a gang with equally many GPUs on each node."""
+        layout, room = self.layout, self.room(per_gpu)
         there = zip(layout.parts, np.split(room, layout.starts[NODE][1:-1]) if layout.parts else (), strict=True)
         return np.array([even_nodes(size, here, part.regions[scope]) is not None for part, here in there], dtype=bool)
 
-    def largest_free(self, needs: Resources = NOTHING) -> Indices:
-        """Return (scopes, types) the largest gang with such needs that fits one region of each scope."""
-        layout, room = self.layout, self.room(needs)
-        holes = np.zeros((3, len(layout.types)), dtype=np.int64)
+    def largest_free(self, per_gpu: Resources = NOTHING) -> Indices:
+        """Return (scopes, types) the size of the largest gang that fits one region of each scope."""
+        layout, room = self.layout, self.room(per_gpu)
+        index = np.zeros((3, len(layout.types)), dtype=np.int64)
         if layout.types:
             racks = np.bincount(layout.regions[RACK], weights=room).astype(np.int64)
-            holes[NODE] = np.maximum.reduceat(room, layout.starts[NODE][:-1])
-            holes[RACK] = np.maximum.reduceat(racks, layout.starts[RACK][:-1])
-            holes[ANYWHERE] = np.add.reduceat(room, layout.starts[NODE][:-1])
-        return holes
+            index[NODE] = np.maximum.reduceat(room, layout.starts[NODE][:-1])
+            index[RACK] = np.maximum.reduceat(racks, layout.starts[RACK][:-1])
+            index[ANYWHERE] = np.add.reduceat(room, layout.starts[NODE][:-1])
+        return index

@@ -1,10 +1,4 @@
-"""Gangs to be placed, as arrays: what they ask of their places, on how many nodes they are, and on how many they must or should be.
-
-`ResourceRequests` is what jobs ask for, `GangBatch` the gangs to be placed, and `Spans` the fewest nodes that they need.
-`preferences_of` says in which placement each gang should run: on as few nodes as possible, or on more, as its time was promised.
-`PlacementContext` is what rounds have in common as long as neither jobs nor nodes change, so that it need not be computed again for
-each of them.
-"""
+"""Gangs to be placed, as arrays: their requests, the nodes that they need at least, and the placements that they should have."""
 
 from __future__ import annotations
 
@@ -27,173 +21,179 @@ from gavel_py.scheduling.round import Assignment
 
 
 class ResourceRequests:
-    """ids: of N jobs; scopes: (N,) places of their localities in `SCOPES`; evens: (N,) who must be split evenly; needs: the
-    different ones, nothing first; need_of: (N,).
+    """Requests of N jobs as arrays. If no node has known CPUs or memory, jobs request none.
 
-    Where no node says what it has, nobody needs anything.
+    Attributes:
+        ids: The jobs.
+        scopes: (N,) localities, as indices into `SCOPES`.
+        even_splits: (N,) jobs that need equally many GPUs on each node.
+        distinct: The distinct requests per GPU; the first is for no CPUs and memory.
+        distinct_of: (N,) index of each job's request.
     """
 
     def __init__(self, jobs: Sequence[Job], layout: Layout) -> None:
         numbers = {locality: scope for scope, locality in enumerate(SCOPES)}
         self.ids = [job.job_id for job in jobs]
         self.scopes = np.array([numbers[job.locality] for job in jobs], dtype=np.int64)
-        self.evens = np.array([job.even_split for job in jobs], dtype=bool)
-        self.needs: list[Resources] = [NOTHING]
-        self.need_of = np.zeros(len(jobs), dtype=np.int64)
+        self.even_splits = np.array([job.even_split for job in jobs], dtype=bool)
+        self.distinct: list[Resources] = [NOTHING]
+        self.distinct_of = np.zeros(len(jobs), dtype=np.int64)
         if layout.limited:
             codes = {NOTHING: 0}
             found = [codes.setdefault(Resources(job.cpus_per_gpu, job.memory_gb_per_gpu), len(codes)) for job in jobs]
-            self.needs, self.need_of = list(codes), np.array(found, dtype=np.int64)
+            self.distinct, self.distinct_of = list(codes), np.array(found, dtype=np.int64)
 
-    def needs_of(self, rows: NDArray[np.int64]) -> list[Resources]:
-        """Return what each GPU of these jobs needs."""
-        if len(self.needs) == 1:
+    def per_gpu_of(self, rows: NDArray[np.int64]) -> list[Resources]:
+        """Return the CPUs and memory that each GPU of these jobs requests."""
+        if len(self.distinct) == 1:
             return [NOTHING] * len(rows)
-        return [self.needs[code] for code in self.need_of[rows].tolist()]
+        return [self.distinct[code] for code in self.distinct_of[rows].tolist()]
 
     def joined(self, groups: Iterable[Sequence[int]], parts: NDArray[np.float64]) -> ResourceRequests:
-        """Return requests in which the row of the first job of each group asks for what the whole group asks for.
+        """Return requests in which the first job of each group requests what the whole group requests.
 
         Args:
-            groups: The rows of the jobs of each group.
-            parts: (N,) the part of each of its GPUs that a job asks for, and so of the CPUs and memory that go with it.
+            groups: Rows of the jobs of each group.
+            parts: (N,) the part of each of its GPUs that a job requests, and so of the CPUs and memory that go with it.
         """
         made = copy(self)
-        made.scopes, made.evens, made.need_of = self.scopes.copy(), self.evens.copy(), self.need_of.copy()
-        codes = {each: n for n, each in enumerate(self.needs)}
+        made.scopes, made.even_splits, made.distinct_of = self.scopes.copy(), self.even_splits.copy(), self.distinct_of.copy()
+        codes = {each: n for n, each in enumerate(self.distinct)}
         for group in groups:
             rows = list(group)
-            made.scopes[rows[0]], made.evens[rows[0]] = self.scopes[rows].min(), self.evens[rows].any()
-            if len(self.needs) > 1:
-                cpus, memory = parts[rows] @ np.array([self.needs[code] for code in self.need_of[rows].tolist()])
-                made.need_of[rows[0]] = codes.setdefault(Resources(float(cpus), float(memory)), len(codes))
-        made.needs = list(codes)
+            made.scopes[rows[0]], made.even_splits[rows[0]] = self.scopes[rows].min(), self.even_splits[rows].any()
+            if len(self.distinct) > 1:
+                cpus, memory = parts[rows] @ np.array([self.distinct[code] for code in self.distinct_of[rows].tolist()])
+                made.distinct_of[rows[0]] = codes.setdefault(Resources(float(cpus), float(memory)), len(codes))
+        made.distinct = list(codes)
         return made
 
 
 SWITCH_ROUNDS = 1.0
-"""A gang that is promised both placements changes to the other one when it is owed so many rounds more of it, and its restart."""
+"""A gang that is promised both placements changes when the deficit of the other one is larger by this and the cost of a restart."""
 
 
 class PlacementPreference(IntEnum):
-    """A placement of a gang: ANY: as few nodes as can be, but it is not moved for that; TOGETHER: as few; APART: more than that."""
+    """Placement of a gang: ANY: few nodes, but not worth a move; CONSOLIDATED: as few nodes as possible; SPREAD: on more nodes."""
 
     ANY = 0
-    TOGETHER = 1
-    APART = 2
+    CONSOLIDATED = 1
+    SPREAD = 2
 
 
 def preferences_of(
     fractions: Floats,
-    apart: Floats,
-    faster_apart: Mask,
+    spread: Floats,
+    faster_spread: Mask,
     deficits: Floats,
-    owed_apart: Floats,
-    stands_apart: Floats,
+    spread_deficits: Floats,
+    runs_spread: Floats,
     restart_rounds: Floats,
 ) -> NDArray[np.int8]:
-    """Return (N, K) the `PlacementPreference` of placement that each job should have on each type this round.
+    """Return (N, K) the `PlacementPreference` of each job on each type for this round.
 
-    fractions: (N, K) X_ij; apart: (N, K) the part S_ij of it that is to be spread, NaN where that is no matter;
-    faster_apart: (N, K) whether it is faster so, which decides where nothing is promised; deficits: (N, K) D_ij;
-    owed_apart: (N, K) A_ij, what of it is owed spread; stands_apart: (N, K) 1 where it runs spread now, -1 where it runs
-    consolidated, 0 where it does not run; restart_rounds: (N,).
+    Args:
+        fractions: (N, K) X_ij.
+        spread: (N, K) the part S_ij of X_ij promised on spread placements, NaN where the placement makes no difference.
+        faster_spread: (N, K) whether the job is faster when spread, which decides where no time is promised.
+        deficits: (N, K) D_ij.
+        spread_deficits: (N, K) A_ij, the part of D_ij that belongs to spread placements.
+        runs_spread: (N, K) 1 where the job runs spread now, -1 where it runs consolidated, 0 elsewhere.
+        restart_rounds: (N,) cost of a restart.
     """
-    matters, promised = ~np.isnan(apart), np.nan_to_num(apart)
-    more_apart = (owed_apart + promised) - (deficits - owed_apart + fractions - promised)
-    kept = stands_apart * (SWITCH_ROUNDS + restart_rounds[:, None])
-    is_apart = np.select(
+    matters, promised = ~np.isnan(spread), np.nan_to_num(spread)
+    more_spread = (spread_deficits + promised) - (deficits - spread_deficits + fractions - promised)
+    kept = runs_spread * (SWITCH_ROUNDS + restart_rounds[:, None])
+    is_spread = np.select(
         [fractions <= 0, promised <= 0, promised >= fractions],
-        [faster_apart, np.zeros_like(matters), np.ones_like(matters)],
-        more_apart + kept > 0,
+        [faster_spread, np.zeros_like(matters), np.ones_like(matters)],
+        more_spread + kept > 0,
     )
-    kinds: NDArray[np.int8] = np.where(
-        matters, np.where(is_apart, PlacementPreference.APART, PlacementPreference.TOGETHER), PlacementPreference.ANY
+    preferences: NDArray[np.int8] = np.where(
+        matters, np.where(is_spread, PlacementPreference.SPREAD, PlacementPreference.CONSOLIDATED), PlacementPreference.ANY
     ).astype(np.int8)
-    return kinds
+    return preferences
 
 
 @dataclass(frozen=True, eq=False)
 class GangBatch:
-    """M gangs, those on one type in a row and of these the one first that matters most.
+    """M gangs to be placed, as arrays; sorted by type, and on each type by importance, most important first."""
 
-    sizes: (M,) GPUs; types: (M,) rising, their numbers in the layout, -1 for one that has no nodes;
-    scopes: (M,) places in `SCOPES`; evens: (M,) bool, who must have as many GPUs on each node; kinds: (M,) values of
-    `PlacementPreference`; fewest: (M,) nodes on which each must be at least, told where its kind matters; needs: by gang, what each
-    of its GPUs needs on its node; held: (H,) GPUs that they had until now, by number, -1 for one that is not there; owners: (H,)
-    whose they were, rising.
-    """
-
-    sizes: Indices
-    types: Indices
-    scopes: Indices
-    evens: NDArray[np.bool_]
-    kinds: NDArray[np.int8]
-    fewest: Indices
-    needs: Sequence[Resources]
-    held: Indices
-    owners: Indices
+    sizes: Indices  # (M,) GPUs
+    types: Indices  # (M,) numbers of the types in the layout, ascending; -1 for a type without nodes
+    scopes: Indices  # (M,) localities, as indices into `SCOPES`
+    even_splits: NDArray[np.bool_]  # (M,) gangs that need equally many GPUs on each of their nodes
+    preferences: NDArray[np.int8]  # (M,) values of `PlacementPreference`
+    min_nodes: Indices  # (M,) the least number of nodes; only set for gangs with a preference
+    per_gpu: Sequence[Resources]  # by gang, the CPUs and memory that each GPU needs
+    held: Indices  # (H,) numbers of the GPUs that the gangs held so far, -1 for GPUs that do not exist
+    owners: Indices  # (H,) their gangs, ascending
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def on_type(self, number: int, first_gpu: int) -> tuple[int, GangBatch]:
-        """Return where the gangs on a type begin, and these by themselves, their GPUs numbered from this one."""
+        """Return the index of the first gang on a type, and the batch of its gangs, with GPUs numbered from `first_gpu`."""
         start, stop = np.searchsorted(self.types, [number, number + 1]).tolist()
         gangs, held = slice(start, stop), slice(*np.searchsorted(self.owners, [start, stop]).tolist())
-        numbers, owners = self.held[held] - first_gpu, self.owners[held] - start
-        what = self.sizes[gangs], self.types[gangs], self.scopes[gangs], self.evens[gangs], self.kinds[gangs], self.fewest[gangs]
-        return start, GangBatch(*what, self.needs[gangs], numbers, owners)
+        here = GangBatch(
+            self.sizes[gangs],
+            self.types[gangs],
+            self.scopes[gangs],
+            self.even_splits[gangs],
+            self.preferences[gangs],
+            self.min_nodes[gangs],
+            self.per_gpu[gangs],
+            self.held[held] - first_gpu,
+            self.owners[held] - start,
+        )
+        return start, here
 
     def with_preferences_on(self, nodes: int) -> GangBatch:
-        """Return the same gangs on one type of so many nodes, where no kind matters that a gang could not or must have anyhow."""
-        if not self.kinds.any():
+        """Return the gangs, all on one type with this number of nodes, without preferences that have no alternative."""
+        if not self.preferences.any():
             return self
-        may_spread = (self.sizes > self.fewest) & (self.fewest < nodes) & (self.scopes != NODE) & ~self.evens
-        return replace(self, kinds=np.where(may_spread, self.kinds, PlacementPreference.ANY).astype(np.int8))
+        may_spread = (self.sizes > self.min_nodes) & (self.min_nodes < nodes) & (self.scopes != NODE) & ~self.even_splits
+        return replace(self, preferences=np.where(may_spread, self.preferences, PlacementPreference.ANY).astype(np.int8))
 
 
 class Spans:
-    """On how many nodes of a cluster a gang must be at least; on more, it is spread."""
+    """The least number of nodes of gangs on a cluster; a gang on more nodes is spread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._fewest: dict[tuple[str, int], int] = {}
+        self._min_nodes: dict[tuple[str, int], int] = {}
 
-    def fewest(self, accelerator: str, size: int) -> int:
-        """Return on how many nodes of a type a gang must be at least."""
+    def min_nodes(self, accelerator: str, size: int) -> int:
+        """Return the least number of nodes of a type that hold a gang of this size."""
         key = accelerator, size
-        if key not in self._fewest:
-            self._fewest[key] = fewest_nodes(self._cluster, accelerator, size)
-        return self._fewest[key]
+        if key not in self._min_nodes:
+            self._min_nodes[key] = fewest_nodes(self._cluster, accelerator, size)
+        return self._min_nodes[key]
 
     def is_spread(self, held: Assignment) -> bool:
-        """Say whether a gang is on more nodes than it had to be."""
+        """Return whether a gang is on more nodes than it needs."""
         if len(held.gpus) == 1:
             return False
-        return held.num_nodes > self.fewest(held.accelerator, len(held.gpus))
+        return held.num_nodes > self.min_nodes(held.accelerator, len(held.gpus))
 
 
 class PlacementContext:
-    """jobs, nodes: of the rounds; layout, asks: the same as arrays; spans: the fewest nodes of gangs, by default on these."""
+    """Topology and resource requests of jobs on nodes, reused between rounds while neither changes."""
 
     def __init__(self, jobs: Sequence[Job], nodes: Sequence[Node], spans: Spans | None = None) -> None:
         self.jobs, self.nodes = jobs, nodes
         self.layout = Layout(nodes)
-        self.asks = ResourceRequests(jobs, self.layout)
+        self.requests = ResourceRequests(jobs, self.layout)
         self._spans = spans
 
     @cached_property
     def spans(self) -> Spans:
-        """On how many nodes gangs must be."""
+        """Least numbers of nodes; on these nodes, unless given."""
         return Spans(Cluster(self.nodes)) if self._spans is None else self._spans
 
-    def holds_for(self, jobs: Sequence[Job], nodes: Sequence[Node]) -> bool:
-        """Say whether it is that of these jobs, the very same sequence, and of these nodes."""
-        return jobs is self.jobs and nodes == self.nodes
-
-    def asking(self, asks: ResourceRequests) -> PlacementContext:
-        """Return the same ground for jobs that ask for something else."""
+    def with_requests(self, requests: ResourceRequests, jobs: Sequence[Job] | None = None) -> PlacementContext:
+        """Return this context with other requests, of other jobs if given."""
         made = copy(self)
-        made.asks = asks
+        made.requests, made.jobs = requests, self.jobs if jobs is None else jobs
         return made

@@ -1,6 +1,6 @@
-"""Numbers for the nodes and GPUs of a cluster, so that what holds for all of them takes a few steps on arrays.
+"""Cluster topology as index arrays: nodes and GPUs numbered by type and node, and the regions that bound gangs.
 
-`Resources` are the CPUs and host memory that GPUs need on their node, and `room_for` says how many GPUs of a node have them.
+Also `Resources`: CPUs and host memory.
 """
 
 from __future__ import annotations
@@ -18,21 +18,35 @@ from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import Node
 
 Gpu = tuple[str, int]
-"""A GPU: the name of its node, and its number there from 0."""
+"""(name of the node, index of the GPU there)."""
 
 SCOPES: tuple[Locality, ...] = ("node", "rack", "any")
-"""The localities, narrowest first."""
+"""Localities, narrowest first."""
 
 NODE, RACK, ANYWHERE = range(3)
-"""The places of the localities in `SCOPES`."""
+"""Indices into `SCOPES`."""
 
 
 class Layout:
-    """The nodes of a cluster and their GPUs, numbered from 0: type by type, node by node, as they come.
+    """Nodes and GPUs of a cluster, numbered from 0: type by type, node by node, in the order given.
 
-    types: the accelerator types that have nodes; names, sizes, cpus, memory_gb: by node, infinite where a node does not say what it
-    has; first: by node, its first GPU; node_of: by GPU; regions: by scope, for each node its node, rack or type, also numbered type
-    by type (a node without a rack is a rack of its own); starts: by scope, the first region of each type, and the number of all.
+    A region is a node, a rack or a type, according to the scope; a node without a rack is a rack of its own. Regions are numbered
+    type by type as well.
+
+    Attributes:
+        types: Accelerator types that have nodes.
+        type_number: {type: number}.
+        names: Names of the nodes.
+        number: {name: number of the node}.
+        sizes: (nodes,) GPUs.
+        cpus: (nodes,), infinite if unknown.
+        memory_gb: (nodes,), infinite if unknown.
+        limited: Whether any node's are known.
+        first: (nodes,) the first GPU.
+        node_of: (GPUs,) the node.
+        regions: By scope, (nodes,) the region.
+        starts: By scope, (types + 1,) first regions.
+        parts: The layout of each type.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -60,11 +74,11 @@ class Layout:
 
     @property
     def num_gpus(self) -> int:
-        """The number of all GPUs."""
+        """Number of GPUs."""
         return len(self.node_of)
 
     def numbers(self, gpus: Sequence[Gpu]) -> Indices:
-        """Return the numbers of GPUs, -1 for those that are not there."""
+        """Return the numbers of GPUs, -1 for GPUs that do not exist."""
         if not len(self.names):
             return np.full(len(gpus), -1, dtype=np.int64)
         find = self.number.get
@@ -74,7 +88,7 @@ class Layout:
         return np.where(there, self.first[nodes] + indices, -1)
 
     def named(self, numbers: Sequence[int]) -> list[Gpu]:
-        """Return the GPUs of these numbers."""
+        """Return the GPUs of these numbers as (node, index)."""
         gpus = np.asarray(numbers, dtype=np.int64)
         nodes = self.node_of[gpus]
         names = self.names
@@ -99,48 +113,46 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class TypeLayout:
-    """The nodes of one accelerator type; they, their GPUs and regions are numbered from 0.
+    """Nodes, GPUs and regions of one accelerator type, each numbered from 0."""
 
-    nodes, gpus: where they stand in the layout of all; sizes: by node; node_of: by GPU; regions: by scope and node;
-    limited: whether any node says what CPUs or memory it has; racked: whether any rack has several nodes.
-    """
-
-    accelerator: str
-    nodes: slice
-    gpus: slice
-    sizes: Indices
-    node_of: Indices
-    regions: tuple[Indices, ...]
-    limited: bool
-    racked: bool
+    accelerator: str  # the type
+    nodes: slice  # its nodes in the `Layout`
+    gpus: slice  # its GPUs in the `Layout`
+    sizes: Indices  # (nodes,) GPUs
+    node_of: Indices  # (GPUs,) the node
+    regions: tuple[Indices, ...]  # by scope, (nodes,) the region
+    limited: bool  # whether CPUs or memory of any node are known
+    racked: bool  # whether any rack has several nodes
 
     def by_node(self, gpus: Sequence[int]) -> dict[int, list[int]]:
-        """Return those of these GPUs that are on each node."""
+        """Return {node: those of these GPUs that are on it}."""
         groups: dict[int, list[int]] = {}
         for n, gpu in zip(self.node_of[gpus].tolist(), gpus, strict=True):
             groups.setdefault(n, []).append(gpu)
         return groups
 
     def parts_of(self, gpus: Sequence[int]) -> dict[int, int]:
-        """Return how many of these GPUs are on each node."""
+        """Return {node: number of these GPUs on it}."""
         return {n: len(here) for n, here in self.by_node(gpus).items()}
 
 
 def _known(amounts: Sequence[float | None]) -> Floats:
+    """Return the amounts, infinite where unknown."""
     return np.array([np.inf if amount is None else amount for amount in amounts], dtype=float)
 
 
 def _starts(regions: Indices, types: Indices, count: int) -> Indices:
-    """The first region of each type, and after them the number of regions."""
+    """Return the first region of each type, followed by the number of regions."""
     first_nodes = np.searchsorted(types, np.arange(count))
     return np.append(regions[first_nodes], regions.max(initial=-1) + 1)
 
 
 ROUNDING = 1e-9
+"""Tolerance of CPUs and memory in units of one GPU's request."""
 
 
 class Resources(NamedTuple):
-    """What each GPU of a gang needs on its node, or what some gangs on a node need there together; memory_gb in GB."""
+    """CPUs and host memory in GB on a node: per GPU of a gang, or in total."""
 
     cpus: float = 0.0
     memory_gb: float = 0.0
@@ -152,10 +164,10 @@ NO_LOADS: Mapping[str, Resources] = MappingProxyType({})
 
 
 def room_for(
-    needs: Resources, gpus: NDArray[np.int64], cpus: NDArray[np.float64], memory_gb: NDArray[np.float64]
+    per_gpu: Resources, gpus: NDArray[np.int64], cpus: NDArray[np.float64], memory_gb: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return (nodes,) how many of the free GPUs of each node can have what they need of its free CPUs and memory."""
-    for there, per_gpu in ((cpus, needs.cpus), (memory_gb, needs.memory_gb)):
-        if per_gpu > 0:
-            gpus = np.minimum(gpus, np.floor(np.maximum(0.0, there) / per_gpu + ROUNDING)).astype(np.int64)
+    """Return (nodes,) how many of the free GPUs of each node its free CPUs and memory can serve; arguments: (nodes,) each."""
+    for there, needed in ((cpus, per_gpu.cpus), (memory_gb, per_gpu.memory_gb)):
+        if needed > 0:
+            gpus = np.minimum(gpus, np.floor(np.maximum(0.0, there) / needed + ROUNDING)).astype(np.int64)
     return gpus

@@ -1,0 +1,81 @@
+"""The options of a round scheduler: checked values, and which policies the event-driven mode can serve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any, TypeGuard
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.solving.time_limit import checked_limit
+from gavel_py.policies import Policy
+from gavel_py.scheduling.mechanism import MechanismName
+from gavel_py.scheduling.mechanism.demand import Mechanism
+
+COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
+"""Fields of the policy input that a scheduler measures in rounds of a fixed length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerOptions:
+    """The arguments of `RoundScheduler` that say how it plans rounds. Raises `InputError` for a number out of range."""
+
+    mechanism: MechanismName | Mechanism = "deficit"
+    round_seconds: float = 360.0
+    restart_seconds: float = 0.0
+    min_run_seconds: float = 0.0
+    whole_gangs: bool = True
+    sharing: bool = False
+    min_gain: float = 1.0
+    by_events: bool = False
+    solve_seconds: float = 0.0
+    time_limit_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (is_finite(self.round_seconds) and self.round_seconds > 0):
+            raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {self.round_seconds!r}"))
+        lower_bounds = {"restart_seconds": 0, "min_run_seconds": 0, "solve_seconds": 0, "min_gain": 1}
+        for name, bound in lower_bounds.items():
+            value = getattr(self, name)
+            if not (is_finite(value) and value >= bound):
+                raise InputError(fault(name, f"must be a finite number of at least {bound}, found {value!r}"))
+        checked: dict[str, object] = {"time_limit_seconds": checked_limit("round scheduler", self.time_limit_seconds)}
+        checked |= {name: float(getattr(self, name)) for name in ("round_seconds", *lower_bounds)}
+        checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events")}
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """{name: value} of all options but the mechanism, which may be a function."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "mechanism"}
+
+    def check_policy(self, policy: Policy) -> None:
+        """Raise `InputError` for a policy or a time between solves that the event-driven mode cannot serve."""
+        if self.by_events and self.solve_seconds:
+            text = f"must be 0 where there are no rounds and each event is decided on, found {self.solve_seconds:g}"
+            raise InputError(fault("solve_seconds", text))
+        why = why_rounds(policy) if self.by_events else ""
+        if why:
+            raise InputError(fault("by_events", f"does not go with {policy.name}, {why}"))
+
+
+def why_rounds(policy: Policy) -> str:
+    """Return why a policy needs rounds, as a clause that follows its name; empty if it does not need them."""
+    if policy.family != "ordered" or getattr(policy, "fractional", False):
+        return "which gives jobs parts of their time; without rounds, these cannot be served"
+    counted = sorted(COUNTED_IN_ROUNDS.intersection(policy.reads))
+    return f"which reads what is counted in rounds ({', '.join(counted)})" if counted else ""
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return whether the value is a finite number; booleans are not."""
+    if type(value) is float:
+        return math.isfinite(value)  # the usual case, and the fast one
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def fault(field: str, problem: str) -> Fault:
+    """Return a fault in an argument of a round scheduler."""
+    return Fault("round scheduler", field, problem)
