@@ -1,4 +1,4 @@
-"""Short cuts for tests of schedulers: jobs, clusters and policies in a few words."""
+"""Helpers for tests of schedulers: short constructors of jobs, clusters and policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scheduler(cluster: str = "v100:1", jobs: Sequence[gp.Job] = (), **options: A
 
 
 def busy(**options: Any) -> gp.RoundScheduler:
-    """A scheduler in the middle of everything."""
+    """Return a scheduler with jobs and nodes in many states."""
     jobs = [job(f"j{i}", 1 + i % 3, ["fast", "slow"][i % 2], total_steps=1000 / (1 + i), tenant=f"t{i % 2}") for i in range(9)]
     made = scheduler("v100:6/4,k80:4/2", jobs, **{"round_seconds": 10, "min_run_seconds": 15} | options)
     for _ in range(3):
@@ -49,7 +49,7 @@ def busy(**options: Any) -> gp.RoundScheduler:
 
 
 def goes_on(made: gp.RoundScheduler) -> tuple[object, ...]:
-    """What a scheduler does next."""
+    """Return what a scheduler does next."""
     rounds: list[gp.Round] = [made.next_round()]
     made.node_up("v100-1")
     made.report("j1", steps_done=7)

@@ -1,4 +1,4 @@
-"""Short cuts for tests of rounds: a policy with fixed fractions, demands from lists, and rounds played on arrays alone."""
+"""Helpers for tests of rounds: a policy with fixed fractions, demands from lists, and rounds on arrays alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Policy):
-    """Gives every job the fractions {job_id: {accelerator: fraction}} that it is told, none to others."""
+    """A policy that returns fixed fractions {job_id: {accelerator: fraction}}, 0 for all other jobs."""
 
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     fills: bool = True
@@ -59,7 +59,7 @@ def demand(
     new: ArrayLike = False,
     promised: ArrayLike = np.inf,
 ) -> RoundDemand:
-    """A demand in which all is 1 GPU, equally fast, owed nothing and waiting unless said; throughput 0 = not runnable."""
+    """Return a demand; by default of waiting single-GPU jobs, equally fast, without deficits. A throughput of 0: not runnable."""
     x = np.array(fractions, dtype=float)
     speeds = np.array(np.broadcast_to(throughputs, x.shape), dtype=float)
     return RoundDemand(

@@ -1,4 +1,4 @@
-"""Copies of solvers and schedulers, in memory and in other processes: they go on as the original would, and leave it alone."""
+"""Copies of solvers and schedulers, in memory and in other processes, continue like the original and do not change it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def sharing() -> gp.RoundScheduler:
 
 
 def at_events() -> gp.RoundScheduler:
-    """Its allocation has not been asked for yet."""
+    """Return a scheduler with an allocation that is not resolved yet."""
     made = scheduler("v100:2", [job(name, total_steps=5) for name in "abcd"], policy="fifo", by_events=True)
     made.next_round(1)
     made.complete("a")
@@ -129,7 +129,7 @@ SCHEDULERS: dict[str, Callable[[], gp.RoundScheduler]] = {
 
 
 def told(made: gp.RoundScheduler) -> list[object]:
-    """All that a scheduler knows, but for what was measured on the clock of this computer, and for rounds where there are none."""
+    """Return the state of a scheduler, without wall-clock times, and in event-driven mode without what is counted in rounds."""
     document = made.to_dict()
     if made.by_events:
         del document["scheduler"]["standings"], document["scheduler"]["ledger"]
@@ -159,7 +159,7 @@ class TestScheduler:
         assert told(made) == told(again)
 
     @ways
-    def test_what_it_has_not_yet_been_asked_is_asked_of_the_copy(self, copied: Callable[[Any], Any]) -> None:
+    def test_a_lazy_allocation_is_resolved_by_the_copy(self, copied: Callable[[Any], Any]) -> None:
         made = at_events()
         again = copied(made)
         made.complete("b")
@@ -172,7 +172,7 @@ class TestScheduler:
         again = unpickled(busy())
         again.allocation.verify()
 
-    def test_who_decides_may_copy(self) -> None:
+    def test_policy_and_mechanism_may_copy_the_scheduler(self) -> None:
         copies: list[gp.RoundScheduler] = []
 
         def mechanism(demand: RoundDemand) -> NDArray[np.int64]:
@@ -195,7 +195,7 @@ class TestScheduler:
 
 
 def elsewhere(made: gp.RoundScheduler) -> tuple[gp.RoundScheduler, object]:
-    """Play on, in another process, and send the scheduler back."""
+    """Continue in another process, and send the scheduler back."""
     rounds = goes_on(made)
     return made, rounds
 

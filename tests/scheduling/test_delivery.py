@@ -75,7 +75,7 @@ def test_deficits_outlive_an_allocation_and_follow_the_job() -> None:
     assert ledger.deficits(["b", "new", "a"]).tolist() == [[0, 1], [0, 0], [1.25, -0.75]]
 
 
-def test_deficits_stay_between_one_round_ahead_and_ten_owed() -> None:
+def test_deficits_stay_within_their_bounds() -> None:
     ledger = ledger_after(*[([[1.0, 0.0], [0.0, 0.1]], [-1, 1])] * 30)
     assert ledger.deficits(["a", "b"]).tolist() == [[10, 0], [0, -1]]
     assert ledger.report().jobs["a"].shortfall_seconds == 3000
@@ -108,8 +108,8 @@ def test_rounds_received_are_counted_from_the_allocation_on() -> None:
         st.tuples(st.sets(st.sampled_from("abcdef"), min_size=1), st.sets(st.sampled_from("abcdef")), st.booleans()), max_size=12
     )
 )
-def test_who_is_forgotten_changes_no_account_of_others(lives: list[tuple[set[str], set[str], bool]]) -> None:
-    """Jobs run in rounds, some are forgotten after each and come back as new ones; each has a ledger of its own beside."""
+def test_forgetting_a_job_changes_no_other_account(lives: list[tuple[set[str], set[str], bool]]) -> None:
+    """Forgotten jobs return as new ones; expected are the accounts of one ledger per job."""
     ledger = DeliveryLedger(["fast", "slow"])
     alone: dict[str, DeliveryLedger] = {}
     for number, (there, forgotten, close) in enumerate(lives):
@@ -180,14 +180,14 @@ def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str,
         accounts_add_up(ledger.report())
 
 
-def test_a_job_that_runs_on_another_of_its_types_is_told_so() -> None:
+def test_the_reason_other_type() -> None:
     job = ledger_after(([[0.5, 0.5], [0.0, 0.0]], [1, -1])).report().jobs["a"]
     assert job.shortfall_by_reason == {Wait.OTHER_TYPE: 50}
     assert job.why is Wait.OTHER_TYPE
     assert job.waits == {}
 
 
-def test_what_is_paid_back_is_owed_for_no_reason_any_more() -> None:
+def test_a_shortfall_that_falls_reduces_all_reasons() -> None:
     """Half a round is owed since a job had just arrived, half since it ran elsewhere; two rounds pay both."""
     ledger = DeliveryLedger(["fast", "slow"])
 
@@ -201,16 +201,16 @@ def test_what_is_paid_back_is_owed_for_no_reason_any_more() -> None:
     assert enter([0.5, 0.0], 0) == {}
 
 
-def test_time_ahead_of_a_jobs_own_fraction_is_not_told_as_idle_gpus() -> None:
-    """Two jobs that are promised half of one GPU each: whoever runs is ahead, and no GPU would have idled."""
+def test_time_ahead_of_the_fraction_is_not_backfilled_time() -> None:
+    """Two jobs are promised half of one GPU each: the one that runs is ahead, and no GPU would have idled."""
     ledger = DeliveryLedger(["fast"])
     ledger.record(["a", "b"], np.ones(2), np.ones((2, 1), dtype=bool), np.array([[0.5], [0.5]]), np.array([0, -1]), 100.0)
     report = ledger.report()
     assert (report.shortfall_gpu_seconds, report.ahead_gpu_seconds, report.backfilled_gpu_seconds) == (50, 50, 0)
 
 
-def test_idle_gpus_that_go_to_waiting_jobs_are_told() -> None:
-    """One GPU of two is promised to nobody, and b, which is promised nothing, has it in all rounds."""
+def test_idle_gpus_given_to_waiting_jobs_are_backfilled_time() -> None:
+    """One GPU of two is not promised, and b, which is promised nothing, has it in all rounds."""
     policy = Fixed(shares={"a": {"v100": 1.0}})
     speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
     made = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 2}), speeds, policy, 100.0)
@@ -263,7 +263,7 @@ def test_no_choice_of_whole_rounds_leaves_less_than_the_least(course: Course) ->
 
 
 def least(sizes: Sequence[int], promised: np.ndarray, there: Sequence[int | None], offered: Sequence[float]) -> float:
-    """The least shortfall that a report tells, in GPU-rounds of 7 s."""
+    """Return the least shortfall of a report, in GPU-rounds of 7 s."""
     names, none = ["fast", "slow"][: promised.shape[1]], dict.fromkeys(["fast", "slow"], 0.0)
     jobs = {
         f"j{i}": JobDelivery(

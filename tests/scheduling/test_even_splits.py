@@ -1,4 +1,4 @@
-"""Gangs that must have as many GPUs on each of their nodes: where they are placed, who moves for them, where they cannot be."""
+"""Gangs that need equally many GPUs on each of their nodes: placement, moves of other gangs, and exclusion."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_fewest_gangs_move_for_it(limited: bool, locality: Locality) -> None
     assert {gpu for gpus in found.values() for gpu in gpus} == {(node.name, i) for node in cluster for i in range(4)}
 
 
-def test_a_gang_that_was_placed_unevenly_by_somebody_else_stays() -> None:
+def test_a_running_gang_with_an_uneven_split_stays() -> None:
     at = (("n0", 0), ("n0", 1), ("n0", 2), ("n1", 0))
     assert place(nodes(4, 4), [even("a", 4)._replace(previous=at)]) == {"a": at}
 
@@ -127,7 +127,7 @@ def job(job_id: str, size: int, *, even_split: bool = True) -> Job:
     return Job(job_id, job_type="a", num_gpus=size, total_steps=1e6, even_split=even_split)
 
 
-def test_a_job_that_cannot_be_split_evenly_is_left_out_and_told_why() -> None:
+def test_a_job_that_cannot_be_split_evenly_is_excluded_with_the_reason() -> None:
     cluster = Cluster(nodes(4, 3))
     problem = AllocationProblem.from_jobs([job("a", 7), job("b", 7, even_split=False)], cluster, profile(7))
     assert problem.excluded.keys() == {"a"}
@@ -148,7 +148,7 @@ def test_in_rounds_even_gangs_get_their_time_and_what_they_cannot_use_goes_to_ot
     assert delivery.undelivered_share < 0.05
 
 
-def test_a_running_gang_that_is_to_be_even_from_now_on_starts_anew() -> None:
+def test_a_running_gang_that_becomes_even_restarts() -> None:
     scheduler = RoundScheduler(Cluster(nodes(3, 1, 2, 2)), profile(4), round_seconds=100)
     scheduler.submit(job("a", 4, even_split=False))
     assert split(scheduler.next_round().assignments["a"].gpus) == [1, 3]

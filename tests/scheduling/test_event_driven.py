@@ -1,4 +1,4 @@
-"""Decisions in turn are those that come of asking the policy about all jobs and placing all gangs, whatever happens."""
+"""Event-driven decisions equal full ones, in which the policy decides on all jobs and all gangs are placed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
 
 
 def played(trace: list[gp.Submission], cluster: gp.Cluster, policy: Any, **options: Any) -> tuple[Any, ...]:
-    """All that can be seen of a simulation: each round, what became of each job, and the allocation in force now and then."""
+    """Return the rounds of a simulation, its job records and summary, and some of its allocations."""
     rounds: list[gp.Round] = []
     simulation = gp.Simulation(trace, cluster, PROFILE, policy, round_seconds=None, on_round=rounds.append, **options)
     allocations = []
@@ -128,7 +128,7 @@ def test_the_same_rounds_records_and_allocations(
     assert played(trace, cluster, policy_of(policy), **options) == expected
 
 
-def test_most_decisions_of_a_busy_cluster_are_made_in_turn() -> None:
+def test_most_decisions_of_a_busy_cluster_are_event_driven() -> None:
     jobs = gp.generate_trace(150, PROFILE, jobs_per_hour=30, seed=3)
     with counting() as made:
         gp.simulate(jobs, gp.Cluster.from_inline("v100:16/4,k80:16/4"), PROFILE, "shortest_job_first", round_seconds=None)
@@ -150,7 +150,7 @@ def test_what_has_changed_is_remembered_only_until_the_next_decision(round_secon
 
 @dataclass(frozen=True, kw_only=True)
 class LongestFirst(Fifo):
-    """Says nothing of its own order, so nothing of it is kept."""
+    """Overrides the sort key and does not declare `by_job`, so its order is not kept."""
 
     reads = ("arrival_seconds", "total_steps")
 
@@ -158,13 +158,13 @@ class LongestFirst(Fifo):
         return -jobs.total_steps + len(jobs)  # type: ignore[no-any-return]
 
 
-def test_what_a_class_says_does_not_hold_for_others_made_of_it() -> None:
+def test_a_subclass_that_overrides_the_order_does_not_inherit_by_job() -> None:
     assert can_keep_order(Fifo())
     assert not can_keep_order(LongestFirst())
     assert not can_keep_order(policy_of("priority,max_wait_seconds=60"))  # type: ignore[arg-type]
 
 
-def test_a_decision_that_is_not_the_policys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1"), PROFILE, "fifo", by_events=True)
     for name in "ab":
         scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))

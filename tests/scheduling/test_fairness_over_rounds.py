@@ -49,8 +49,8 @@ def test_single_gpu_jobs_that_use_every_gpu_all_of_the_time(seed: int, backfill:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_without_hysteresis_single_gpu_jobs_are_never_owed_more_than_a_round(seed: int) -> None:
-    """Fractions that can be delivered exactly, of as many jobs as GPUs or twice as many. No proof says that 1 is always kept."""
+def test_without_hysteresis_deficits_of_single_gpu_jobs_stay_below_a_round(seed: int) -> None:
+    """Fractions that can be delivered exactly, of as many jobs as GPUs or twice as many. A bound of 1 is not proven."""
     rng = np.random.default_rng(seed)
     capacities = rng.integers(1, 5, size=rng.integers(1, 5))
     sizes = np.ones((1 + seed % 2) * capacities.sum(), dtype=np.int64)

@@ -155,7 +155,7 @@ def test_a_dear_restart_counts_in_full_from_the_first_round_on() -> None:
         assert np.flatnonzero(choose_jobs(asked) >= 0).tolist() == [runs]
 
 
-def test_of_two_that_are_owed_as_much_the_one_that_was_promised_less_goes_first() -> None:
+def test_of_equal_deficits_the_job_with_the_smaller_promise_goes_first() -> None:
     fractions, deficits = [[0.5], [0.5]], [[0.3], [0.3]]
     assert choose_jobs(demand(fractions, [1], deficits=deficits, promised=[40.0, 2.0])).tolist() == [-1, 0]
     assert choose_jobs(demand(fractions, [1], deficits=deficits, promised=[2.0, 40.0])).tolist() == [0, -1]

@@ -101,7 +101,7 @@ def test_parts_that_do_not_fit_one_gpu_take_turns() -> None:
     assert {job_id for begun in rounds for job_id in begun.assignments} == {"a", "b"}
 
 
-def test_what_idles_is_filled_by_who_is_owed_nothing() -> None:
+def test_jobs_without_a_claim_fill_idle_parts() -> None:
     """FIFO without backfill gives the GPU to the first; with idle parts of it, later jobs come along only where it backfills."""
     jobs = [gp.Job("a", job_type="A3C", num_gpus=0.5), gp.Job("b", job_type="A3C"), gp.Job("c", job_type="A3C", num_gpus=0.5)]
     (strict,) = played(jobs, 1, policy="fifo")

@@ -1,4 +1,4 @@
-"""What is kept from one decision to the next, change by change, is what comes of counting it anew each time."""
+"""State that event-driven decisions keep and update equals the same state computed from scratch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.examples import examples
 
 @contextmanager
 def counted_anew() -> Iterator[None]:
-    """Compare, at each decision of a scheduler and each begin of a round, what is kept with what is found without it."""
+    """Compare kept state with computed state at each decision and each beginning of a round."""
     follow_seats, follow_gpus, follow_line = IncrementalSelection.update, PlacementCache.update, JobQueue.update
 
     def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
@@ -70,7 +70,7 @@ def counted_anew() -> Iterator[None]:
 def seats_anew(
     policy: OrderedPolicy, order: Sequence[QueuedJob], capacities: Sequence[float], runs: list[int]
 ) -> tuple[list[int], list[float]]:
-    """The seats that the policy gives all of these jobs, and the GPUs that are left."""
+    """Return the types that the policy selects for these jobs, and the free GPUs."""
     left = list(capacities)
     seats, _ = policy.seats([each.job_profile.types for each in order], [each.job_profile.size for each in order], runs, left)
     return seats, left
@@ -112,7 +112,7 @@ CALLS = (*("submit",) * 4, *("next",) * 4, "plan", "down", "up", *TOLD)
     policy=st.sampled_from(POLICIES),
     calls=st.lists(st.tuples(st.sampled_from(CALLS), st.integers(0, 10**6)), max_size=80),
 )
-def test_whatever_a_scheduler_is_told(policy: str, calls: list[tuple[str, int]]) -> None:
+def test_any_sequence_of_events(policy: str, calls: list[tuple[str, int]]) -> None:
     made = gp.RoundScheduler(gp.Cluster.from_inline("v100:8/4,k80:8/4"), PROFILE, policy_of(policy), by_events=True)
     with counted_anew():
         for number, (call, pick) in enumerate(calls):
@@ -144,8 +144,10 @@ def tell(made: gp.RoundScheduler, call: str, number: int, pick: int) -> None:
     lives=st.lists(st.tuples(st.permutations(range(25)), st.integers(0, 25), st.integers(0, 24)), max_size=8),
     moves=st.booleans(),
 )
-def test_seats_in_any_order(policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any], moves: bool) -> None:
-    """Jobs come, go and change places; a new one of the same id is another, as `JobQueue` makes it."""
+def test_the_incremental_selection_equals_a_full_one(
+    policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any], moves: bool
+) -> None:
+    """Jobs arrive, leave and change positions; a new job of the same id is another object, as in `JobQueue`."""
     chosen = policy_of(policy)
     assert isinstance(chosen, OrderedPolicy)
     capacities = [6.0, 4.0, 3.0]

@@ -1,4 +1,4 @@
-"""Gangs that start beside kept ones get the GPUs that they would get if all were placed anew, event after event."""
+"""`PlacementCache` gives starting gangs the GPUs of a full placement, event after event."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def gang(number: int, room: int, chance: Random) -> PlacementRequest:
 
 
 class Anew:
-    """All gangs placed anew whenever some start."""
+    """Places all gangs from scratch whenever some start."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.gangs = layout, dict[str, PlacementRequest]()
         self.held: dict[str, list[int]] = {}
 
     def place(self, starters: list[PlacementRequest]) -> bool:
-        """Say whether all have a place; if not, nothing has changed."""
+        """Return whether all gangs have a place; if not, nothing changes."""
         ranks = [(gang.rank_if_running, gang) for gang in self.gangs.values()] + [(gang.rank_if_new, gang) for gang in starters]
         ordered = [gang for _, gang in sorted(ranks)]
         batch = batch_of(ordered, [self.held.get(gang.job_id, []) for gang in ordered])
@@ -81,7 +81,7 @@ def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("exchanged")
 @settings(max_examples=examples(100, costly=True))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_is_kept_is_what_placing_all_anew_gives(seed: int) -> None:
+def test_incremental_placement_equals_a_full_one(seed: int) -> None:
     chance = Random(seed)  # noqa: S311
     there = nodes(*[ON_EACH] * chance.randint(2, 9))
     known: dict[str, PlacementRequest] = {}
@@ -105,7 +105,7 @@ def test_what_is_kept_is_what_placing_all_anew_gives(seed: int) -> None:
         assert {i: sorted(held.gpus) for i, held in running.items()} == {i: sorted(held.gpus) for i, held in anew.running().items()}
 
 
-def test_who_has_started_comes_elsewhere_in_the_order_once_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_gang_is_ranked_as_running_at_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are exchanged at once: `0` cannot while it starts, since it is tried last, but can with `a` at the next event."""
     monkeypatch.setattr(migration, "MAX_EXCHANGED", 2)
     known = {

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# One round after the other, each saved; the process ends in the way that it is told, when it saves for the third time.
+# One round after the other, each saved; the process ends in the given way at the third save.
 PROGRAM = f"""{DEATHS}
 from tests.scheduling.test_killed import begin, go_on
 
@@ -56,7 +56,7 @@ def go_on(made: gp.RoundScheduler, number: int) -> None:
 
 
 def as_after(rounds: int) -> gp.Round:
-    """The round that follows so many rounds of a scheduler that nobody has disturbed."""
+    """Return the round after this number of rounds of an undisturbed scheduler."""
     made = begin()
     for number in range(1, rounds + 1):
         go_on(made, number)
@@ -83,7 +83,7 @@ def started(path: Path, way: str) -> subprocess.Popen[str]:
         ("between_rounds", 2),
     ],
 )
-def test_what_was_saved_last_is_there_whole(tmp_path: Path, way: str, complete: int) -> None:
+def test_the_last_complete_save_survives(tmp_path: Path, way: str, complete: int) -> None:
     path = tmp_path / "state.json"
     process = started(path, way)
     output, errors = process.communicate(timeout=60)

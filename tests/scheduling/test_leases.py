@@ -1,4 +1,4 @@
-"""The next round told ahead: who keeps its GPUs is told so, and so it happens."""
+"""Rounds planned ahead: leases that are renewed hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def running(**options: object) -> gp.RoundScheduler:
     return made
 
 
-def test_a_lease_says_whether_it_is_renewed_once_the_next_round_is_planned() -> None:
+def test_a_lease_is_renewed_or_not_once_the_next_round_is_planned() -> None:
     made = running()
     before = made.lease("a")
     assert before == gp.Lease(made.running["a"], 10.0)
@@ -89,7 +89,7 @@ def test_gpus_that_become_free_after_the_plan_are_offered_when_the_round_starts(
     assert (round_.kept, round_.started) == (("b",), ("c",))
 
 
-def test_offering_what_became_free_moves_nobody_who_was_told_to_stay() -> None:
+def test_offering_freed_gpus_moves_no_planned_gang() -> None:
     made = scheduler("v100:2/1", [job(i) for i in "abcd"], policy=shares(a=1.0, b=1.0))
     made.next_round()
     assert made.plan_next().kept == ("a", "b")
@@ -114,7 +114,7 @@ def test_a_job_that_finishes_after_the_plan_does_not_run() -> None:
     assert set(made.next_round().excluded) == {"a"}
 
 
-def test_a_job_that_fails_after_the_plan_starts_anew_in_its_place() -> None:
+def test_a_job_that_fails_after_the_plan_restarts_in_its_place() -> None:
     made = running()
     made.plan_next()
     made.job_failed("a")

@@ -27,7 +27,7 @@ def test_a_job_that_fails_is_tried_again_up_to_its_limit_and_then_reported() -> 
     assert made.next_round().failed == {}
 
 
-def test_a_job_is_tried_three_times_again_unless_it_says_otherwise() -> None:
+def test_a_job_has_three_retries_by_default() -> None:
     made = scheduler(jobs=[job("a"), job("once", max_retries=0)])
     assert [made.job_failed("a") for _ in range(4)] == [True, True, True, False]
     assert made.job_failed("once") is False
@@ -43,7 +43,7 @@ def test_a_failed_job_holds_no_gpus_and_its_round_was_delivered() -> None:
     assert made.delivery().jobs["a"].delivered_seconds == 10
 
 
-def test_a_job_that_was_not_launched_is_owed_the_round_and_has_not_failed() -> None:
+def test_a_job_that_was_not_launched_keeps_its_deficit_and_has_not_failed() -> None:
     made = scheduler("v100:2", [job("a", max_retries=0), job("b")], round_seconds=10)
     made.next_round()
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_changed_weights_count_from_the_next_round_on() -> None:
     assert len(recorder.seen) == 2
 
 
-def test_a_gang_that_changes_its_size_starts_anew_and_one_that_changes_its_weight_does_not() -> None:
+def test_a_change_of_gang_size_restarts_the_job_and_a_change_of_weight_does_not() -> None:
     made = scheduler("v100:4/4", [job("a"), job("b")], policy=shares(a=1.0, b=1.0), round_seconds=10)
     made.next_round()
     made.update("a", weight=2.0)
@@ -138,7 +138,7 @@ def test_a_late_report_counts_while_the_job_is_there() -> None:
         (lambda made: made.job_failed("a"), "it failed for good, after 1 failure"),
     ],
 )
-def test_a_report_for_a_job_that_has_left_says_how_it_left_and_breaks_nothing(leave: Any, how: str) -> None:
+def test_a_report_for_a_job_that_has_left_raises_and_changes_nothing(leave: Any, how: str) -> None:
     made = scheduler(jobs=[job("a", max_retries=0), job("b")])
     made.next_round()
     leave(made)

@@ -1,4 +1,4 @@
-"""Who runs: timelines on a few GPUs, and what must hold for any demand."""
+"""Selection of jobs: timelines on a few GPUs, and properties of any demand."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_hysteresis_is_shorter_for_larger_gangs() -> None:
     assert max(map(len, small.line(0).split("."))) > max(map(len, large.line(0).split(".")))
 
 
-def test_a_job_owed_too_much_goes_before_one_that_runs() -> None:
+def test_an_urgent_job_displaces_a_running_one() -> None:
     patient = partial(choose_jobs, hysteresis_rounds=3.0, urgent_rounds=3.0)
     asked = demand([[0.5], [0.5]], [1], deficits=[[0.0], [2.6]], running_on=[0, -1])
     assert patient(asked).tolist() == [-1, 0]
     assert patient(demand([[0.5], [0.5]], [1], deficits=[[0.0], [2.4]], running_on=[0, -1])).tolist() == [0, -1]
 
 
-def test_the_job_owed_more_runs() -> None:
+def test_the_job_with_the_larger_claim_runs() -> None:
     assert chosen(demand([[0.5], [0.5]], [1], deficits=[[0.0], [0.1]])) == [-1, 0]
 
 
@@ -83,7 +83,7 @@ def test_a_debt_that_no_round_can_pay_stays_within_limits() -> None:
     assert played.deficits.max() == 10.0
 
 
-def test_a_job_owed_elsewhere_gives_its_place_to_one_that_is_not() -> None:
+def test_a_job_with_a_claim_elsewhere_makes_room() -> None:
     """Job 0 is owed most on A, job 1 is owed nothing but A: the sum is larger when 0 goes to B."""
     asked = demand([[0.5, 0.5], [0.5, 0.0]], [1, 1], deficits=[[0.5, 0.4], [0.0, 0.0]])
     assert chosen(asked) == [1, 0]
@@ -95,7 +95,7 @@ def test_places_change_in_a_chain_over_all_types() -> None:
     assert chosen(demand(fractions, [1, 1, 1, 1])) == [1, 2, 3, 0]
 
 
-def test_small_jobs_make_room_for_a_gang_that_is_owed_more() -> None:
+def test_small_jobs_make_room_for_a_gang_with_a_larger_claim() -> None:
     asked = demand([[0.3]] * 3 + [[0.5]], [3], num_gpus=[1, 1, 1, 3], deficits=[[0.7], [0.0], [0.0], [0.0]])
     assert chosen(asked) == [-1, -1, -1, 0]
 
@@ -105,14 +105,14 @@ def test_displaced_jobs_go_where_there_is_room() -> None:
     assert chosen(demand(fractions, [3, 2], num_gpus=[2, 3], deficits=[[0.4, 0.0], [0.0, 0.0]])) == [1, 0]
 
 
-def test_a_job_moves_to_free_gpus_where_it_is_owed_more_and_nobody_follows() -> None:
+def test_a_job_moves_to_free_gpus_with_a_larger_claim_and_no_other_moves() -> None:
     selection = TypeSelection(np.array([2]), np.array([2, 2]))
     selection.move(0, 0)
     exchange(selection, np.array([[0.1, 0.5]]))
     assert (selection.columns.tolist(), selection.free) == ([1], [2, 0])
 
 
-def test_who_need_not_leave_after_all_stays() -> None:
+def test_a_displaced_job_that_still_fits_stays() -> None:
     """For the gang of 2 the single job, worth least, would leave first and the pair next; then the single job can stay."""
     scores = np.array([[0.1], [0.2], [0.23]])
     selection = TypeSelection(np.array([1, 2, 2]), np.array([3]))
@@ -122,13 +122,13 @@ def test_who_need_not_leave_after_all_stays() -> None:
     assert selection.columns.tolist() == [0, -1, 0]
 
 
-def test_gpus_that_nobody_is_owed_go_to_the_jobs_that_use_them_best() -> None:
+def test_unclaimed_gpus_go_to_the_jobs_that_use_them_best() -> None:
     asked = demand([[0, 0]] * 2, [1, 0], throughputs=[[4.0, 8.0], [3.0, 3.0]])
     assert chosen(asked) == [-1, 0]
     assert chosen(demand([[0, 0]] * 2, [1, 0], throughputs=[[4.0, 8.0], [3.0, 3.0]], backfill=False)) == [-1, -1]
 
 
-def test_without_backfilling_nobody_gets_ahead_of_its_fraction() -> None:
+def test_without_backfilling_no_job_gets_ahead_of_its_fraction() -> None:
     played = play(200, [[0.1], [0.3]], [2], backfill=False)
     assert played.share[:, 0].tolist() == pytest.approx([0.1, 0.3], abs=0.01)
 
@@ -186,7 +186,7 @@ def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand, 
 
 @settings(max_examples=examples(200))
 @given(asked=demands(), seed=st.integers(0, 2**32 - 1))
-def test_locked_jobs_stay_whatever_others_are_owed(asked: RoundDemand, seed: int) -> None:
+def test_locked_jobs_stay_whatever_other_claims_are(asked: RoundDemand, seed: int) -> None:
     """Those that ran together may all be locked; a job that may not run any more on its type cannot be."""
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero(asked.running_on >= 0)
@@ -204,7 +204,7 @@ def test_locked_jobs_stay_whatever_others_are_owed(asked: RoundDemand, seed: int
     assert choose_jobs(asked).tobytes() == columns.tobytes()
 
 
-def test_the_dearer_a_restart_the_more_another_must_be_owed() -> None:
+def test_hysteresis_grows_with_the_cost_of_a_restart() -> None:
     asked = demand([[0.5], [0.5]], [1], deficits=[[-1.0], [1.9]], running_on=[0, -1])
     assert chosen(asked) == [-1, 0]
     assert chosen(replace(asked, restart_rounds=np.array([1.0, 1.0]))) == [0, -1]
@@ -251,7 +251,7 @@ def test_for_single_gpu_jobs_exchange_finds_the_best_choice(seed: int) -> None:
 
 @settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_seating_all_at_once_is_the_same_as_one_by_one(seed: int) -> None:
+def test_greedy_selection_equals_one_pair_after_the_other(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
     sizes, scores = rng.choice([1, 2, 3, 4, 8], size=n), rng.integers(1, 9, size=(n, len(capacities))).astype(float)

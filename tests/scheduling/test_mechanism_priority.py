@@ -25,7 +25,7 @@ def test_two_jobs_on_one_gpu_by_hand() -> None:
     assert (played.line(0), played.line(1)) == ("A.AAA.", ".A...A")
 
 
-def test_types_are_served_in_the_published_order_whatever_is_owed() -> None:
+def test_types_are_filled_in_the_published_order_whatever_deficits_are() -> None:
     """A job that is alone has had all of the time that was used, so its priority is X, and its first type always comes first."""
     assert published_order(("k80", "a100", "p100", "v100")) == [3, 2, 0, 1]
     played = play(8, [[0.9, 0.1]], [1, 1], mechanism=resolve_mechanism("priority", ("k80", "v100")))

@@ -15,7 +15,7 @@ from tests.scheduling.test_scheduler import Recorder
 
 
 def used(round_: gp.Round) -> set[str]:
-    """The nodes on which somebody runs."""
+    """Return the nodes on which jobs run."""
     return {node for held in round_.assignments.values() for node, _ in held.gpus}
 
 
@@ -36,7 +36,7 @@ def test_the_gangs_of_a_node_that_is_down_are_preempted_now() -> None:
     assert set(round_.preempted) == {"a", "b"} - set(round_.assignments)
 
 
-def test_a_gang_whose_node_was_down_has_started_anew_even_where_it_was() -> None:
+def test_a_gang_on_a_node_that_was_down_restarts_even_in_its_place() -> None:
     made = two_nodes()
     made.node_down("v100-0")
     made.node_up("v100-0")
@@ -44,7 +44,7 @@ def test_a_gang_whose_node_was_down_has_started_anew_even_where_it_was() -> None
     assert (round_.kept, round_.started, round_.preempted) == (("b",), ("a",), ())
 
 
-def test_the_round_in_which_a_node_was_lost_stays_owed() -> None:
+def test_the_round_in_which_a_node_was_lost_is_not_delivered() -> None:
     made = two_nodes()
     made.node_down("v100-0")
     jobs = made.delivery().jobs
@@ -56,7 +56,7 @@ def test_the_round_in_which_a_node_was_lost_stays_owed() -> None:
     assert recorder.seen[-1].attained_gpu_seconds.tolist() == [0, 10]
 
 
-def test_what_is_owed_on_a_type_that_is_down_is_owed_when_it_is_back() -> None:
+def test_deficits_on_a_type_that_is_down_are_kept() -> None:
     owed: list[list[float]] = []
 
     def told(demand: gp.scheduling.RoundDemand) -> NDArray[np.int64]:
@@ -70,11 +70,11 @@ def test_what_is_owed_on_a_type_that_is_down_is_owed_when_it_is_back() -> None:
         made.next_round()
         if made.nodes["v100-0"] is gp.NodeState.DOWN:
             assert owed[0] == [0, 0]
-    # Each was promised half of the first round, which nobody had in the end; nothing was promised while the node was down.
+    # Each was promised half of the first round, which was not delivered; nothing was promised while the node was down.
     assert owed[0] == pytest.approx([0.5, 0.5])
 
 
-def test_a_draining_node_is_empty_after_the_round_and_its_gangs_are_told() -> None:
+def test_a_draining_node_is_empty_after_the_round_and_its_leases_are_not_renewed() -> None:
     made = two_nodes()
     made.drain("v100-0")
     assert set(made.running) == {"a", "b"}
@@ -86,7 +86,7 @@ def test_a_draining_node_is_empty_after_the_round_and_its_gangs_are_told() -> No
     assert made.delivery().jobs["a"].delivered_seconds >= 10
 
 
-def test_who_was_told_that_it_stays_stays_on_a_draining_node_for_that_round() -> None:
+def test_a_renewed_lease_on_a_draining_node_holds_for_that_round() -> None:
     made = two_nodes()
     made.plan_next()
     made.drain("v100-0")

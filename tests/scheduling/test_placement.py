@@ -108,7 +108,7 @@ def test_of_the_gangs_on_a_node_those_with_the_most_gpus_move() -> None:
     assert places == {"a": "n2:0", "b": "n0:1", "c": "n1:4,5", "d": "n0:0,2,3", "x": "n1:0,1,2,3"}
 
 
-def test_when_moving_does_not_help_all_is_packed_anew() -> None:
+def test_if_moves_do_not_help_the_type_is_packed_from_scratch() -> None:
     """Around a, which runs on n0, b can only have n1, and then c fits nowhere; packed anew, all three fit."""
     running = gang("a", 3, "rack", at="n0:1,2,3")
     places = where(nodes((4, "r"), (5, "r")), running, gang("b", 4, "node"), gang("c", 2, "node"))
@@ -194,7 +194,7 @@ def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(batch: tuple[list
 
 @settings(max_examples=examples(200))
 @given(batch=crowds())
-def test_who_runs_alone_or_fits_beside_the_others_stays(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_a_running_gang_that_fits_beside_the_others_stays(batch: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = batch
     running = [g for g in gangs if g.previous]
     places = place(cluster, running)

@@ -1,4 +1,4 @@
-"""Gangs whose time was promised together, on the fewest nodes, or apart, on more."""
+"""Placement preferences of gangs: consolidated on the fewest nodes, or spread over more."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestStarting:
         assert where(nodes((4, "r1"), (4, "r2")), apart("a", 2, "rack")) == {"a": "n0:0,1"}
         assert where(nodes(4, 4), apart("a", 1)) == {"a": "n0:0"}
 
-    def test_nobody_moves_for_it(self) -> None:
+    def test_no_gang_moves_for_a_spread_one(self) -> None:
         running = [gang("x", 2, at="n1:0,1"), gang("y", 1, at="n0:0")]
         assert where(nodes(4, 2), apart("a", 3), *running) == {"a": "n0:1,2,3", "x": "n1:0,1", "y": "n0:0"}
 
@@ -107,7 +107,7 @@ class TestRounds:
         made = demand([[1.0], [1.0]], [8], num_gpus=[2, 2], running_on=running_on)
         return RoundDemand(**{**vars(made), "preferences": np.array(preferences, dtype=np.int8)})
 
-    def test_kinds_are_those_of_the_demand(self) -> None:
+    def test_preferences_are_those_of_the_demand(self) -> None:
         first = plan_round(self.asked([[2], [1]]), self.JOBS, ["v100"], nodes(4, 4), {}, choose_jobs)
         spans = Spans(Cluster(nodes(4, 4)))
         assert spans.is_spread(first["a"])
@@ -118,7 +118,7 @@ class TestRounds:
         assert not spans.is_spread(other["a"])
         assert spans.is_spread(other["b"])
 
-    def test_what_is_fewest_may_be_told(self) -> None:
+    def test_least_numbers_of_nodes_may_be_those_of_the_whole_cluster(self) -> None:
         """With the node of 8 down, two nodes are the fewest there are, but spread all the same."""
         jobs, up = [Job("a", num_gpus=6)], nodes(4, 4)
         asked = demand([[1.0]], [8], num_gpus=[6])
@@ -130,7 +130,7 @@ class TestRounds:
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
-    """Mixed nodes, some with few cores, and gangs of all kinds of which some run, be it on the wrong nodes."""
+    """Mixed nodes, some with few CPUs, and gangs of all preferences, some of them running and misplaced."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     cores = rng.random() < 0.3
     cluster = [
@@ -177,7 +177,7 @@ def is_of_its_kind(cluster: Sequence[Node], g: Gang, gpus: Sequence[Gpu]) -> boo
 
 
 def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tuple[Gpu, ...]], gangs: Sequence[Gang]) -> bool:
-    """Say whether the GPUs that nobody else has allow it, tried region by region."""
+    """Return whether the GPUs that no other gang holds allow the preferred placement, region by region."""
     room: Counter[str] = Counter()
     for node in cluster:
         if node.accelerator == g.accelerator:
@@ -200,7 +200,7 @@ def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tup
 
 @settings(max_examples=examples(400))
 @given(batch=crowds())
-def test_any_placement_keeps_the_rules_and_the_kinds_that_it_can(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_any_placement_keeps_the_rules_and_the_preferences_that_it_can(batch: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = batch
     places = place(cluster, gangs)
     by_name = {node.name: node for node in cluster}
@@ -233,7 +233,7 @@ def test_only_gangs_of_the_wrong_kind_move_for_it(batch: tuple[list[Node], list[
 
 @settings(max_examples=examples(200))
 @given(batch=crowds())
-def test_the_first_gang_is_placed_whatever_the_kinds(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_the_first_gang_is_placed_whatever_its_preference(batch: tuple[list[Node], list[Gang]]) -> None:
     cluster, gangs = batch
     for g in gangs[:1]:
         index = largest_free(cluster, per_gpu=g.per_gpu)
@@ -264,8 +264,8 @@ class TestExchange:
 
 @settings(max_examples=examples(100, costly=True))
 @given(scene=scenes(), seed=st.integers(0, 2**32 - 1))
-def test_any_round_with_kinds_keeps_the_rules(scene: Scene, seed: int) -> None:
-    """Whatever the kinds, which change between rounds; what is kept for all rounds changes nothing."""
+def test_any_round_with_preferences_keeps_the_rules(scene: Scene, seed: int) -> None:
+    """Preferences change between rounds; a reused context makes no difference."""
     rng = np.random.default_rng(seed)
     types, up = list(scene.cluster.accelerator_names), scene.cluster.nodes
     context, held = PlacementContext(scene.jobs, up), dict[str, Assignment]()

@@ -51,7 +51,7 @@ def preference(
         ),
     ],
 )
-def test_a_gang_gets_the_placement_of_which_it_is_owed_more(given: dict[str, float], found: PlacementPreference) -> None:
+def test_a_gang_gets_the_placement_with_the_larger_claim(given: dict[str, float], found: PlacementPreference) -> None:
     assert preference(**given) is found  # type: ignore[arg-type]
 
 

@@ -27,13 +27,13 @@ def names(rounds: list[dict[str, Assignment]]) -> list[str]:
 
 
 def test_gpus_that_a_node_gang_cannot_use_go_to_the_next_in_line() -> None:
-    """By count there are GPUs for a, b and c, but no third node for c; d, e and f, who are owed nothing, get what is left."""
+    """By count there are GPUs for a, b and c, but no third node for c; d, e and f, without a deficit, get the rest."""
     jobs = [*(Job(name, num_gpus=4, locality="node") for name in "abc"), Job("d", num_gpus=2), Job("e"), Job("f"), Job("g")]
     rounds, _ = play_on(1, Cluster(nodes(4, 2, 2, 4)), jobs, np.array([[0.9], [0.8], [0.7], [0.0], [0.0], [0.0], [0.0]]))
     assert names(rounds) == ["abdef"]
 
 
-def test_gpus_stay_idle_when_nobody_is_owed_them_and_the_policy_forbids_backfilling() -> None:
+def test_unclaimed_gpus_idle_if_the_policy_forbids_backfilling() -> None:
     jobs = [Job("b", num_gpus=4, locality="node"), Job("c", num_gpus=4, locality="node"), Job("d")]
     rounds, _ = play_on(1, Cluster(nodes(4, 3)), jobs, np.array([[0.9], [0.8], [0.0]]), backfill=False)
     assert names(rounds) == ["b"]
@@ -118,7 +118,7 @@ def assert_nothing_wasted(scene: Scene, assignments: dict[str, Assignment]) -> N
 
 
 def assert_account(scene: Scene, rounds: list[dict[str, Assignment]], ledger: DeliveryLedger) -> None:
-    """The ledger says what the rounds did."""
+    """The ledger agrees with the rounds."""
     report = ledger.report()
     for i, job in enumerate(scene.jobs):
         account = report.jobs[job.job_id]

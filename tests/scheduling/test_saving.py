@@ -41,7 +41,7 @@ def test_every_policy_goes_on_with_the_same_rounds(path: Path, name: str) -> Non
 
 
 def _asked_for_much(name: str) -> gp.RoundScheduler:
-    """A scheduler whose jobs and GPUs have all that the policy needs to know."""
+    """A scheduler with all fields of jobs and types that the policy reads."""
     kinds = [gp.AcceleratorType(name=kind, price_per_hour=price) for kind, price in (("v100", 2.5), ("k80", 0.5))]
     made = gp.RoundScheduler(gp.Cluster(gp.Cluster.from_inline("v100:4/2,k80:4/2").nodes, kinds), PROFILE, name, 10)
     for i in range(6):
@@ -87,7 +87,7 @@ def test_a_tree_of_tenants_is_kept_though_its_file_is_gone(path: Path, tmp_path:
 
 
 def test_files_of_version_1_are_read(path: Path) -> None:
-    """They lack who has ever run, the shortfall by reason and the GPU-seconds offered; the rounds that follow are the same."""
+    """They lack `has_run`, the shortfall by reason and the GPU-seconds offered; later rounds are the same."""
     made = busy()
     document = made.to_dict()
     for past in document["scheduler"]["standings"].values():
@@ -110,7 +110,7 @@ def test_files_of_version_1_are_read(path: Path) -> None:
     assert 0 <= report.least_shortfall_gpu_seconds <= made.delivery().least_shortfall_gpu_seconds
 
 
-def test_who_has_run_is_kept(path: Path) -> None:
+def test_has_run_is_saved(path: Path) -> None:
     """Of two that are owed as much, the one that has never run goes first, after loading too."""
     policy = shares(a=0.5, b=0.5)
     made = scheduler("v100:1", [job("a"), job("b")], policy=policy, round_seconds=10)
@@ -216,7 +216,7 @@ def test_damaged_foreign_and_newer_files_are_refused(path: Path, damage: Callabl
 
 
 def test_every_part_that_is_missing_is_refused(path: Path) -> None:
-    """Also in a file whose checksum is right."""
+    """Even in a file with the right checksum."""
     busy().save(path)
     state = SCHEDULER.read(path)
 
@@ -269,7 +269,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     gp.RoundScheduler.load(tmp_path / "real" / "state.json", PROFILE)
 
 
-def test_who_may_read_the_file_stays_as_it_is(path: Path) -> None:
+def test_saving_keeps_the_permissions_of_the_file(path: Path) -> None:
     scheduler().save(path)
     path.chmod(0o600)
     scheduler().save(path)

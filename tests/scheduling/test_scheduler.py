@@ -43,7 +43,7 @@ def test_two_jobs_share_a_gpu() -> None:
     assert line([made.next_round() for _ in range(25)]) == list("abbbaaaabbbbbaaaaaabbbbbb")
 
 
-def test_a_round_says_who_stays_who_starts_and_who_has_to_go() -> None:
+def test_kept_started_and_preempted_jobs_of_a_round() -> None:
     made = scheduler("v100:2/2", [job("a"), job("b")], policy=shares(a=1.0, b=1.0))
     first, second = made.next_round(), made.next_round()
     assert first.assignments == {"a": gp.Assignment("v100", [("v100-0", 0)]), "b": gp.Assignment("v100", [("v100-0", 1)])}
@@ -56,7 +56,7 @@ def test_a_round_says_who_stays_who_starts_and_who_has_to_go() -> None:
     assert (fourth.kept, fourth.started, fourth.preempted) == (("c",), (), ())
 
 
-def test_a_job_that_is_moved_has_started_anew() -> None:
+def test_a_moved_job_has_started() -> None:
     """a and b run on a node each; the node gang c needs one of the two, and a moves beside b."""
     made = scheduler("v100:4/2", [job("a0", 2), job("b"), job("b0")], policy=shares(a=1.0, a0=1.0, b=1.0, b0=1.0, c=1.0))
     made.next_round()
@@ -96,7 +96,7 @@ def test_the_allocation_is_solved_again_only_when_jobs_change() -> None:
     assert policy.seen[1].steps_remaining.tolist() == [90]
 
 
-def test_the_policy_is_told_how_jobs_have_fared() -> None:
+def test_the_policy_reads_the_histories_of_jobs() -> None:
     policy = Recorder()
     made = scheduler("v100:2", [job("a", 2, arrival_seconds=-50), job("b", arrival_seconds=1000)], policy=policy, round_seconds=100)
     made.next_round()
@@ -181,7 +181,7 @@ def test_a_job_id_is_used_once() -> None:
     assert "was submitted before" in refused(made.submit, job("a"))
 
 
-def test_a_job_that_does_not_fit_the_profile_is_refused_at_once_and_stops_nobody() -> None:
+def test_a_job_that_does_not_fit_the_profile_is_refused_at_once() -> None:
     made = scheduler(jobs=[job("a")])
     assert "accelerator 'v10'" in refused(made.submit, job("b", allowed_accelerators=("v10",)))
     assert line([made.next_round()]) == ["a"]
@@ -254,7 +254,7 @@ def test_what_cannot_be_delivered_is_reported() -> None:
     assert (report.jobs["c"].promised_seconds, report.jobs["c"].delivered_seconds) == (0, 2000)
 
 
-def test_what_is_owed_outlives_a_new_allocation() -> None:
+def test_deficits_outlive_a_new_allocation() -> None:
     """b is promised half of the first round and does not run; when the allocation changes it is still owed that half."""
     made = scheduler(jobs=[job("a"), job("b")], policy=shares(a=0.5, b=0.5))
     assert line([made.next_round()]) == ["a"]
@@ -282,7 +282,7 @@ def test_a_round_as_plain_data() -> None:
     assert (document["started"], list(document["excluded"])) == (["a"], ["b"])
 
 
-def test_a_round_given_away_is_not_the_schedulers_own() -> None:
+def test_changing_a_returned_round_does_not_change_the_scheduler() -> None:
     made = scheduler(jobs=[job("a")])
     made.next_round().assignments.clear()
     assert made.next_round().kept == ("a",)

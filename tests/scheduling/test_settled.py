@@ -1,4 +1,4 @@
-"""Rounds that need no choice are those that a choice would have come to."""
+"""Forced assignments equal those that a mechanism selects."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_rounds_are_the_same(
 
 
 @given(sizes=st.lists(st.integers(1, 4), max_size=10), size=st.integers(1, 5), data=st.data())
-def test_the_place_of_a_newcomer(sizes: list[int], size: int, data: st.DataObject) -> None:
-    """It is that which `place` finds, where that is on one node."""
+def test_best_fit_equals_place(sizes: list[int], size: int, data: st.DataObject) -> None:
+    """`best_fit` equals `place` for gangs that fit on one node."""
     nodes = gp.Cluster.from_inline("v100:13/4").nodes
     gangs = [Gang(f"g{i}", each, "v100") for i, each in enumerate(sizes)]
     places = place(nodes, gangs)

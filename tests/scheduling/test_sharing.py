@@ -43,7 +43,7 @@ def scheduler_of(jobs: list[gp.Job], cluster: gp.Cluster, **options: object) -> 
 
 
 def check_round(begun: gp.Round, jobs: list[gp.Job]) -> None:
-    """Gangs whole; on each GPU one job, or two of equal gangs that have all of their GPUs in common and say so of each other."""
+    """Gangs are whole; each GPU has one job, or two of equal gangs that share all of their GPUs and list each other."""
     sizes = {job.job_id: job.num_gpus for job in jobs}
     holders = Counter(gpu for held in begun.assignments.values() for gpu in held.gpus)
     for job_id, held in begun.assignments.items():
@@ -101,7 +101,7 @@ def test_without_sharing_they_take_turns() -> None:
     assert all(len(scheduler.next_round().assignments) == 1 for _ in range(4))
 
 
-def test_who_is_left_goes_on_where_it_is() -> None:
+def test_the_remaining_partner_continues_in_place() -> None:
     scheduler = two_that_gain()
     scheduler.next_round()
     scheduler.complete("a")
@@ -110,7 +110,7 @@ def test_who_is_left_goes_on_where_it_is() -> None:
     assert (begun.kept, begun.assignments["b"].shared_with) == (("b",), ())
 
 
-def test_who_leaves_after_the_round_was_planned_is_nobodys_company() -> None:
+def test_a_job_that_leaves_after_the_plan_is_no_partner() -> None:
     scheduler = two_that_gain()
     scheduler.next_round()
     assert scheduler.plan_next().assignments["b"].shared_with == ("a",)
@@ -118,7 +118,7 @@ def test_who_leaves_after_the_round_was_planned_is_nobodys_company() -> None:
     assert scheduler.next_round().assignments["b"].shared_with == ()
 
 
-def test_a_newcomer_joins_who_runs_without_moving_it() -> None:
+def test_a_new_job_joins_a_running_one_without_moving_it() -> None:
     scheduler = two_that_gain()
     scheduler.cancel("a")
     assert set(scheduler.next_round().assignments) == {"b"}
@@ -149,7 +149,7 @@ def test_cpus_of_a_node_must_do_for_both() -> None:
 
 
 def test_what_is_promised_to_many_is_delivered() -> None:
-    """Pairs of changing partners, on three types: what is owed stays bounded, and little of it is outstanding."""
+    """Pairs of changing partners on three types: deficits stay bounded, and shortfalls small."""
     jobs = jobs_of([n % len(KINDS) for n in range(0, 96, 2)])
     scheduler = scheduler_of(jobs, cluster_of([0, 0, 1, 1, 2, 2]))
     for _ in range(60):
@@ -158,7 +158,7 @@ def test_what_is_promised_to_many_is_delivered() -> None:
     assert scheduler.delivery().undelivered_share < 0.06
 
 
-def test_a_saved_scheduler_goes_on_with_the_same_company(tmp_path: Path) -> None:
+def test_a_saved_scheduler_continues_with_the_same_partners(tmp_path: Path) -> None:
     jobs = jobs_of([3 * n % len(KINDS) for n in range(20)])
     scheduler = scheduler_of(jobs, cluster_of([0, 1, 2]))
     for _ in range(5):
@@ -169,7 +169,7 @@ def test_a_saved_scheduler_goes_on_with_the_same_company(tmp_path: Path) -> None
         assert again.next_round().to_dict() == scheduler.next_round().to_dict()
 
 
-def test_accounts_of_company_end_with_its_promise() -> None:
+def test_colocation_accounts_end_with_their_promise() -> None:
     ledger, one, other = ColocationLedger(), PartnerKey("a", "x", "v100"), PartnerKey("b", "x", "v100")
     ledger.record([one, other], np.array([0.5, 1.0]), np.array([0.0, 1.0]))
     assert ledger.deficits([one, other]).tolist() == [0.5, 0.0]

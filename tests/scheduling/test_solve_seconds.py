@@ -1,4 +1,4 @@
-"""An allocation that stays in force though jobs come and go: who is given what until the policy is asked again."""
+"""`solve_seconds`: an allocation that is reused while jobs come and go, until the next solve."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Equal(gp.Policy):
 
     @property
     def asked(self) -> list[str]:
-        """About whom it was asked, each time as one text."""
+        """The job ids of each call of the policy, joined."""
         return ["".join(problem.job_ids) for problem in self.seen]
 
 
@@ -100,7 +100,7 @@ def test_what_is_left_over_goes_to_jobs_that_came() -> None:
     assert [report[name].shortfall_seconds for name in "abcd"] == [0.0] * 4
 
 
-def test_nobody_fills_up_where_the_policy_does_not_want_it() -> None:
+def test_new_jobs_wait_if_the_policy_forbids_backfilling() -> None:
     made, _ = seldom("v100:3", policy=Equal(fills=False))
     made.next_round()
     made.submit(job("c"))
@@ -124,7 +124,7 @@ def test_nor_where_constraints_keep_gpus_free_and_they_hold_for_jobs_that_came()
     assert made.delivery().jobs["c"].promised_seconds > 0
 
 
-def test_the_allocation_that_is_told_is_the_one_that_was_proven() -> None:
+def test_the_returned_allocation_is_the_proven_one() -> None:
     made, _ = seldom(policy=MaxMinFairness())
     made.next_round()
     proven = made.allocation
@@ -137,7 +137,7 @@ def test_the_allocation_that_is_told_is_the_one_that_was_proven() -> None:
     assert proven.verify().gap == pytest.approx(0.0, abs=1e-9)
 
 
-def test_who_has_left_is_promised_nothing_and_can_be_forgotten() -> None:
+def test_a_job_that_has_left_is_promised_nothing_and_can_be_forgotten() -> None:
     made, policy = seldom(names="abc")
     made.next_round()
     made.complete("a")
@@ -153,7 +153,7 @@ def test_who_has_left_is_promised_nothing_and_can_be_forgotten() -> None:
     assert policy.asked == ["abc", "abc"]
 
 
-def test_it_is_asked_at_once_where_all_have_left_to_whom_it_gave_anything() -> None:
+def test_the_policy_is_called_at_once_if_all_jobs_with_time_have_left() -> None:
     made, policy = seldom()
     made.next_round()
     for name in "ab":
@@ -297,7 +297,7 @@ def test_a_job_that_is_done_gets_nothing_though_it_has_not_left() -> None:
     assert "a" in second.excluded
 
 
-def test_a_job_that_can_run_nowhere_is_told_at_once() -> None:
+def test_a_job_that_can_run_nowhere_is_excluded_at_once() -> None:
     made, policy = seldom()
     made.next_round()
     made.submit(job("c", 4))
@@ -305,7 +305,7 @@ def test_a_job_that_can_run_nowhere_is_told_at_once() -> None:
     assert policy.asked == ["ab"]
 
 
-def test_progress_alone_is_counted_by_who_was_there_however_seldom_the_policy_is_asked() -> None:
+def test_isolated_seconds_do_not_depend_on_how_often_the_policy_is_called() -> None:
     """iso_i is 4 steps/s for one job on one GPU, and 2 for each of two: 10 s and 20 s for 40 steps each."""
     found = []
     for seconds in (0.0, 4 * ROUND):
@@ -327,7 +327,7 @@ def test_progress_alone_is_counted_by_who_was_there_however_seldom_the_policy_is
     comes=st.lists(st.integers(0, 2), min_size=8, max_size=8),
 )
 @settings(max_examples=examples(40, costly=True))
-def test_those_who_come_take_nothing_from_those_who_were_there(parts: list[float], mechanism: Any, comes: list[int]) -> None:
+def test_new_jobs_take_nothing_from_the_others(parts: list[float], mechanism: Any, comes: list[int]) -> None:
     """Neither GPUs nor turns: what was received under the allocation goes on being counted."""
     policy = Fixed(shares={f"j{i}": {"v100": part * 3 / max(3, len(parts))} for i, part in enumerate(parts)}, fills=False)
     old = [f"j{i}" for i in range(len(parts))]
@@ -343,7 +343,7 @@ def test_those_who_come_take_nothing_from_those_who_were_there(parts: list[float
     assert all(account.promised_seconds == 0 for name, account in after.items() if name not in old)
 
 
-def test_what_is_owed_is_kept_when_it_is_carried_over() -> None:
+def test_deficits_are_kept_with_a_reused_allocation() -> None:
     made, _ = seldom("v100:1", policy=shares(a=0.5, b=0.5), mechanism="priority", solve_seconds=100.0)
     rounds = [made.next_round()]
     for steps in range(1, 6):
@@ -352,7 +352,7 @@ def test_what_is_owed_is_kept_when_it_is_carried_over() -> None:
     assert sorted(line(rounds)) == ["a", "a", "a", "b", "b", "b"]
 
 
-def test_who_is_left_of_a_pair_has_the_time_by_itself_and_who_comes_joins_when_the_policy_is_asked() -> None:
+def test_the_rest_of_a_pair_runs_alone_until_the_next_solve() -> None:
     made = two_that_gain(solve_seconds=3 * 360.0)
     assert all(held.shared_with for held in made.next_round().assignments.values())
     made.complete("a")
@@ -384,10 +384,10 @@ COUNTS: list[int] = []
 )
 @settings(max_examples=examples(15, costly=True), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
-def test_whoever_comes_and_goes_shares_and_spreads(
+def test_any_arrivals_and_departures_with_sharing_and_spreading(
     tmp_path: Path, kinds: list[int], nodes: list[int], mechanism: str, sharing: bool, data: st.DataObject
 ) -> None:
-    """Gangs are whole, pairs are pairs, the policy is asked when it may be, and what was saved goes on with the same rounds."""
+    """Gangs are whole, pairs are pairs, calls of the policy are due, and a saved scheduler continues with the same rounds."""
     jobs, cluster, path = jobs_of(kinds), cluster_of(nodes), tmp_path / "state.json"
     policy = Counting()
     made = scheduler_of(jobs, cluster, policy=policy, mechanism=mechanism, sharing=sharing, solve_seconds=4 * 360.0)
@@ -422,7 +422,7 @@ def test_whoever_comes_and_goes_shares_and_spreads(
             made.plan_next()
 
 
-def test_the_recorder_promises_nothing_to_who_has_left() -> None:
+def test_the_recorder_promises_nothing_to_a_job_that_has_left() -> None:
     """Of 2 GPUs, a has one for a round and b for three."""
     speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
     jobs = [gp.Job("a", total_steps=10), gp.Job("b", total_steps=30)]

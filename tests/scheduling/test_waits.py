@@ -1,4 +1,4 @@
-"""Why jobs wait: told for each round, summed per job and in all."""
+"""Reasons for waiting: for each round, per job and in total."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def scheduler(jobs: list[gp.Job], *nodes: int, rack: str | None = None) -> gp.Ro
     return made
 
 
-def test_the_first_reason_that_holds_is_told() -> None:
+def test_the_first_reason_that_holds_counts() -> None:
     claims = np.array([[0.5, 0.0], [0.5, 0.5], [0.5, 0.0], [0.5, 0.0], [0.0, 0.5], [-1.0, 0.0], [0.5, 0.0]])
     ran = np.array([False] * 6 + [True])
     open_types = np.array([[True, True]] * 4 + [[True, False]] + [[True, True]] * 2)
