@@ -24,7 +24,7 @@ import tables
 
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.sweeps.cell import Task, play
+from gavel_py.sweeps.cell import Task, run_cell
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "sweep.yaml"
 CELL_SECONDS = 0.005
@@ -61,7 +61,7 @@ def spec(cells: int, results: Path) -> dict[str, object]:
 def alone(tasks: Sequence[Task]) -> None:
     """Play cells in a process that does nothing else, and forget what comes of them."""
     for task in tasks:
-        play(task)
+        run_cell(task)
 
 
 def ideal(tasks: Sequence[Task], workers: int) -> None:

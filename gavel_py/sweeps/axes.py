@@ -30,18 +30,18 @@ from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
 from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
 
-MOST_UNPACKED = 32
+CACHED_VALUES = 32
 
 
 @dataclass(frozen=True)
-class Part:
+class PackedValue:
     """A value as it goes to another process; parts of one identity are the same."""
 
     identity: str
     data: bytes = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, value: Any, content: Any) -> Part:
+    def of(cls, value: Any, content: Any) -> PackedValue:
         """Pack a value; content: what tells it from others, as JSON can hold it."""
         return cls(digest(content), pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
@@ -52,12 +52,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AxisValue:
     """A value on an axis of the grid: what it is called, what tells it from others as JSON can hold it, and the value."""
 
     label: str
     content: Any = field(compare=False)
-    part: Part
+    packed: PackedValue
 
 
 def plain_text(content: Any) -> str:
@@ -70,9 +70,9 @@ def digest(content: Any) -> str:
     return hashlib.sha256(plain_text(content).encode()).hexdigest()
 
 
-@lru_cache(maxsize=MOST_UNPACKED)
-def _unpacked(part: Part) -> Any:
-    return pickle.loads(part.data)  # noqa: S301  packed by this program a moment ago
+@lru_cache(maxsize=CACHED_VALUES)
+def _unpacked(packed: PackedValue) -> Any:
+    return pickle.loads(packed.data)  # noqa: S301  packed by this program a moment ago
 
 
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
@@ -87,39 +87,39 @@ class ClusterEntry(Record):
     name: Name | None = None
 
 
-def cluster_choice(asked: CheckedSpec, entry: Any) -> Choice:
+def cluster_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     """Return a cluster of the spec; raises `InputError`."""
     name = None
     if isinstance(entry, dict) and "cluster" in entry:
-        checked = ClusterEntry(**{str(key): value for key, value in entry.items()})
-        entry, name = checked.cluster, checked.name
-    cluster, label = _cluster(asked, entry)
+        record = ClusterEntry(**{str(key): value for key, value in entry.items()})
+        entry, name = record.cluster, record.name
+    cluster, label = _cluster(checked, entry)
     content = {
         "nodes": [node.model_dump(mode="json") for node in cluster.nodes],
         "types": [kind.model_dump(mode="json") for kind in cluster.accelerator_types],
     }
-    return Choice(name or label, content, Part.of(cluster, content))
+    return AxisValue(name or label, content, PackedValue.of(cluster, content))
 
 
-def profile_choice(asked: CheckedSpec) -> Choice:
+def profile_value(checked: CheckedSpec) -> AxisValue:
     """Return how fast jobs run; raises `InputError`."""
-    given = asked.spec.profile
+    given = checked.spec.profile
     profile: ThroughputProfile | ThroughputMatrix
-    if asked.spec.throughputs is not None:
-        profile = ThroughputProfile.from_matrix(asked.path(asked.spec.throughputs))
+    if checked.spec.throughputs is not None:
+        profile = ThroughputProfile.from_matrix(checked.path(checked.spec.throughputs))
     elif isinstance(given, ThroughputProfile | ThroughputMatrix):
         profile = given
     elif not isinstance(given, str):
-        raise InputError(Fault(asked.where("profile"), "profile", f"must be the name of a profile or a file, found {given!r}"))
+        raise InputError(Fault(checked.where("profile"), "profile", f"must be the name of a profile or a file, found {given!r}"))
     elif Path(given).suffix in {".csv", ".json"}:
-        profile = ThroughputProfile.from_file(asked.path(given))
+        profile = ThroughputProfile.from_file(checked.path(given))
     else:
         profile = ThroughputStore().load(given)
     content = {"name": profile.name, "sha256": _checksum(profile)}
-    return Choice(profile.name, content, Part.of(profile, content))
+    return AxisValue(profile.name, content, PackedValue.of(profile, content))
 
 
-def _cluster(asked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
+def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
     if isinstance(entry, Cluster):
         kinds = zip(entry.accelerator_names, entry.capacities.tolist(), strict=True)
         return entry, ",".join(f"{name}:{count:g}" for name, count in kinds)
@@ -130,7 +130,7 @@ def _cluster(asked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
     if not isinstance(entry, str):
         text = f"must be a file, a text such as v100:16,p100:8/4, or a mapping from type to GPUs, found {entry!r}"
         raise InputError(Fault("", "", text))
-    path = asked.path(entry)
+    path = checked.path(entry)
     if path.suffix in SUFFIXES or path.exists():
         return Cluster.from_file(path), Path(entry).name
     return Cluster.from_inline(entry), entry
@@ -155,18 +155,18 @@ class PolicyEntry(Record):
     name: Name | None = None
 
 
-def policy_choice(asked: CheckedSpec, entry: Any) -> Choice:
+def policy_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     """Return a policy of the spec; raises `InputError` without a place."""
     name = None
     if isinstance(entry, Policy):
         policy = entry
     elif isinstance(entry, dict):
-        checked = PolicyEntry(**{str(key): value for key, value in entry.items()})
-        policy, name = _of_entry(asked, checked), checked.name
+        record = PolicyEntry(**{str(key): value for key, value in entry.items()})
+        policy, name = _of_entry(checked, record), record.name
     else:
         policy = _of_text(entry)
     content = policy_content(policy)
-    return Choice(name or policy.label, content, Part.of(policy, content))
+    return AxisValue(name or policy.label, content, PackedValue.of(policy, content))
 
 
 def policy_content(policy: Policy) -> Any:
@@ -184,11 +184,11 @@ def policy_content(policy: Policy) -> Any:
     }
 
 
-def _of_entry(asked: CheckedSpec, entry: PolicyEntry) -> Policy:
+def _of_entry(checked: CheckedSpec, entry: PolicyEntry) -> Policy:
     if not isinstance(entry.policy, str | Policy):
         raise InputError(Fault("", "policy", f"must be a name, found {entry.policy!r}"))
     policy = resolve_policy(entry.policy, **entry.options)
-    constraints = [constraint for file in entry.constraints for constraint in read_constraints(asked.path(file))]
+    constraints = [constraint for file in entry.constraints for constraint in read_constraints(checked.path(file))]
     return dataclasses.replace(policy, constraints=(*policy.constraints, *constraints)) if constraints else policy
 
 
@@ -257,37 +257,37 @@ class Generator(Record):
         )
 
 
-def trace_choice(asked: CheckedSpec, entry: Any) -> Choice:
+def trace_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     """Return a trace of the spec; raises `InputError`."""
     given = {"file": entry} if isinstance(entry, str | Trace) else entry
     if not isinstance(given, Mapping):
         raise InputError(Fault("", "", f"must be a file, or a mapping with file or generate, found {entry!r}"))
-    checked = TraceEntry(**{str(key): value for key, value in given.items()})
-    if (checked.file is None) == (checked.generate is None):
+    record = TraceEntry(**{str(key): value for key, value in given.items()})
+    if (record.file is None) == (record.generate is None):
         raise InputError(Fault("", "", "must have either file or generate"))
-    if isinstance(checked.file, Trace):
-        return _read(checked.name or "trace", checked.file)
-    if isinstance(checked.file, str):
-        return _read(checked.name or Path(checked.file).name, read_trace(asked.path(checked.file), checked.format))
-    if checked.file is not None:
-        raise InputError(Fault("", "file", f"must be the name of a file, found {checked.file!r}"))
-    return _drawn(asked, checked)
+    if isinstance(record.file, Trace):
+        return _read(record.name or "trace", record.file)
+    if isinstance(record.file, str):
+        return _read(record.name or Path(record.file).name, read_trace(checked.path(record.file), record.format))
+    if record.file is not None:
+        raise InputError(Fault("", "file", f"must be the name of a file, found {record.file!r}"))
+    return _drawn(checked, record)
 
 
-def _drawn(asked: CheckedSpec, entry: TraceEntry) -> Choice:
+def _drawn(checked: CheckedSpec, entry: TraceEntry) -> AxisValue:
     if not isinstance(entry.generate, Mapping):
         raise InputError(Fault("", "generate", f"must be a mapping such as {{jobs: 500}}, found {entry.generate!r}"))
     generator = Generator(**{str(key): value for key, value in entry.generate.items()})
     if isinstance(generator.durations, str):  # drawn from those of a trace
-        found = (submission.run_seconds for submission in read_trace(asked.path(generator.durations)))
+        found = (submission.run_seconds for submission in read_trace(checked.path(generator.durations)))
         generator = generator.model_copy(update={"seconds": Empirical(s for s in found if s).seconds, "durations": None})
     content = {"generate": generator.model_dump(mode="json")}
-    return Choice(entry.name or f"{generator.jobs} generated jobs", content, Part.of(generator, content))
+    return AxisValue(entry.name or f"{generator.jobs} generated jobs", content, PackedValue.of(generator, content))
 
 
-def _read(label: str, trace: Trace) -> Choice:
+def _read(label: str, trace: Trace) -> AxisValue:
     content = {"sha256": hashlib.sha256(trace_text(trace).encode()).hexdigest()}
-    return Choice(label, content, Part.of(trace, content))
+    return AxisValue(label, content, PackedValue.of(trace, content))
 
 
 def lacks_type(submission: Submission) -> bool:

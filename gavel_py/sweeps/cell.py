@@ -31,21 +31,21 @@ from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
 from gavel_py.simulator.recorder import RunRecorder, run_and_record
 from gavel_py.simulator.simulation import Simulation
-from gavel_py.sweeps.axes import Generator, Part, digest, lacks_type, plain_text
+from gavel_py.sweeps.axes import Generator, PackedValue, digest, lacks_type, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads import Trace, assign_job_types, extend_profile
 
-MOST_KEPT = 4
+CACHED_SCENARIOS = 4
 """Cells of one scenario follow one another, so that few of them are needed at a time."""
 
 
 @dataclass(frozen=True)
-class Source:
+class ScenarioSource:
     """From what a scenario is made; load: jobs per hour of a generated trace; seed: None where nothing is drawn."""
 
-    trace: Part
-    cluster: Part
-    profile: Part
+    trace: PackedValue
+    cluster: PackedValue
+    profile: PackedValue
     load: float | None
     seed: int | None
     extrapolate: bool
@@ -61,8 +61,8 @@ class Scenario:
     profile: Profile
 
 
-@lru_cache(maxsize=MOST_KEPT)
-def scenario_of(source: Source) -> Scenario:
+@lru_cache(maxsize=CACHED_SCENARIOS)
+def scenario_of(source: ScenarioSource) -> Scenario:
     """Return the scenario, one object for one source; raises `InputError`."""
     cluster, profile, given = source.cluster.value, source.profile.value, source.trace.value
     cluster = cluster.known_to(profile, allow_unknown_types=source.allow_unknown_types)
@@ -77,14 +77,14 @@ def scenario_of(source: Source) -> Scenario:
     return Scenario(trace, cluster, profile)
 
 
-@lru_cache(maxsize=MOST_KEPT)
-def problem_of(source: Source, whole_gangs: bool) -> AllocationProblem:
+@lru_cache(maxsize=CACHED_SCENARIOS)
+def problem_of(source: ScenarioSource, whole_gangs: bool) -> AllocationProblem:
     """Return the problem of all jobs of the trace together, at time 0."""
     scenario = scenario_of(source)
     return AllocationProblem.from_jobs(scenario.trace.jobs, scenario.cluster, scenario.profile, whole_gangs=whole_gangs)
 
 
-def _typed(trace: Trace, profile: ThroughputProfile, cluster: Cluster, source: Source) -> tuple[Trace, ThroughputProfile]:
+def _typed(trace: Trace, profile: ThroughputProfile, cluster: Cluster, source: ScenarioSource) -> tuple[Trace, ThroughputProfile]:
     """Give jobs without a type or an end what they lack, as `gavel simulate` does."""
     if any(map(lacks_type, trace)):
         names = cluster.accelerator_names
@@ -104,10 +104,10 @@ class Task:
 
     key: str
     mode: Literal["simulate", "solve", "isolated"]
-    policy: Part
-    source: Source
+    policy: PackedValue
+    source: ScenarioSource
     round_seconds: float | None
-    settings: Part
+    settings: PackedValue
     isolated: bytes | None = None
     version: str = __version__
 
@@ -121,7 +121,7 @@ class Cell:
     labels: Labels
     content: Mapping[str, Any]
     task: Task
-    needs: str | None = None
+    yardstick_key: str | None = None
 
     @cached_property
     def key(self) -> str:
@@ -138,7 +138,7 @@ class Cell:
         return replace(self.task, key=self.key, isolated=isolated)
 
 
-def solved(task: Task) -> Run:
+def solve_cell(task: Task) -> Run:
     """Solve a cell; raises what `solve` raises."""
     problem = problem_of(task.source, task.settings.value.get("whole_gangs", True))
     allocation = solve(problem, task.policy.value)
@@ -173,7 +173,7 @@ def _shares(task: Task, allocation: Allocation) -> dict[str, dict[str, float]]:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CellResult:
     """What came of a cell: numbers, the rest of its run, what it keeps of each job; or an error. seconds: what it took."""
 
     key: str
@@ -184,7 +184,7 @@ class Ended:
     jobs: bytes | None = None
 
 
-def play(task: Task) -> Ended:
+def run_cell(task: Task) -> CellResult:
     """Play a cell to its end; what goes wrong is what comes of it."""
     started, cpu = time.perf_counter(), time.process_time()
     try:
@@ -192,18 +192,18 @@ def play(task: Task) -> Ended:
             raise InputError(f"this process has gavel-py {__version__}, and the sweep was begun by {task.version}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GavelWarning)  # told once, when the sweep was planned
-            run, jobs = (solved(task), None) if task.mode == "solve" else _simulated(task)
+            run, jobs = (solve_cell(task), None) if task.mode == "solve" else simulate_cell(task)
         seconds = time.perf_counter() - started
         metrics = dict(run.metrics) | {"wall_seconds": seconds, "cpu_seconds": time.process_time() - cpu}
-        return Ended(task.key, seconds, None, metrics, packed(run), jobs)
+        return CellResult(task.key, seconds, None, metrics, packed(run), jobs)
     except GavelError as error:
-        return Ended(task.key, time.perf_counter() - started, str(error))
+        return CellResult(task.key, time.perf_counter() - started, str(error))
     except Exception as error:  # noqa: BLE001  a policy of the user's own, or a fault of ours: the other cells go on
         text = "".join(traceback.format_exception(error)).strip()
-        return Ended(task.key, time.perf_counter() - started, text)
+        return CellResult(task.key, time.perf_counter() - started, text)
 
 
-def simulation_of(task: Task, on_round: Callable[[Round], None] | None = None) -> tuple[Simulation, float]:
+def build_simulation(task: Task, on_round: Callable[[Round], None] | None = None) -> tuple[Simulation, float]:
     """Return the simulation of a cell, and when it is to be stopped."""
     scenario, settings = scenario_of(task.source), dict(task.settings.value)
     until = settings.pop("until_seconds", math.inf)
@@ -220,8 +220,8 @@ def simulation_of(task: Task, on_round: Callable[[Round], None] | None = None) -
     return simulation, until
 
 
-def _simulated(task: Task) -> tuple[Run, bytes | None]:
-    simulation, until = simulation_of(task, lambda begun: recorder.round(begun))
+def simulate_cell(task: Task) -> tuple[Run, bytes | None]:
+    simulation, until = build_simulation(task, lambda begun: recorder.round(begun))
     recorder = RunRecorder(simulation)
     run_and_record(simulation, recorder, until)
     scenario = scenario_of(task.source)

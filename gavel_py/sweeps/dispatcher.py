@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gavel_py.errors import GavelError
 from gavel_py.report.runs.files import CellStore, Status, StoredCell
-from gavel_py.sweeps.cell import Cell, Ended, play
+from gavel_py.sweeps.cell import Cell, CellResult, run_cell
 from gavel_py.sweeps.local import WorkerDiedError
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Progress:
 PAUSE_SECONDS = 0.1
 """Cells that end within so much of one another are written together: what is on the disk is never older than this."""
 
-MOST_ATTEMPTS = 2
+MAX_ATTEMPTS = 2
 
 
 class ExecutorError(GavelError, RuntimeError):
@@ -69,7 +69,7 @@ class Dispatcher:
     def __init__(
         self,
         cells: Sequence[Cell],
-        ended: dict[str, str],
+        statuses: dict[str, str],
         store: CellStore,
         executor: Executor,
         window: int,
@@ -79,98 +79,101 @@ class Dispatcher:
         self._store, self._executor, self._window = store, executor, window
         self._on_progress, self._is_stopped = on_progress, is_stopped
         self._cells = {cell.key: cell for cell in cells}
-        self._ended = {key: status for key, status in ended.items() if key in self._cells}
-        self._failed = sum(status == "failed" for status in self._ended.values())
-        self._kept, self._began = len(self._ended), time.monotonic()
-        self._waiting = deque(cell for cell in cells if cell.key not in self._ended)
+        self._statuses = {key: status for key, status in statuses.items() if key in self._cells}
+        self._num_failed = sum(status == "failed" for status in self._statuses.values())
+        self._num_kept, self._started = len(self._statuses), time.monotonic()
+        self._waiting = deque(cell for cell in cells if cell.key not in self._statuses)
         self._attempts: dict[str, int] = {}
-        self._playing: dict[Future[Ended], Cell] = {}
-        self._unwritten: list[StoredCell] = []
-        self._written = self._began
+        self._running: dict[Future[CellResult], Cell] = {}
+        self._unstored: list[StoredCell] = []
+        self._stored_seconds = self._started
 
     def run(self) -> None:
         """Play all cells, or those that have begun when it is to stop. After an error, what has ended is stored."""
         try:
             self._on_progress(self.progress)
-            while self._waiting or self._playing:
+            while self._waiting or self._running:
                 if self._is_stopped():
-                    self._take_back()
-                self._hand_out()
-                self._collect()
-                if time.monotonic() - self._written >= PAUSE_SECONDS:
-                    self._write()
+                    self._cancel_pending()
+                self._submit()
+                self._collect_results()
+                if time.monotonic() - self._stored_seconds >= PAUSE_SECONDS:
+                    self._store_results()
         finally:
-            self._write()
+            self._store_results()
 
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        seconds = time.monotonic() - self._began
-        return Progress(len(self._cells), len(self._ended) - self._failed, self._failed, self._kept, seconds)
+        seconds = time.monotonic() - self._started
+        return Progress(len(self._cells), len(self._statuses) - self._num_failed, self._num_failed, self._num_kept, seconds)
 
-    def _take_back(self) -> None:
+    def _cancel_pending(self) -> None:
         """Hand out no more, and take back what has not begun."""
         self._waiting.clear()
-        for future in [future for future in self._playing if future.cancel()]:
-            del self._playing[future]
+        for future in [future for future in self._running if future.cancel()]:
+            del self._running[future]
 
-    def _hand_out(self) -> None:
+    def _submit(self) -> None:
         blocked = []
-        while self._waiting and len(self._playing) < self._window:
+        while self._waiting and len(self._running) < self._window:
             cell = self._waiting.popleft()
-            if cell.needs is not None and cell.needs not in self._ended:
+            if cell.yardstick_key is not None and cell.yardstick_key not in self._statuses:
                 blocked.append(cell)
                 continue
-            isolated = None if cell.needs is None else self._jobs_of(cell.needs)
+            isolated = None if cell.yardstick_key is None else self._jobs_of(cell.yardstick_key)
             self._attempts[cell.key] = self._attempts.get(cell.key, 0) + 1
             try:
-                self._playing[self._executor.submit(play, cell.task_with(isolated))] = cell
+                self._running[self._executor.submit(run_cell, cell.task_with(isolated))] = cell
             except (BrokenExecutor, RuntimeError) as error:
                 raise ExecutorError(f"cells cannot be played any more: {error}; the same sweep goes on from here") from error
         self._waiting.extendleft(reversed(blocked))
 
     def _jobs_of(self, key: str) -> bytes | None:
         """What a cell keeps of its jobs, which may not have been written yet."""
-        unwritten = next((cell for cell in self._unwritten if cell.key == key), None)
+        unwritten = next((cell for cell in self._unstored if cell.key == key), None)
         return self._store.jobs_of(key) if unwritten is None else unwritten.jobs
 
-    def _collect(self) -> None:
+    def _collect_results(self) -> None:
         """Take up what has ended, and wait for it a little."""
-        for future in wait(self._playing, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED).done:
-            self._ends(self._playing.pop(future), future)
+        for future in wait(self._running, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED).done:
+            self._handle_end(self._running.pop(future), future)
 
-    def _ends(self, cell: Cell, future: Future[Ended]) -> None:
+    def _handle_end(self, cell: Cell, future: Future[CellResult]) -> None:
         try:
-            ended = future.result()
+            result = future.result()
         except CancelledError as error:
             raise ExecutorError("what played the cells has gone; the same sweep goes on from here") from error
         except WorkerDiedError:
-            if self._attempts[cell.key] < MOST_ATTEMPTS:
+            if self._attempts[cell.key] < MAX_ATTEMPTS:
                 self._waiting.appendleft(cell)
                 logger.info("a process died while it played a cell, which is tried again: %s", dict(cell.labels))
                 return
-            ended = Ended(cell.key, 0.0, f"its process died {MOST_ATTEMPTS} times: it was killed, ran out of memory, or crashed")
+            result = CellResult(
+                cell.key, 0.0, f"its process died {MAX_ATTEMPTS} times: it was killed, ran out of memory, or crashed"
+            )
         except BrokenExecutor as error:
             raise ExecutorError(f"what played the cells broke: {error}; the same sweep goes on from here") from error
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  one that was to end its process, too
-            ended = Ended(cell.key, 0.0, f"{type(error).__name__}: {error}")
-        self._note(cell, ended)
+            result = CellResult(cell.key, 0.0, f"{type(error).__name__}: {error}")
+        self._record_result(cell, result)
 
-    def _note(self, cell: Cell, ended: Ended) -> None:
-        status: Status = "done" if ended.error is None else "failed"
-        attempts = self._attempts[cell.key]
-        stored = StoredCell(cell.key, cell.text, status, ended.error, attempts, ended.seconds, ended.metrics, ended.run, ended.jobs)
-        self._unwritten.append(stored)
-        self._ended[cell.key] = status
-        self._failed += status == "failed"
-        logger.info("cell %d of %d is %s, %.3f s: %s", len(self._ended), len(self._cells), status, ended.seconds, dict(cell.labels))
+    def _record_result(self, cell: Cell, result: CellResult) -> None:
+        status: Status = "done" if result.error is None else "failed"
+        run = result.metrics, result.run, result.jobs
+        attempts, seconds = self._attempts[cell.key], result.seconds
+        self._unstored.append(StoredCell(cell.key, cell.text, status, result.error, attempts, seconds, *run))
+        self._statuses[cell.key] = status
+        self._num_failed += status == "failed"
+        count, total = len(self._statuses), len(self._cells)
+        logger.info("cell %d of %d is %s, %.3f s: %s", count, total, status, seconds, dict(cell.labels))
 
-    def _write(self) -> None:
+    def _store_results(self) -> None:
         """Store what has ended since."""
-        written, self._unwritten = self._unwritten, []
-        self._written = time.monotonic()
+        written, self._unstored = self._unstored, []
+        self._stored_seconds = time.monotonic()
         if written:
             self._store.add(written)
         self._on_progress(self.progress)

@@ -19,17 +19,17 @@ from gavel_py.report.runs import Labels
 from gavel_py.simulator.measurements import check_enough, window_text
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.axes import (
-    Choice,
+    AxisValue,
     Generator,
-    Part,
-    cluster_choice,
+    PackedValue,
+    cluster_value,
     lacks_type,
-    policy_choice,
     policy_content,
-    profile_choice,
-    trace_choice,
+    policy_value,
+    profile_value,
+    trace_value,
 )
-from gavel_py.sweeps.cell import Cell, Source, Task, problem_of, scenario_of
+from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import CheckedSpec
 
 
@@ -42,14 +42,14 @@ def check_cells(cells: Sequence[Cell]) -> None:
             scene = cell.task.source.trace, cell.task.source.cluster
             if scene not in scenes:
                 scenes.add(scene)
-                attempt(partial(_named, cell, ("trace", "cluster"), _check_scene))
+                attempt(partial(_check_cell, cell, ("trace", "cluster"), _check_scene))
             pair = cell.task.policy, scene, cell.task.round_seconds
             if pair not in pairs:
                 pairs.add(pair)
-                attempt(partial(_named, cell, ("policy",), _check_policy))
+                attempt(partial(_check_cell, cell, ("policy",), _check_policy))
 
 
-def _named(cell: Cell, names: tuple[str, ...], check: Callable[[Cell], None]) -> None:
+def _check_cell(cell: Cell, names: tuple[str, ...], check: Callable[[Cell], None]) -> None:
     """Check a cell, and say which one it is."""
     try:
         check(cell)
@@ -102,67 +102,69 @@ class Grid:
         by_key = {cell.key: cell for cell in (*self.yardsticks, *self.cells)}
         wanted: dict[str, Cell] = {}
         for cell in self.cells:
-            for key in filter(None, (cell.needs, cell.key)):
+            for key in filter(None, (cell.yardstick_key, cell.key)):
                 wanted.setdefault(key, by_key[key])
         return list(wanted.values())
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _GridPoint:
     """What all policies have in common at one point of the other axes."""
 
     labels: Labels
     content: dict[str, Any]
-    source: Source
+    source: ScenarioSource
     round_seconds: float | None
 
 
-def grid_of(asked: CheckedSpec) -> Grid:
+def build_grid(checked: CheckedSpec) -> Grid:
     """Return the grid; raises `InputError` with the faults of all axes."""
-    spec = asked.spec
+    spec = checked.spec
     with together() as attempt:
-        policies = attempt(partial(_axis, asked, "policies", policy_choice))
-        traces = attempt(partial(_axis, asked, "traces", trace_choice))
-        clusters = attempt(partial(_axis, asked, "clusters", cluster_choice))
-        profile = attempt(partial(profile_choice, asked))
-        settings = attempt(lambda: asked.settings.arguments(asked.path, asked.where))
-    _check_loads(asked, traces)
+        policies = attempt(partial(_read_axis, checked, "policies", policy_value))
+        traces = attempt(partial(_read_axis, checked, "traces", trace_value))
+        clusters = attempt(partial(_read_axis, checked, "clusters", cluster_value))
+        profile = attempt(partial(profile_value, checked))
+        settings = attempt(lambda: checked.settings.arguments(checked.path, checked.where))
+    _check_loads(checked, traces)
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
-    shared = Part.of(settings, repr(sorted(settings.items())))
+    shared = PackedValue.of(settings, repr(sorted(settings.items())))
     cells, yardsticks = [], {}
     isolated = resolve_policy(YARDSTICK)
     content = policy_content(isolated)
-    yardstick = Choice(YARDSTICK, content, Part.of(isolated, content))
-    for place in _places(asked, traces, clusters, profile):
-        needs = None
+    yardstick = AxisValue(YARDSTICK, content, PackedValue.of(isolated, content))
+    for place in _grid_points(checked, traces, clusters, profile):
+        yardstick_key = None
         if spec.fairness:
             compared = _cell(place, yardstick, "isolated", shared, None)
-            needs = compared.key
-            yardsticks[needs] = compared
-        cells += [_cell(place, policy, spec.mode, shared, needs) for policy in policies]
+            yardstick_key = compared.key
+            yardsticks[yardstick_key] = compared
+        cells += [_cell(place, policy, spec.mode, shared, yardstick_key) for policy in policies]
     return Grid(tuple(cells), tuple(yardsticks.values()))
 
 
-def _axis(asked: CheckedSpec, key: str, choice: Callable[[CheckedSpec, Any], Choice]) -> list[Choice]:
+def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any], AxisValue]) -> list[AxisValue]:
     """Return the choices of an axis, those that stand twice once; two different ones must not have one name."""
-    entries: Sequence[Any] = getattr(asked.spec, key)
+    entries: Sequence[Any] = getattr(checked.spec, key)
     with together() as attempt:
-        found = [attempt(partial(_placed, asked, key, number, choice, entry)) for number, entry in enumerate(entries)]
-    choices = list(dict.fromkeys(found))
-    labels = [each.label for each in choices]
+        found = [attempt(partial(_read_entry, checked, key, number, read, entry)) for number, entry in enumerate(entries)]
+    values = list(dict.fromkeys(found))
+    labels = [each.label for each in values]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     text = "is what several of them are called; give each a name of its own, as in {name: ...}"
-    InputError.raise_any([Fault(asked.where(key), key, f"{label!r} {text}") for label in twice])
-    return choices
+    InputError.raise_any([Fault(checked.where(key), key, f"{label!r} {text}") for label in twice])
+    return values
 
 
-def _placed(asked: CheckedSpec, key: str, number: int, choice: Callable[[CheckedSpec, Any], Choice], entry: Any) -> Choice:
+def _read_entry(
+    checked: CheckedSpec, key: str, number: int, read: Callable[[CheckedSpec, Any], AxisValue], entry: Any
+) -> AxisValue:
     """Make a choice, and say where the entry stands if that fails."""
     try:
-        return choice(asked, entry)
+        return read(checked, entry)
     except InputError as error:
-        place = asked.where(key, number)
+        place = checked.where(key, number)
         faults = [
             dataclasses.replace(fault, where=f"{place}, {fault.where}")
             if fault.where
@@ -172,19 +174,21 @@ def _placed(asked: CheckedSpec, key: str, number: int, choice: Callable[[Checked
         raise type(error)(*faults) from None
 
 
-def _check_loads(asked: CheckedSpec, traces: Iterable[Choice]) -> None:
-    if asked.spec.loads is not None and not any("generate" in trace.content for trace in traces):
+def _check_loads(checked: CheckedSpec, traces: Iterable[AxisValue]) -> None:
+    if checked.spec.loads is not None and not any("generate" in trace.content for trace in traces):
         text = "are jobs per hour of generated traces, and all traces are files; leave them out"
-        raise InputError(Fault(asked.where("loads"), "loads", text))
+        raise InputError(Fault(checked.where("loads"), "loads", text))
 
 
-def _places(asked: CheckedSpec, traces: Sequence[Choice], clusters: Sequence[Choice], profile: Choice) -> Iterator[_Place]:
-    spec = asked.spec
+def _grid_points(
+    checked: CheckedSpec, traces: Sequence[AxisValue], clusters: Sequence[AxisValue], profile: AxisValue
+) -> Iterator[_GridPoint]:
+    spec = checked.spec
     rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
     measured = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}
     for trace in traces:
-        is_drawn = isinstance(trace.part.value, Generator)
-        draws = is_drawn or asked.settings.is_random or any(map(lacks_type, trace.part.value))
+        is_drawn = isinstance(trace.packed.value, Generator)
+        draws = is_drawn or checked.settings.is_random or any(map(lacks_type, trace.packed.value))
         loads: Sequence[float | None] = spec.loads if is_drawn and spec.loads is not None else [None]
         for load, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
             labels = {
@@ -199,18 +203,20 @@ def _places(asked: CheckedSpec, traces: Sequence[Choice], clusters: Sequence[Cho
                 "gavel-py": __version__,
                 "trace": trace.content,
                 "load": load,
-                "cluster": cluster.part.identity,
+                "cluster": cluster.packed.identity,
                 "profile": profile.content,
                 "seed": seed if draws else None,
                 "round_seconds": length,
                 "extrapolate": spec.extrapolate,
             }
             drawn = seed if draws else None
-            source = Source(trace.part, cluster.part, profile.part, load, drawn, spec.extrapolate, spec.allow_unknown_types)
-            yield _Place(labels, content, source, length)
+            source = ScenarioSource(
+                trace.packed, cluster.packed, profile.packed, load, drawn, spec.extrapolate, spec.allow_unknown_types
+            )
+            yield _GridPoint(labels, content, source, length)
 
 
-def _cell(place: _Place, policy: Choice, mode: Any, settings: Part, needs: str | None) -> Cell:
-    content = place.content | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": needs}
-    task = Task("", mode, policy.part, place.source, place.round_seconds, settings)
-    return Cell({"policy": policy.label, **place.labels}, content, task, needs)
+def _cell(place: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:
+    content = place.content | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": yardstick_key}
+    task = Task("", mode, policy.packed, place.source, place.round_seconds, settings)
+    return Cell({"policy": policy.label, **place.labels}, content, task, yardstick_key)

@@ -26,53 +26,53 @@ from gavel_py.errors import Fault, GavelWarning, InputError
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
-SHORT_SECONDS = 0.5
+SHORT_CALL_SECONDS = 0.5
 """While cells are done sooner than this, the next one waits in the process already; else it is kept back, so that it can be taken
 back.
 """
 
-_environment = threading.Lock()
+_environment_lock = threading.Lock()
 
 
 class WorkerDiedError(BrokenExecutor):
     """The process that played this died meanwhile: it was killed, ran out of memory, or crashed."""
 
 
-class _Task:
+class _Call:
     """A call that is to be made in a process, and the future that its caller has."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call, self.future, self.started = call, Future[Any](), 0.0
-        self.is_begun = False
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function, self.future, self.started = function, Future[Any](), 0.0
+        self.is_claimed = False
 
-    def begin(self) -> bool:
+    def claim(self) -> bool:
         """Say whether it is still wanted; from now on, it cannot be cancelled."""
-        if not self.is_begun:
-            self.is_begun = self.future.set_running_or_notify_cancel()
-        return self.is_begun
+        if not self.is_claimed:
+            self.is_claimed = self.future.set_running_or_notify_cancel()
+        return self.is_claimed
 
 
 class _Process:
     """One process, made anew when it has died. tasks: what has been sent to it, in order; pid: known when it has begun."""
 
     def __init__(self) -> None:
-        self.tasks: deque[_Task] = deque()
-        self.pool, self.pid = _begun()
+        self.calls: deque[_Call] = deque()
+        self.pool, self.pid = _start_pool()
         self.is_quick = False
 
-    def renew(self) -> None:
+    def restart(self) -> None:
         """Begin another process."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-        self.pool, self.pid = _begun()
+        self.pool, self.pid = _start_pool()
 
-    def send(self, task: _Task) -> Future[Any]:
+    def send(self, call: _Call) -> Future[Any]:
         """Send a task."""
-        task.started = time.monotonic()
+        call.started = time.monotonic()
         try:
-            return self.pool.submit(task.call)
+            return self.pool.submit(call.function)
         except BrokenProcessPool:  # it died while it had nothing to do
-            self.renew()
-            return self.pool.submit(task.call)
+            self.restart()
+            return self.pool.submit(call.function)
 
 
 class LocalProcesses(Executor):
@@ -85,19 +85,19 @@ class LocalProcesses(Executor):
 
     def __init__(self, workers: int) -> None:
         self._lock = threading.RLock()
-        self._waiting: deque[_Task] = deque()
+        self._waiting: deque[_Call] = deque()
         self._processes = [_Process() for _ in range(workers)]
         self._is_open = True
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Let a function be called in one of the processes."""
-        task = _Task(partial(fn, *args, **kwargs))
+        call = _Call(partial(fn, *args, **kwargs))
         with self._lock:
             if not self._is_open:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.append(task)
+            self._waiting.append(call)
             self._send()
-        return task.future
+        return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes when they have done what they were sent."""
@@ -122,36 +122,36 @@ class LocalProcesses(Executor):
         """Send waiting tasks to processes that have none, then a second one to those that are quick."""
         for depth in (1, 2):
             for process in self._processes:
-                while self._waiting and len(process.tasks) < depth and (depth == 1 or process.is_quick):
-                    task = self._waiting.popleft()
-                    if not task.begin():
+                while self._waiting and len(process.calls) < depth and (depth == 1 or process.is_quick):
+                    call = self._waiting.popleft()
+                    if not call.claim():
                         continue
-                    process.tasks.append(task)
-                    sent = process.send(task)
-                    sent.add_done_callback(partial(self._ended, process, process.pool, task))
+                    process.calls.append(call)
+                    sent = process.send(call)
+                    sent.add_done_callback(partial(self._on_done, process, process.pool, call))
 
-    def _ended(self, process: _Process, pool: ProcessPoolExecutor, task: _Task, sent: Future[Any]) -> None:
+    def _on_done(self, process: _Process, pool: ProcessPoolExecutor, call: _Call, sent: Future[Any]) -> None:
         """Take up what came of a task. A pool that breaks tells all of its tasks so, first the one that was played."""
         error = None if sent.cancelled() else sent.exception()
         with self._lock:
-            process.tasks.remove(task)
+            process.calls.remove(call)
             if isinstance(error, BrokenProcessPool):
                 if process.pool is not pool and self._is_open:  # this one had not begun
-                    self._waiting.appendleft(task)
+                    self._waiting.appendleft(call)
                     self._send()
                     return
                 if self._is_open:
-                    process.renew()
+                    process.restart()
                 error = WorkerDiedError("the process that played it died: it was killed, ran out of memory, or crashed")
-            process.is_quick = time.monotonic() - task.started < SHORT_SECONDS
+            process.is_quick = time.monotonic() - call.started < SHORT_CALL_SECONDS
             if self._is_open:
                 self._send()
         if sent.cancelled():
-            task.future.set_exception(WorkerDiedError("it was not played any more"))
+            call.future.set_exception(WorkerDiedError("it was not played any more"))
         elif error is not None:
-            task.future.set_exception(error)
+            call.future.set_exception(error)
         else:
-            task.future.set_result(sent.result())
+            call.future.set_result(sent.result())
 
 
 def usable_cores() -> int:
@@ -159,7 +159,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begun() -> tuple[ProcessPoolExecutor, Future[int]]:
+def _start_pool() -> tuple[ProcessPoolExecutor, Future[int]]:
     """Begin a process; it gets its environment from ours, and the level at which gavel_py logs."""
     level = logging.getLogger("gavel_py").level
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(level,))
@@ -170,7 +170,7 @@ def _begun() -> tuple[ProcessPoolExecutor, Future[int]]:
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
     """Within this, the environment says that linear algebra is to use one thread, unless it says otherwise already."""
-    with _environment:
+    with _environment_lock:
         added = [name for name in THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(added, "1"))
         try:
@@ -200,10 +200,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-PATIENCE_SECONDS = 5.0
+DASK_TIMEOUT_SECONDS = 5.0
 """How long a scheduler is waited for."""
 
-SETTINGS = {
+DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 1,
     "distributed.scheduler.worker-saturation": 1.0,  # one call at a time, so that a death blames no other
     "distributed.deploy.lost-worker-timeout": "1 hour",  # a worker that takes long to begin anew is not lost
@@ -231,7 +231,7 @@ def dask_executor(address: str | None = None, workers: int | None = None) -> Ite
             yield client.get_executor(pure=False)
         return
     with (
-        dask.config.set(SETTINGS),
+        dask.config.set(DASK_SETTINGS),
         distributed.LocalCluster(
             n_workers=workers or usable_cores(),
             threads_per_worker=1,
@@ -253,9 +253,9 @@ def _client(distributed: Any, address: str) -> Any:
     except (OSError, ValueError) as error:
         raise InputError(Fault(f"scheduler {address}", "", f"is no address of a Dask scheduler ({error}); {text}")) from None
     try:
-        client = distributed.Client(address, timeout=PATIENCE_SECONDS, set_as_default=False)
+        client = distributed.Client(address, timeout=DASK_TIMEOUT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        waited = f"no Dask scheduler answers there within {PATIENCE_SECONDS:g} s ({error}); {text}"
+        waited = f"no Dask scheduler answers there within {DASK_TIMEOUT_SECONDS:g} s ({error}); {text}"
         raise InputError(Fault(f"scheduler {address}", "", waited)) from None
     if not client.nthreads():
         warnings.warn(f"the Dask scheduler {address} has no workers yet; cells wait for them", GavelWarning, stacklevel=4)

@@ -30,9 +30,9 @@ from gavel_py.io.writing import check_place, write_whole
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
 from gavel_py.simulator.simulation import Simulation
-from gavel_py.sweeps.cell import Cell, play, scenario_of, simulation_of
+from gavel_py.sweeps.cell import Cell, build_simulation, run_cell, scenario_of
 from gavel_py.sweeps.dispatcher import Dispatcher, Progress
-from gavel_py.sweeps.grid import check_cells, grid_of
+from gavel_py.sweeps.grid import build_grid, check_cells
 from gavel_py.sweeps.local import LocalProcesses, usable_cores
 from gavel_py.sweeps.spec import read_spec
 
@@ -45,7 +45,7 @@ TEXT = {"policy", "trace", "cluster", "measure_jobs", "status", "error"}
 WHOLE = {"seed", "attempts"}
 
 
-def aligned(rows: Sequence[Row]) -> list[dict[str, str | float | None]]:
+def align_rows(rows: Sequence[Row]) -> list[dict[str, str | float | None]]:
     """Return the rows with the same columns each, None where a row has nothing there."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [{name: row.get(name) for name in names} for row in rows]
@@ -71,7 +71,7 @@ def check_table(path: str | Path) -> None:
 def write_table(path: str | Path, rows: Sequence[Row]) -> None:
     """Write rows to a .csv or .parquet file, whole or not at all; raises `InputError`."""
     check_table(path)
-    write_whole(path, _parquet(aligned(rows)) if Path(path).suffix.lower() == ".parquet" else _csv(aligned(rows)))
+    write_whole(path, _parquet(align_rows(rows)) if Path(path).suffix.lower() == ".parquet" else _csv(align_rows(rows)))
 
 
 def _csv(rows: Sequence[Row]) -> bytes:
@@ -100,7 +100,7 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 PROBE_SECONDS = 1.0
 """How long a cell is played to see how fast it goes."""
 
-LEAST_DONE = 1e-4
+MIN_PROBE_PROGRESS = 1e-4
 """A probe in which less was done tells no more than that it will be long."""
 
 
@@ -118,24 +118,24 @@ class Estimate:
         return self.cell_seconds / self.workers
 
 
-def estimated(left: Iterable[Cell], ended: Mapping[str, list[float]], workers: int) -> Estimate:
+def estimate_cells(remaining: Iterable[Cell], ended: Mapping[str, list[float]], workers: int) -> Estimate:
     """Return the estimate for cells; ended: {policy: seconds} of cells of the same sweep that have been played.
 
     A policy of which none has been played is probed: its middle cell is played for a second of this computer's time, which then
     counts as the part of all jobs' work that was done in it.
     """
     by_policy: dict[str, list[Cell]] = {}
-    for cell in left:
+    for cell in remaining:
         by_policy.setdefault(str(cell.labels["policy"]), []).append(cell)
     known = [policy for policy in by_policy if ended.get(policy)]
     total = 0.0
     for policy, cells in by_policy.items():
-        seconds = fmean(ended[policy]) if policy in known else _probed(cells[len(cells) // 2])
+        seconds = fmean(ended[policy]) if policy in known else _probe(cells[len(cells) // 2])
         total += seconds * len(cells)
-    return Estimate(total, workers, _basis(len(by_policy), len(known)))
+    return Estimate(total, workers, _describe_basis(len(by_policy), len(known)))
 
 
-def _basis(policies: int, known: int) -> str:
+def _describe_basis(policies: int, known: int) -> str:
     probed = (
         "one cell of each policy, in the middle of its grid, played for a second and scaled by the part of the work done by then"
     )
@@ -143,16 +143,16 @@ def _basis(policies: int, known: int) -> str:
     return "nothing is left" if not policies else played if known == policies else f"{played}; else {probed}" if known else probed
 
 
-def _probed(cell: Cell) -> float:
+def _probe(cell: Cell) -> float:
     task = cell.task_with(None)
     importlib.import_module("gavel_py.optimization.formulation.program")  # which is slow, and done once in each process
     started = time.perf_counter()
     if task.mode == "solve":
-        play(task)
+        run_cell(task)
         return time.perf_counter() - started
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GavelWarning)  # told when the sweep was planned
-        simulation, until = simulation_of(task)
+        simulation, until = build_simulation(task)
     began = time.perf_counter()  # what is made once for all policies does not count for each
     more = True
     while more and simulation.now < until and time.perf_counter() - began < PROBE_SECONDS:
@@ -162,11 +162,11 @@ def _probed(cell: Cell) -> float:
             more = False
     seconds = time.perf_counter() - began
     jobs = len(scenario_of(task.source).trace) if simulation.measure_jobs is None else simulation.measure_jobs[1]
-    done = 1.0 if not more or simulation.now >= until else min(1.0, _done(simulation, jobs))
-    return seconds / max(done, LEAST_DONE)
+    done = 1.0 if not more or simulation.now >= until else min(1.0, _work_done(simulation, jobs))
+    return seconds / max(done, MIN_PROBE_PROGRESS)
 
 
-def _done(simulation: Simulation, jobs: int) -> float:
+def _work_done(simulation: Simulation, jobs: int) -> float:
     """The part of the work of all jobs of the trace that is done."""
     records = simulation.result().jobs.values()
     return sum(min(1.0, job.steps_done / job.total_steps) for job in records if job.total_steps > 0) / jobs
@@ -192,11 +192,11 @@ FOREIGN_WINDOW = 256
 """Cells handed out at a time to an executor of which nothing is known."""
 
 
-def _nothing(progress: Progress) -> None:
+def _ignore_progress(progress: Progress) -> None:
     """Tell nobody."""
 
 
-def _never() -> bool:
+def _never_stop() -> bool:
     return False
 
 
@@ -208,11 +208,11 @@ class SweepPlan:
     """
 
     def __init__(self, source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-        asked = read_spec(source, changes)
-        self._document = asked.document
-        self._grid = grid_of(asked)
-        results = asked.spec.results
-        self.results: Path | None = None if results is None else asked.path(results)
+        checked = read_spec(source, changes)
+        self._document = checked.document
+        self._grid = build_grid(checked)
+        results = checked.spec.results
+        self.results: Path | None = None if results is None else checked.path(results)
         self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid.cells)
         self._cells = self._grid.in_order
         self.yardsticks = sum(cell.task.mode == "isolated" for cell in self._cells)
@@ -249,13 +249,13 @@ class SweepPlan:
         From the times of cells that have been played; a policy without any is probed: a cell of it is played for a second.
         """
         with self._store(make=False) as store:
-            seconds, settled = store.seconds(), _settled(store, retry_failed)
-        left = [cell for cell in self._cells if cell.key not in settled]
+            seconds, final = store.seconds(), _final_statuses(store, retry_failed)
+        remaining = [cell for cell in self._cells if cell.key not in final]
         ended: dict[str, list[float]] = {}
         for cell in self._cells:
             if cell.key in seconds:
                 ended.setdefault(str(cell.labels["policy"]), []).append(seconds[cell.key])
-        return estimated(left, ended, _count(workers, len(left)))
+        return estimate_cells(remaining, ended, _num_workers(workers, len(remaining)))
 
     def play(
         self,
@@ -263,8 +263,8 @@ class SweepPlan:
         *,
         workers: int | None = None,
         retry_failed: bool = False,
-        on_progress: Callable[[Progress], None] = _nothing,
-        is_stopped: Callable[[], bool] = _never,
+        on_progress: Callable[[Progress], None] = _ignore_progress,
+        is_stopped: Callable[[], bool] = _never_stop,
     ) -> list[dict[str, str | float | None]]:
         """Play the cells that the store does not have, and return a row for each cell of the grid that has come to an end.
 
@@ -277,15 +277,15 @@ class SweepPlan:
         with self._store() as store:
             grid = [GridPlace(cell.key, cell.labels) for cell in self._grid.cells]
             store.begin(self._document, versions(), datetime.now(UTC).isoformat(timespec="seconds"), grid)
-            ended = _settled(store, retry_failed)
-            left = sum(cell.key not in ended for cell in self._cells)
-            if left:
-                with _executor(executor, _count(workers, left)) as (used, window):
+            ended = _final_statuses(store, retry_failed)
+            remaining = sum(cell.key not in ended for cell in self._cells)
+            if remaining:
+                with _executor(executor, _num_workers(workers, remaining)) as (used, window):
                     Dispatcher(self._cells, ended, store, used, window, on_progress, is_stopped).run()
             else:
                 failed = sum(ended[cell.key] == "failed" for cell in self._cells)
                 on_progress(Progress(len(self), len(self) - failed, failed, len(self), 0.0))
-            return aligned(store.rows())
+            return align_rows(store.rows())
 
     def _store(self, *, make: bool = True) -> CellStore:
         """The file of the results, or an empty one in memory where there is none and none is to be made."""
@@ -293,14 +293,14 @@ class SweepPlan:
         return CellStore(self.results if make or is_there else None)
 
 
-def _settled(store: CellStore, retry_failed: bool) -> dict[str, str]:
+def _final_statuses(store: CellStore, retry_failed: bool) -> dict[str, str]:
     """{key: status} of the cells that are not played again."""
     return {key: status for key, status in store.statuses().items() if not (retry_failed and status == "failed")}
 
 
-def _count(workers: int | None, left: int) -> int:
+def _num_workers(workers: int | None, remaining: int) -> int:
     """How many processes play: no more than there are cells."""
-    return max(1, min(workers or usable_cores(), left))
+    return max(1, min(workers or usable_cores(), remaining))
 
 
 @contextmanager
@@ -334,7 +334,7 @@ def sweep(
     executor: Executor | None = None,
     workers: int | None = None,
     retry_failed: bool = False,
-    on_progress: Callable[[Progress], None] = _nothing,
+    on_progress: Callable[[Progress], None] = _ignore_progress,
     **changes: Any,
 ) -> list[dict[str, str | float | None]]:
     """Play a grid of simulations or static solves, and return a row for each cell: its labels, status, error, and numbers.

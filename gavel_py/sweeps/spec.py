@@ -142,7 +142,7 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         folder = Path(source).parent
         if not isinstance(document, dict):
             raise InputError(Fault(f"{source}, line 1", "", "must be a mapping with the keys policies, traces and clusters"))
-    at_home = {key: _from_here(value, key) for key, value in changes.items()} if folder != Path() else changes
+    at_home = {key: _absolute_paths(value, key) for key, value in changes.items()} if folder != Path() else changes
     document = {str(key): value for key, value in document.items()} | dict(at_home)
 
     def where(*place: object) -> str:
@@ -152,14 +152,14 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         found = next((places[way[:n]] for n in range(len(way), 0, -1) if way[:n] in places), None)
         return str(source) if found is None else f"{source}, line {found}"
 
-    spec = _placed(Spec, document, where, ())
-    settings = _placed(Settings, spec.settings, where, ("settings",))
-    asked = CheckedSpec(spec, settings, where, folder, document)
-    _check(asked)
-    return asked
+    spec = _make_record(Spec, document, where, ())
+    settings = _make_record(Settings, spec.settings, where, ("settings",))
+    checked = CheckedSpec(spec, settings, where, folder, document)
+    _check(checked)
+    return checked
 
 
-def _placed(kind: type[Any], fields: Mapping[str, Any], where: Where, above: tuple[str, ...]) -> Any:
+def _make_record(kind: type[Any], fields: Mapping[str, Any], where: Where, above: tuple[str, ...]) -> Any:
     """Make a record, with the line of each fault."""
     try:
         return kind(**{str(name): value for name, value in fields.items()})
@@ -169,26 +169,28 @@ def _placed(kind: type[Any], fields: Mapping[str, Any], where: Where, above: tup
         raise InputError(*(dataclasses.replace(f, where=where(*place), field=".".join(place)) for f, place in faults)) from None
 
 
-def _from_here(value: Any, key: str) -> Any:
+def _absolute_paths(value: Any, key: str) -> Any:
     """Make paths in what was given beside a file, under this key, independent of where that file is."""
     if isinstance(value, Mapping):
-        return {name: each if name == "options" else _from_here(each, name) for name, each in value.items()}
+        return {name: each if name == "options" else _absolute_paths(each, name) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_from_here(each, key) for each in value]
+        return [_absolute_paths(each, key) for each in value]
     is_path = key in PATHS or (key in FILES and isinstance(value, str | Path) and Path(value).is_file())
     return str(Path(value).absolute()) if is_path and isinstance(value, str | Path) else value
 
 
-def _check(asked: CheckedSpec) -> None:
-    spec, faults = asked.spec, []
+def _check(checked: CheckedSpec) -> None:
+    spec, faults = checked.spec, []
     for axis in ("policies", "traces", "clusters", "seeds", "round_seconds", "loads"):
         if getattr(spec, axis) == []:
-            faults.append(Fault(asked.where(axis), axis, "is empty, and so is the grid: name at least one"))
+            faults.append(Fault(checked.where(axis), axis, "is empty, and so is the grid: name at least one"))
     if spec.mode == "solve":
         given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
         text = "is about time, of which a static solve knows nothing; leave it out, or set mode: simulate"
-        faults += [Fault(asked.where(key), key, text) for key in sorted(given)]
-        faults += [Fault(asked.where("settings", key), f"settings.{key}", text) for key in asked.settings.of_time]
+        faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
+        faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in checked.settings.of_time]
     if spec.throughputs is not None and "profile" in spec.model_fields_set:
-        faults.append(Fault(asked.where("throughputs"), "throughputs", "and profile both say how fast jobs run; give one of them"))
+        faults.append(
+            Fault(checked.where("throughputs"), "throughputs", "and profile both say how fast jobs run; give one of them")
+        )
     InputError.raise_any(faults)
