@@ -1,8 +1,7 @@
-"""Sweeps: a grid of simulations or static solves, played by many processes, each cell stored as it ends.
+"""Sweeps: grids of simulations or static solves, run by many processes, with each cell stored as it ends.
 
-spec: what is asked for; axes: traces, clusters and policies; grid: the cells, checked before any is played; cell: one of them, and
-how it is played; local: the processes that play cells, or a Dask cluster; dispatcher: hands cells out, and stores them; planning:
-the whole sweep, its estimate and its tables.
+Entry points: `sweep` and `plan_sweep` in `planning`. Cells identify themselves by a checksum of their content, so that a stored
+cell is not run again. The package does not know the command line.
 """
 
 from gavel_py.sweeps.dispatcher import Progress

@@ -1,8 +1,7 @@
-"""The axes of a sweep: its traces, clusters, policies and throughputs, from entries of the spec to what is played.
+"""The axes of a sweep: entries of the spec become values with a label and a checksum.
 
-Traces are read from files, or drawn for each load and seed. Clusters and throughputs come from files, counts and objects; policies
-from names, entries and objects. A `Part` is a value that many cells share: it is packed once, and unpacked once in each process
-that plays cells.
+Traces are read from files, or generated for each load and seed. Clusters and throughputs come from files, counts and objects;
+policies from names, mappings and objects.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import inspect
 import json
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -35,51 +35,57 @@ CACHED_VALUES = 32
 
 @dataclass(frozen=True)
 class PackedValue:
-    """A value as it goes to another process; parts of one identity are the same."""
+    """A pickled value on its way to another process. Values with the same checksum (`identity`) are equal."""
 
     identity: str
     data: bytes = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, value: Any, content: Any) -> PackedValue:
-        """Pack a value; content: what tells it from others, as JSON can hold it."""
-        return cls(digest(content), pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+        """Pickle a value; content: data that JSON can hold and that differs for different values."""
+        return cls(checksum(content), pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
     @property
     def value(self) -> Any:
-        """The value; cells must not change it."""
+        """The value, unpickled once in each process; callers must not change it."""
         return _unpacked(self)
 
 
 @dataclass(frozen=True)
 class AxisValue:
-    """A value on an axis of the grid: what it is called, what tells it from others as JSON can hold it, and the value."""
+    """A value on an axis of the grid, with its label and the content of its checksum."""
 
     label: str
     content: Any = field(compare=False)
     packed: PackedValue
 
+    @classmethod
+    def of(cls, label: str, value: Any, content: Any) -> AxisValue:
+        """Return a value of an axis; content: as for `PackedValue.of`."""
+        return cls(label, content, PackedValue.of(value, content))
+
 
 def plain_text(content: Any) -> str:
-    """Return plain data as JSON; that of two is the same just if they are."""
+    """Return data as JSON text that is the same for equal data."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def digest(content: Any) -> str:
-    """Return a checksum of plain data."""
-    return hashlib.sha256(plain_text(content).encode()).hexdigest()
+def checksum(content: Any) -> str:
+    """Return a checksum of data that JSON can hold."""
+    return _sha256(plain_text(content).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 @lru_cache(maxsize=CACHED_VALUES)
 def _unpacked(packed: PackedValue) -> Any:
-    return pickle.loads(packed.data)  # noqa: S301  packed by this program a moment ago
-
-
-SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
+    return pickle.loads(packed.data)  # noqa: S301  pickled by this program
 
 
 class ClusterEntry(Record):
-    """An entry of `clusters` that is given a name."""
+    """An entry of `clusters` with a name."""
 
     label: ClassVar[str] = "cluster"
 
@@ -88,7 +94,7 @@ class ClusterEntry(Record):
 
 
 def cluster_value(checked: CheckedSpec, entry: Any) -> AxisValue:
-    """Return a cluster of the spec; raises `InputError`."""
+    """Return an entry of `clusters` as a value; raises `InputError`."""
     name = None
     if isinstance(entry, dict) and "cluster" in entry:
         record = ClusterEntry(**{str(key): value for key, value in entry.items()})
@@ -96,13 +102,13 @@ def cluster_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     cluster, label = _cluster(checked, entry)
     content = {
         "nodes": [node.model_dump(mode="json") for node in cluster.nodes],
-        "types": [kind.model_dump(mode="json") for kind in cluster.accelerator_types],
+        "types": [each.model_dump(mode="json") for each in cluster.accelerator_types],
     }
-    return AxisValue(name or label, content, PackedValue.of(cluster, content))
+    return AxisValue.of(name or label, cluster, content)
 
 
 def profile_value(checked: CheckedSpec) -> AxisValue:
-    """Return how fast jobs run; raises `InputError`."""
+    """Return the throughputs of the spec as a value; raises `InputError`."""
     given = checked.spec.profile
     profile: ThroughputProfile | ThroughputMatrix
     if checked.spec.throughputs is not None:
@@ -115,14 +121,17 @@ def profile_value(checked: CheckedSpec) -> AxisValue:
         profile = ThroughputProfile.from_file(checked.path(given))
     else:
         profile = ThroughputStore().load(given)
-    content = {"name": profile.name, "sha256": _checksum(profile)}
-    return AxisValue(profile.name, content, PackedValue.of(profile, content))
+    if isinstance(profile, ThroughputProfile):
+        data = json.dumps(profile.rows).encode()
+    else:
+        data = json.dumps([profile.job_ids, profile.accelerators]).encode() + profile.values.tobytes()
+    return AxisValue.of(profile.name, profile, {"name": profile.name, "sha256": _sha256(data)})
 
 
 def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
     if isinstance(entry, Cluster):
-        kinds = zip(entry.accelerator_names, entry.capacities.tolist(), strict=True)
-        return entry, ",".join(f"{name}:{count:g}" for name, count in kinds)
+        types = zip(entry.accelerator_names, entry.capacities.tolist(), strict=True)
+        return entry, ",".join(f"{name}:{count:g}" for name, count in types)
     if isinstance(entry, dict):
         counts = {name: tuple(count) if isinstance(count, list) else count for name, count in entry.items()}
         text = ",".join(f"{name}:{'/'.join(map(str, c)) if isinstance(c, tuple) else c}" for name, c in counts.items())
@@ -131,20 +140,13 @@ def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
         text = f"must be a file, a text such as v100:16,p100:8/4, or a mapping from type to GPUs, found {entry!r}"
         raise InputError(Fault("", "", text))
     path = checked.path(entry)
-    if path.suffix in SUFFIXES or path.exists():
+    if path.suffix in {".yaml", ".yml", ".json", ".csv"} or path.exists():
         return Cluster.from_file(path), Path(entry).name
     return Cluster.from_inline(entry), entry
 
 
-def _checksum(profile: ThroughputProfile | ThroughputMatrix) -> str:
-    if isinstance(profile, ThroughputProfile):
-        return hashlib.sha256(json.dumps(profile.rows).encode()).hexdigest()
-    head = json.dumps([profile.job_ids, profile.accelerators]).encode()
-    return hashlib.sha256(head + profile.values.tobytes()).hexdigest()
-
-
 class PolicyEntry(Record):
-    """An entry of `policies` that is a mapping; policy: a name, or a policy that is there already."""
+    """An entry of `policies` that is a mapping; policy: a name or an object."""
 
     label: ClassVar[str] = "policy"
     identifier: ClassVar[str] = "policy"
@@ -156,35 +158,36 @@ class PolicyEntry(Record):
 
 
 def policy_value(checked: CheckedSpec, entry: Any) -> AxisValue:
-    """Return a policy of the spec; raises `InputError` without a place."""
+    """Return an entry of `policies` as a value; raises `InputError`, without the place of the entry."""
     name = None
     if isinstance(entry, Policy):
         policy = entry
     elif isinstance(entry, dict):
         record = PolicyEntry(**{str(key): value for key, value in entry.items()})
-        policy, name = _of_entry(checked, record), record.name
+        policy, name = _policy_from_entry(checked, record), record.name
     else:
-        policy = _of_text(entry)
-    content = policy_content(policy)
-    return AxisValue(name or policy.label, content, PackedValue.of(policy, content))
+        policy = _policy_from_text(entry)
+    return AxisValue.of(name or policy.label, policy, policy_content(policy))
 
 
 def policy_content(policy: Policy) -> Any:
-    """Return what tells a policy from others: its document, or its class, as its file is now, with its options."""
+    """Return the content of a policy: its document, or the name and the source of a class that is not of this package."""
     document = policy_document(policy)
-    kind = type(policy)
-    if document is not None and kind.__module__.startswith("gavel_py."):
+    policy_type = type(policy)
+    if document is not None and policy_type.__module__.startswith("gavel_py."):
         return document
-    constraints = [repr(each) for each in policy.constraints]
+    source = None  # of a class from an interactive session
+    with suppress(OSError, TypeError):
+        source = _sha256(Path(inspect.getfile(policy_type)).read_bytes())
     return {
-        "class": f"{kind.__module__}:{kind.__qualname__}",
-        "source": _source(kind),
+        "class": f"{policy_type.__module__}:{policy_type.__qualname__}",
+        "source": source,
         "label": policy.label,
-        "constraints": constraints,
+        "constraints": [repr(each) for each in policy.constraints],
     }
 
 
-def _of_entry(checked: CheckedSpec, entry: PolicyEntry) -> Policy:
+def _policy_from_entry(checked: CheckedSpec, entry: PolicyEntry) -> Policy:
     if not isinstance(entry.policy, str | Policy):
         raise InputError(Fault("", "policy", f"must be a name, found {entry.policy!r}"))
     policy = resolve_policy(entry.policy, **entry.options)
@@ -192,7 +195,7 @@ def _of_entry(checked: CheckedSpec, entry: PolicyEntry) -> Policy:
     return dataclasses.replace(policy, constraints=(*policy.constraints, *constraints)) if constraints else policy
 
 
-def _of_text(text: Any) -> Policy:
+def _policy_from_text(text: Any) -> Policy:
     if not isinstance(text, str):
         raise InputError(
             Fault("", "", f"must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found {text!r}")
@@ -207,16 +210,8 @@ def _of_text(text: Any) -> Policy:
     return resolve_policy(name.strip(), **values)
 
 
-def _source(kind: type[Policy]) -> str | None:
-    """A checksum of the file of a class, whose answers change when it does."""
-    try:
-        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
-    except (OSError, TypeError):
-        return None  # made in a session of one's own
-
-
 class TraceEntry(Record):
-    """An entry of `traces` that is a mapping; file: a trace that is there already may stand for one."""
+    """An entry of `traces` that is a mapping; file: the name of a file, or a `Trace`."""
 
     label: ClassVar[str] = "trace"
 
@@ -227,7 +222,7 @@ class TraceEntry(Record):
 
 
 class Generator(Record):
-    """What `generate` says: arguments of `generate_trace`, but for load and seed, which have axes of their own."""
+    """The mapping under `generate`: arguments of `generate_trace`, except for load and seed, which are axes."""
 
     label: ClassVar[str] = "generate"
 
@@ -241,7 +236,7 @@ class Generator(Record):
     seconds: tuple[Positive, ...] = ()
 
     def draw(self, profile: ThroughputProfile, load: float | None, seed: int) -> Trace:
-        """Return the trace for so many jobs per hour, None: all at time 0."""
+        """Return a trace; load: jobs per hour, None for all jobs at time 0."""
         pieces = self.durations if isinstance(self.durations, list) else None
         return generate_trace(
             self.jobs,
@@ -258,7 +253,7 @@ class Generator(Record):
 
 
 def trace_value(checked: CheckedSpec, entry: Any) -> AxisValue:
-    """Return a trace of the spec; raises `InputError`."""
+    """Return an entry of `traces` as a value; raises `InputError`, without the place of the entry."""
     given = {"file": entry} if isinstance(entry, str | Trace) else entry
     if not isinstance(given, Mapping):
         raise InputError(Fault("", "", f"must be a file, or a mapping with file or generate, found {entry!r}"))
@@ -266,31 +261,30 @@ def trace_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     if (record.file is None) == (record.generate is None):
         raise InputError(Fault("", "", "must have either file or generate"))
     if isinstance(record.file, Trace):
-        return _read(record.name or "trace", record.file)
+        return _trace_value(record.name or "trace", record.file)
     if isinstance(record.file, str):
-        return _read(record.name or Path(record.file).name, read_trace(checked.path(record.file), record.format))
+        return _trace_value(record.name or Path(record.file).name, read_trace(checked.path(record.file), record.format))
     if record.file is not None:
         raise InputError(Fault("", "file", f"must be the name of a file, found {record.file!r}"))
-    return _drawn(checked, record)
+    return _generator_value(checked, record)
 
 
-def _drawn(checked: CheckedSpec, entry: TraceEntry) -> AxisValue:
+def _generator_value(checked: CheckedSpec, entry: TraceEntry) -> AxisValue:
     if not isinstance(entry.generate, Mapping):
         raise InputError(Fault("", "generate", f"must be a mapping such as {{jobs: 500}}, found {entry.generate!r}"))
     generator = Generator(**{str(key): value for key, value in entry.generate.items()})
-    if isinstance(generator.durations, str):  # drawn from those of a trace
+    if isinstance(generator.durations, str):  # a trace with the durations to draw from
         found = (submission.run_seconds for submission in read_trace(checked.path(generator.durations)))
         generator = generator.model_copy(update={"seconds": Empirical(s for s in found if s).seconds, "durations": None})
-    content = {"generate": generator.model_dump(mode="json")}
-    return AxisValue(entry.name or f"{generator.jobs} generated jobs", content, PackedValue.of(generator, content))
+    label = entry.name or f"{generator.jobs} generated jobs"
+    return AxisValue.of(label, generator, {"generate": generator.model_dump(mode="json")})
 
 
-def _read(label: str, trace: Trace) -> AxisValue:
-    content = {"sha256": hashlib.sha256(trace_text(trace).encode()).hexdigest()}
-    return AxisValue(label, content, PackedValue.of(trace, content))
+def _trace_value(label: str, trace: Trace) -> AxisValue:
+    return AxisValue.of(label, trace, {"sha256": _sha256(trace_text(trace).encode())})
 
 
 def lacks_type(submission: Submission) -> bool:
-    """Say whether a job gets its type or its steps only by a draw."""
+    """Return True for a job without a type, or without steps and duration, which are drawn at random."""
     job = submission.job
     return not job.job_type or (job.total_steps is None and job.duration_seconds is None)

@@ -1,8 +1,7 @@
-"""One cell of a sweep: what is played, how it is told from others, and playing it, in whatever process.
+"""One cell of a sweep: a simulation or a static solve, run in any process.
 
-`Cell` is a point of the grid and `Task` what goes to the process that plays it. `Scenario` is what is played whatever the policy:
-jobs with types and ends, the cluster, and how fast jobs run. `play` plays a simulation (`simulation_of`) or a static solve
-(`solved`), and returns what is kept of it as a `Run`.
+`Cell` is a point of the grid, `Task` the part of it that is sent to a process, and `Scenario` what cells of several policies share.
+`run_cell` simulates (`simulate_cell`) or solves (`solve_cell`) and returns a `CellResult`.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
 from gavel_py.simulator.recorder import RunRecorder, run_and_record
 from gavel_py.simulator.simulation import Simulation
-from gavel_py.sweeps.axes import Generator, PackedValue, digest, lacks_type, plain_text
+from gavel_py.sweeps.axes import Generator, PackedValue, checksum, lacks_type, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads import Trace, assign_job_types, extend_profile
 
 CACHED_SCENARIOS = 4
-"""Cells of one scenario follow one another, so that few of them are needed at a time."""
+"""Few are needed at a time, since the cells of a scenario are adjacent in the grid."""
 
 
 @dataclass(frozen=True)
 class ScenarioSource:
-    """From what a scenario is made; load: jobs per hour of a generated trace; seed: None where nothing is drawn."""
+    """The inputs of a scenario; load: jobs per hour of a generated trace; seed: None if nothing is drawn at random."""
 
     trace: PackedValue
     cluster: PackedValue
@@ -54,7 +53,7 @@ class ScenarioSource:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """What simulations of several policies have in common."""
+    """The inputs that simulations of several policies share: jobs with types and ends, nodes and throughputs."""
 
     trace: Trace
     cluster: Cluster
@@ -63,7 +62,7 @@ class Scenario:
 
 @lru_cache(maxsize=CACHED_SCENARIOS)
 def scenario_of(source: ScenarioSource) -> Scenario:
-    """Return the scenario, one object for one source; raises `InputError`."""
+    """Return the scenario of a source, from a cache; raises `InputError`."""
     cluster, profile, given = source.cluster.value, source.profile.value, source.trace.value
     cluster = cluster.known_to(profile, allow_unknown_types=source.allow_unknown_types)
     trace = given
@@ -79,13 +78,13 @@ def scenario_of(source: ScenarioSource) -> Scenario:
 
 @lru_cache(maxsize=CACHED_SCENARIOS)
 def problem_of(source: ScenarioSource, whole_gangs: bool) -> AllocationProblem:
-    """Return the problem of all jobs of the trace together, at time 0."""
+    """Return the problem of all jobs of the trace at time 0, from a cache."""
     scenario = scenario_of(source)
     return AllocationProblem.from_jobs(scenario.trace.jobs, scenario.cluster, scenario.profile, whole_gangs=whole_gangs)
 
 
 def _typed(trace: Trace, profile: ThroughputProfile, cluster: Cluster, source: ScenarioSource) -> tuple[Trace, ThroughputProfile]:
-    """Give jobs without a type or an end what they lack, as `gavel simulate` does."""
+    """Assign types and ends to jobs that lack them, as `gavel simulate` does."""
     if any(map(lacks_type, trace)):
         names = cluster.accelerator_names
         trace, profile = assign_job_types(trace, profile, seed=source.seed or 0, accelerators=names, extrapolate=source.extrapolate)
@@ -96,10 +95,10 @@ def _typed(trace: Trace, profile: ThroughputProfile, cluster: Cluster, source: S
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """All that it takes to play a cell, in any process.
+    """The input of `run_cell`.
 
-    mode: "isolated" is a simulation that is played for what others are compared with, and keeps the completion time of each job;
-    isolated: those, for a cell that is compared; version: of gavel-py, which must be the same where it is played.
+    mode: "isolated" is a simulation with which others are compared, and which keeps the completion time of each job; isolated: the
+    completion times to compare with; version: of gavel-py, which must be the same in the process that runs the cell.
     """
 
     key: str
@@ -114,8 +113,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """labels: its place in the grid, in words; content: what tells it from all other cells; needs: the key of the cell that it is
-    compared with.
+    """A point of the grid.
+
+    labels: the label of its value on each axis; content: the content of its checksum, which identifies it in the store;
+    yardstick_key: key of the cell with which it is compared.
     """
 
     labels: Labels
@@ -125,8 +126,8 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """A checksum of its content."""
-        return digest(self.content)
+        """The checksum of its content."""
+        return checksum(self.content)
 
     @property
     def text(self) -> str:
@@ -134,12 +135,12 @@ class Cell:
         return plain_text(self.content)
 
     def task_with(self, isolated: bytes | None) -> Task:
-        """Return what is to be played; isolated: what the cell that it needs has kept."""
+        """Return the input of `run_cell`; isolated: completion times of the cell with which this one is compared."""
         return replace(self.task, key=self.key, isolated=isolated)
 
 
 def solve_cell(task: Task) -> Run:
-    """Solve a cell; raises what `solve` raises."""
+    """Run a cell of mode "solve"; raises what `solve` raises."""
     problem = problem_of(task.source, task.settings.value.get("whole_gangs", True))
     allocation = solve(problem, task.policy.value)
     return Run(labels={}, metrics=_metrics(problem, allocation), shares=_shares(task, allocation))
@@ -161,7 +162,7 @@ def _metrics(problem: AllocationProblem, allocation: Allocation) -> dict[str, fl
 
 
 def _shares(task: Task, allocation: Allocation) -> dict[str, dict[str, float]]:
-    """{job type: {accelerator: mean share of the time of its jobs}}"""
+    """Return {job type: {accelerator type: mean time fraction of its jobs}}."""
     type_of = {submission.job.job_id: submission.job.job_type for submission in scenario_of(task.source).trace}
     types = np.array([type_of[job_id] for job_id in allocation.job_ids])
     return {
@@ -174,7 +175,7 @@ def _shares(task: Task, allocation: Allocation) -> dict[str, dict[str, float]]:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What came of a cell: numbers, the rest of its run, what it keeps of each job; or an error. seconds: what it took."""
+    """The result of a cell: an error, or its metrics, its packed run, and the completion times that it keeps (`jobs`)."""
 
     key: str
     seconds: float
@@ -185,26 +186,26 @@ class CellResult:
 
 
 def run_cell(task: Task) -> CellResult:
-    """Play a cell to its end; what goes wrong is what comes of it."""
+    """Run a cell to its end. An exception of the cell becomes the error of the result."""
     started, cpu = time.perf_counter(), time.process_time()
     try:
         if task.version != __version__:
             raise InputError(f"this process has gavel-py {__version__}, and the sweep was begun by {task.version}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", GavelWarning)  # told once, when the sweep was planned
+            warnings.simplefilter("ignore", GavelWarning)  # shown once, when the sweep was planned
             run, jobs = (solve_cell(task), None) if task.mode == "solve" else simulate_cell(task)
         seconds = time.perf_counter() - started
         metrics = dict(run.metrics) | {"wall_seconds": seconds, "cpu_seconds": time.process_time() - cpu}
         return CellResult(task.key, seconds, None, metrics, packed(run), jobs)
     except GavelError as error:
         return CellResult(task.key, time.perf_counter() - started, str(error))
-    except Exception as error:  # noqa: BLE001  a policy of the user's own, or a fault of ours: the other cells go on
+    except Exception as error:  # noqa: BLE001  whatever a policy of the user raises, the other cells continue
         text = "".join(traceback.format_exception(error)).strip()
         return CellResult(task.key, time.perf_counter() - started, text)
 
 
 def build_simulation(task: Task, on_round: Callable[[Round], None] | None = None) -> tuple[Simulation, float]:
-    """Return the simulation of a cell, and when it is to be stopped."""
+    """Return the simulation of a cell, and the time at which it stops."""
     scenario, settings = scenario_of(task.source), dict(task.settings.value)
     until = settings.pop("until_seconds", math.inf)
     simulation = Simulation(
@@ -221,6 +222,7 @@ def build_simulation(task: Task, on_round: Callable[[Round], None] | None = None
 
 
 def simulate_cell(task: Task) -> tuple[Run, bytes | None]:
+    """Run a cell of another mode; returns its run, and the completion times that a cell of mode "isolated" keeps."""
     simulation, until = build_simulation(task, lambda begun: recorder.round(begun))
     recorder = RunRecorder(simulation)
     run_and_record(simulation, recorder, until)
@@ -231,7 +233,7 @@ def simulate_cell(task: Task) -> tuple[Run, bytes | None]:
 
 
 def _jcts_as_bytes(jcts: Mapping[str, float], scenario: Scenario) -> bytes:
-    """The completion times in the order of the trace, NaN where a job has not finished."""
+    """Return the completion times as bytes in the order of the trace, NaN for jobs that did not finish."""
     values = np.array([jcts.get(submission.job.job_id, np.nan) for submission in scenario.trace], dtype="<f8")
     return zlib.compress(values.tobytes())
 

@@ -1,7 +1,4 @@
-"""Cells on an executor: handed out as there is room, stored as they end, and tried again if their process died.
-
-`Progress` is how far a sweep is.
-"""
+"""Dispatching of cells to an executor: cells are submitted, stored when they end, and retried if their process died."""
 
 from __future__ import annotations
 
@@ -22,8 +19,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """total: cells of the sweep; done, failed: those that have come to an end, kept of them before this sweep began; seconds: that
-    it has taken so far.
+    """Progress of a sweep.
+
+    Attributes:
+        total: number of cells.
+        done, failed: cells that have ended.
+        kept: those of them that ended in an earlier call.
+        seconds: time since this call began.
     """
 
     total: int
@@ -34,36 +36,37 @@ class Progress:
 
     @property
     def left(self) -> int:
-        """Cells that have not come to an end."""
+        """Cells that have not ended."""
         return self.total - self.done - self.failed
 
     @property
     def rate(self) -> float | None:
         """Cells per second so far, None before the first."""
-        played = self.done + self.failed - self.kept
-        return played / self.seconds if played and self.seconds > 0 else None
+        ended = self.done + self.failed - self.kept
+        return ended / self.seconds if ended and self.seconds > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """The time until the end at this rate, None where nobody can know."""
+        """Estimated time until the end at this rate, None before the first cell."""
         return 0.0 if not self.left else None if self.rate is None else self.left / self.rate
 
 
 PAUSE_SECONDS = 0.1
-"""Cells that end within so much of one another are written together: what is on the disk is never older than this."""
+"""Results are collected for this long and stored together, so the store is never older than this."""
 
 MAX_ATTEMPTS = 2
 
 
 class ExecutorError(GavelError, RuntimeError):
-    """What played the cells is not there any more; those that have come to an end are stored."""
+    """The executor broke; cells that have ended are stored."""
 
 
 class Dispatcher:
-    """Plays cells on an executor. ended: {key: status} of those that the store has; window: so many are handed out at a time.
+    """Runs cells on an executor.
 
-    on_progress: called whenever cells have been stored, and ten times a second at most; is_stopped: asked as often; when it says
-    so, no more cells are handed out, and those that have begun are waited for.
+    statuses: {key: status} of the cells in the store; window: how many cells are submitted at a time; on_progress: called whenever
+    cells have been stored, at most ten times a second; is_stopped: polled; once it returns True, no more cells are submitted, and
+    those that are running are completed.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Dispatcher:
         self._stored_seconds = self._started
 
     def run(self) -> None:
-        """Play all cells, or those that have begun when it is to stop. After an error, what has ended is stored."""
+        """Run all cells, or complete those that are running when the sweep is stopped. Results are stored in any case."""
         try:
             self._on_progress(self.progress)
             while self._waiting or self._running:
@@ -104,17 +107,18 @@ class Dispatcher:
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """The progress so far."""
         seconds = time.monotonic() - self._started
         return Progress(len(self._cells), len(self._statuses) - self._num_failed, self._num_failed, self._num_kept, seconds)
 
     def _cancel_pending(self) -> None:
-        """Hand out no more, and take back what has not begun."""
+        """Submit no more cells, and cancel those that are not running yet."""
         self._waiting.clear()
         for future in [future for future in self._running if future.cancel()]:
             del self._running[future]
 
     def _submit(self) -> None:
+        """Submit cells up to the window. A cell waits until the one with which it is compared has ended."""
         blocked = []
         while self._waiting and len(self._running) < self._window:
             cell = self._waiting.popleft()
@@ -130,12 +134,12 @@ class Dispatcher:
         self._waiting.extendleft(reversed(blocked))
 
     def _jobs_of(self, key: str) -> bytes | None:
-        """What a cell keeps of its jobs, which may not have been written yet."""
-        unwritten = next((cell for cell in self._unstored if cell.key == key), None)
-        return self._store.jobs_of(key) if unwritten is None else unwritten.jobs
+        """Return the completion times that a cell keeps, which may not be in the store yet."""
+        unstored = next((cell for cell in self._unstored if cell.key == key), None)
+        return self._store.jobs_of(key) if unstored is None else unstored.jobs
 
     def _collect_results(self) -> None:
-        """Take up what has ended, and wait for it a little."""
+        """Wait up to `PAUSE_SECONDS` for cells to end, and collect their results."""
         for future in wait(self._running, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED).done:
             self._handle_end(self._running.pop(future), future)
 
@@ -156,7 +160,7 @@ class Dispatcher:
             raise ExecutorError(f"what played the cells broke: {error}; the same sweep goes on from here") from error
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001  one that was to end its process, too
+        except BaseException as error:  # noqa: BLE001  SystemExit of a cell too
             result = CellResult(cell.key, 0.0, f"{type(error).__name__}: {error}")
         self._record_result(cell, result)
 
@@ -171,7 +175,7 @@ class Dispatcher:
         logger.info("cell %d of %d is %s, %.3f s: %s", count, total, status, seconds, dict(cell.labels))
 
     def _store_results(self) -> None:
-        """Store what has ended since."""
+        """Store the results since the last call."""
         written, self._unstored = self._unstored, []
         self._stored_seconds = time.monotonic()
         if written:

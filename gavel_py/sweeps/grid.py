@@ -1,16 +1,16 @@
 """The grid of a sweep: each policy on each trace, load, cluster, seed and length of rounds.
 
-`check_cells` finds what does not go together before the first cell is played.
+`build_grid` reads the axes and combines their values to cells. `check_cells` finds values that do not fit together before any cell
+is run.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from gavel_py import __version__
 from gavel_py.errors import Fault, InputError, together
@@ -30,38 +30,36 @@ from gavel_py.sweeps.axes import (
     trace_value,
 )
 from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
-from gavel_py.sweeps.spec import CheckedSpec
+from gavel_py.sweeps.spec import CheckedSpec, relocated_faults
+
+YARDSTICK = "isolated"
+"""The policy with which all others are compared for finish-time fairness."""
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
-    """Set up one cell for each trace and cluster, and for each policy there and length of rounds; raises `InputError`."""
-    scenes: set[object] = set()
-    pairs: set[object] = set()
+    """Check one cell for each scenario, and for each policy and length of rounds in it; raises `InputError` with all faults."""
+    scenarios: set[object] = set()
+    policies: set[object] = set()
     with together() as attempt:
         for cell in cells:
-            scene = cell.task.source.trace, cell.task.source.cluster
-            if scene not in scenes:
-                scenes.add(scene)
-                attempt(partial(_check_cell, cell, ("trace", "cluster"), _check_scene))
-            pair = cell.task.policy, scene, cell.task.round_seconds
-            if pair not in pairs:
-                pairs.add(pair)
+            scenario = cell.task.source.trace, cell.task.source.cluster
+            if scenario not in scenarios:
+                scenarios.add(scenario)
+                attempt(partial(_check_cell, cell, ("trace", "cluster"), _check_scenario))
+            policy = cell.task.policy, scenario, cell.task.round_seconds
+            if policy not in policies:
+                policies.add(policy)
                 attempt(partial(_check_cell, cell, ("policy",), _check_policy))
 
 
 def _check_cell(cell: Cell, names: tuple[str, ...], check: Callable[[Cell], None]) -> None:
-    """Check a cell, and say which one it is."""
-    try:
+    """Check a cell; its labels on these axes are added to the place of each fault."""
+    place = "sweep, " + ", ".join(f"{name} {cell.labels[name]!r}" for name in names)
+    with relocated_faults(lambda fault: replace(fault, where=f"{place}, {fault.where}" if fault.where else place)):
         check(cell)
-    except InputError as error:
-        who = ", ".join(f"{name} {cell.labels[name]!r}" for name in names)
-        faults = [
-            dataclasses.replace(fault, where=f"sweep, {who}" + f", {fault.where}" * bool(fault.where)) for fault in error.faults
-        ]
-        raise InputError(*faults) from None
 
 
-def _check_scene(cell: Cell) -> None:
+def _check_scenario(cell: Cell) -> None:
     problem_of(cell.task.source, whole_gangs=False)
     if cell.task.mode == "solve":
         return
@@ -73,52 +71,46 @@ def _check_scene(cell: Cell) -> None:
 
 
 def _check_policy(cell: Cell) -> None:
+    """Check a policy on its scenario, in a simulation by constructing one for a trace without jobs, which checks all settings."""
     task = cell.task
-    of_play = {"until_seconds", "measure_jobs"}  # which an empty trace cannot be asked for
-    settings: dict[str, Any] = {name: value for name, value in task.settings.value.items() if name not in of_play}
+    settings: dict[str, Any] = dict(task.settings.value)
     try:
         scenario = scenario_of(task.source)
     except InputError:
-        return  # that has been told
+        return  # reported by `_check_scenario`
     if task.mode == "solve":
         task.policy.value.check(problem_of(task.source, whole_gangs=settings.get("whole_gangs", True)))
-    else:
-        Simulation([], scenario.cluster, scenario.profile, task.policy.value, round_seconds=task.round_seconds, **settings)
+        return
+    for name in ("until_seconds", "measure_jobs"):  # neither a setting of `Simulation`, nor valid for an empty trace
+        settings.pop(name, None)
+    Simulation([], scenario.cluster, scenario.profile, task.policy.value, round_seconds=task.round_seconds, **settings)
 
 
-YARDSTICK = "isolated"
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """cells: in the order of the grid; yardsticks: played besides, once for each scenario, for the cells to be compared with."""
+class Grid(NamedTuple):
+    """cells: in the order of the grid; to_run: each distinct cell once, after the yardstick with which it is compared."""
 
     cells: tuple[Cell, ...]
-    yardsticks: tuple[Cell, ...]
-
-    @property
-    def in_order(self) -> list[Cell]:
-        """All cells that are to be played, each once, those first that others need."""
-        by_key = {cell.key: cell for cell in (*self.yardsticks, *self.cells)}
-        wanted: dict[str, Cell] = {}
-        for cell in self.cells:
-            for key in filter(None, (cell.yardstick_key, cell.key)):
-                wanted.setdefault(key, by_key[key])
-        return list(wanted.values())
+    to_run: tuple[Cell, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _GridPoint:
-    """What all policies have in common at one point of the other axes."""
+    """A point of all axes but the policies."""
 
     labels: Labels
     content: dict[str, Any]
     source: ScenarioSource
     round_seconds: float | None
 
+    def cell(self, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:
+        """Return the cell of a policy at this point."""
+        content = self.content | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": yardstick_key}
+        task = Task("", mode, policy.packed, self.source, self.round_seconds, settings)
+        return Cell({"policy": policy.label, **self.labels}, content, task, yardstick_key)
+
 
 def build_grid(checked: CheckedSpec) -> Grid:
-    """Return the grid; raises `InputError` with the faults of all axes."""
+    """Return the grid of a spec; raises `InputError` with the faults of all axes."""
     spec = checked.spec
     with together() as attempt:
         policies = attempt(partial(_read_axis, checked, "policies", policy_value))
@@ -129,23 +121,23 @@ def build_grid(checked: CheckedSpec) -> Grid:
     _check_loads(checked, traces)
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
-    shared = PackedValue.of(settings, repr(sorted(settings.items())))
-    cells, yardsticks = [], {}
+    packed_settings = PackedValue.of(settings, repr(sorted(settings.items())))
     isolated = resolve_policy(YARDSTICK)
-    content = policy_content(isolated)
-    yardstick = AxisValue(YARDSTICK, content, PackedValue.of(isolated, content))
-    for place in _grid_points(checked, traces, clusters, profile):
-        yardstick_key = None
+    yardstick = AxisValue.of(YARDSTICK, isolated, policy_content(isolated))
+    cells: list[Cell] = []
+    yardsticks: list[Cell] = []
+    for point in _grid_points(checked, traces, clusters, profile):
         if spec.fairness:
-            compared = _cell(place, yardstick, "isolated", shared, None)
-            yardstick_key = compared.key
-            yardsticks[yardstick_key] = compared
-        cells += [_cell(place, policy, spec.mode, shared, yardstick_key) for policy in policies]
-    return Grid(tuple(cells), tuple(yardsticks.values()))
+            yardsticks.append(point.cell(yardstick, "isolated", packed_settings, None))
+        yardstick_key = yardsticks[-1].key if spec.fairness else None
+        cells += [point.cell(policy, spec.mode, packed_settings, yardstick_key) for policy in policies]
+    by_key = {cell.key: cell for cell in (*yardsticks, *cells)}
+    in_order = dict.fromkeys(key for cell in cells for key in (cell.yardstick_key, cell.key) if key is not None)
+    return Grid(tuple(cells), tuple(by_key[key] for key in in_order))
 
 
 def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any], AxisValue]) -> list[AxisValue]:
-    """Return the choices of an axis, those that stand twice once; two different ones must not have one name."""
+    """Return the distinct values of an axis; raises `InputError` if two of them have the same label."""
     entries: Sequence[Any] = getattr(checked.spec, key)
     with together() as attempt:
         found = [attempt(partial(_read_entry, checked, key, number, read, entry)) for number, entry in enumerate(entries)]
@@ -160,18 +152,16 @@ def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any]
 def _read_entry(
     checked: CheckedSpec, key: str, number: int, read: Callable[[CheckedSpec, Any], AxisValue], entry: Any
 ) -> AxisValue:
-    """Make a choice, and say where the entry stands if that fails."""
-    try:
-        return read(checked, entry)
-    except InputError as error:
+    """Return an entry as a value; the place of the entry is added to each fault."""
+
+    def relocate(fault: Fault) -> Fault:
         place = checked.where(key, number)
-        faults = [
-            dataclasses.replace(fault, where=f"{place}, {fault.where}")
-            if fault.where
-            else Fault(place, fault.field or key, fault.problem)
-            for fault in error.faults
-        ]
-        raise type(error)(*faults) from None
+        if fault.where:
+            return replace(fault, where=f"{place}, {fault.where}")
+        return Fault(place, fault.field or key, fault.problem)
+
+    with relocated_faults(relocate):
+        return read(checked, entry)
 
 
 def _check_loads(checked: CheckedSpec, traces: Iterable[AxisValue]) -> None:
@@ -187,10 +177,11 @@ def _grid_points(
     rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
     measured = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}
     for trace in traces:
-        is_drawn = isinstance(trace.packed.value, Generator)
-        draws = is_drawn or checked.settings.is_random or any(map(lacks_type, trace.packed.value))
-        loads: Sequence[float | None] = spec.loads if is_drawn and spec.loads is not None else [None]
+        is_generated = isinstance(trace.packed.value, Generator)
+        is_random = is_generated or checked.settings.is_random or any(map(lacks_type, trace.packed.value))
+        loads: Sequence[float | None] = spec.loads if is_generated and spec.loads is not None else [None]
         for load, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
+            used_seed = seed if is_random else None  # without random numbers, cells of all seeds are the same cell
             labels = {
                 "trace": trace.label,
                 "load": load,
@@ -205,18 +196,10 @@ def _grid_points(
                 "load": load,
                 "cluster": cluster.packed.identity,
                 "profile": profile.content,
-                "seed": seed if draws else None,
+                "seed": used_seed,
                 "round_seconds": length,
                 "extrapolate": spec.extrapolate,
             }
-            drawn = seed if draws else None
-            source = ScenarioSource(
-                trace.packed, cluster.packed, profile.packed, load, drawn, spec.extrapolate, spec.allow_unknown_types
-            )
+            inputs = trace.packed, cluster.packed, profile.packed
+            source = ScenarioSource(*inputs, load, used_seed, spec.extrapolate, spec.allow_unknown_types)
             yield _GridPoint(labels, content, source, length)
-
-
-def _cell(place: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:
-    content = place.content | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": yardstick_key}
-    task = Task("", mode, policy.packed, place.source, place.round_seconds, settings)
-    return Cell({"policy": policy.label, **place.labels}, content, task, yardstick_key)

@@ -1,8 +1,4 @@
-"""Executors for the cells of a sweep: processes of this computer, or the workers of a Dask cluster.
-
-A process of `LocalProcesses` that dies costs what it was playing, and nothing else. `dask_executor` uses a Dask cluster that is
-there, or one of processes of this computer.
-"""
+"""Executors for cells: processes of this computer (`LocalProcesses`), or a Dask cluster (`dask_executor`)."""
 
 from __future__ import annotations
 
@@ -27,33 +23,31 @@ from gavel_py.errors import Fault, GavelWarning, InputError
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 SHORT_CALL_SECONDS = 0.5
-"""While cells are done sooner than this, the next one waits in the process already; else it is kept back, so that it can be taken
-back.
-"""
+"""A process gets its next call in advance if the last one was shorter; otherwise the call is kept back and can be cancelled."""
 
 _environment_lock = threading.Lock()
 
 
 class WorkerDiedError(BrokenExecutor):
-    """The process that played this died meanwhile: it was killed, ran out of memory, or crashed."""
+    """The process of this call died: it was killed, ran out of memory, or crashed."""
 
 
 class _Call:
-    """A call that is to be made in a process, and the future that its caller has."""
+    """A function to call in a process, and the future of the caller."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function, self.future, self.started = function, Future[Any](), 0.0
         self.is_claimed = False
 
     def claim(self) -> bool:
-        """Say whether it is still wanted; from now on, it cannot be cancelled."""
+        """Mark the call as running, so that it cannot be cancelled; return False if it was cancelled before."""
         if not self.is_claimed:
             self.is_claimed = self.future.set_running_or_notify_cancel()
         return self.is_claimed
 
 
 class _Process:
-    """One process, made anew when it has died. tasks: what has been sent to it, in order; pid: known when it has begun."""
+    """A pool of one process, which is restarted if it dies. calls: sent to it, in order; is_quick: whether the last was short."""
 
     def __init__(self) -> None:
         self.calls: deque[_Call] = deque()
@@ -61,26 +55,26 @@ class _Process:
         self.is_quick = False
 
     def restart(self) -> None:
-        """Begin another process."""
+        """Replace the process."""
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.pool, self.pid = _start_pool()
 
     def send(self, call: _Call) -> Future[Any]:
-        """Send a task."""
+        """Send a call to the process."""
         call.started = time.monotonic()
         try:
             return self.pool.submit(call.function)
-        except BrokenProcessPool:  # it died while it had nothing to do
+        except BrokenProcessPool:  # it died while it was idle
             self.restart()
             return self.pool.submit(call.function)
 
 
 class LocalProcesses(Executor):
-    """An executor of so many processes, each with one thread for linear algebra.
+    """An executor of local processes, each with one thread for linear algebra.
 
-    `concurrent.futures.ProcessPoolExecutor` breaks as a whole when one of its processes dies, and does not tell which call it was
-    that died with it. Here each process has a pool of its own, of one: a future whose process died raises `WorkerDiedError`, and
-    all others go on. Processes ignore Ctrl-C, which is for the caller to heed, and end when the process that began them has gone.
+    `concurrent.futures.ProcessPoolExecutor` breaks as a whole when a process dies, and does not report which call it ran.
+    Here each process has its own pool: if it dies, the future of its call raises `WorkerDiedError`, and all other calls continue.
+    Processes ignore Ctrl-C, which the caller handles, and end with the process that started them.
     """
 
     def __init__(self, workers: int) -> None:
@@ -90,7 +84,7 @@ class LocalProcesses(Executor):
         self._is_open = True
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Let a function be called in one of the processes."""
+        """Call a function in one of the processes."""
         call = _Call(partial(fn, *args, **kwargs))
         with self._lock:
             if not self._is_open:
@@ -100,7 +94,7 @@ class LocalProcesses(Executor):
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes when they have done what they were sent."""
+        """End the processes after the calls that were sent to them."""
         with self._lock:
             self._is_open = False
             if cancel_futures:
@@ -110,7 +104,7 @@ class LocalProcesses(Executor):
             process.pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def terminate(self) -> None:
-        """End the processes at once, whatever they do."""
+        """End the processes at once, with the calls that are running."""
         self.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             with contextlib.suppress(BaseException):
@@ -119,7 +113,7 @@ class LocalProcesses(Executor):
             process.pool.shutdown(wait=True)
 
     def _send(self) -> None:
-        """Send waiting tasks to processes that have none, then a second one to those that are quick."""
+        """Send waiting calls to idle processes, then a second one to quick processes."""
         for depth in (1, 2):
             for process in self._processes:
                 while self._waiting and len(process.calls) < depth and (depth == 1 or process.is_quick):
@@ -131,12 +125,12 @@ class LocalProcesses(Executor):
                     sent.add_done_callback(partial(self._on_done, process, process.pool, call))
 
     def _on_done(self, process: _Process, pool: ProcessPoolExecutor, call: _Call, sent: Future[Any]) -> None:
-        """Take up what came of a task. A pool that breaks tells all of its tasks so, first the one that was played."""
+        """Pass on the result of a call. A broken pool reports its running call first, then those that were sent in advance."""
         error = None if sent.cancelled() else sent.exception()
         with self._lock:
             process.calls.remove(call)
             if isinstance(error, BrokenProcessPool):
-                if process.pool is not pool and self._is_open:  # this one had not begun
+                if process.pool is not pool and self._is_open:  # it was sent in advance
                     self._waiting.appendleft(call)
                     self._send()
                     return
@@ -155,12 +149,12 @@ class LocalProcesses(Executor):
 
 
 def usable_cores() -> int:
-    """Return on how many cores this process may run."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_pool() -> tuple[ProcessPoolExecutor, Future[int]]:
-    """Begin a process; it gets its environment from ours, and the level at which gavel_py logs."""
+    """Start a process, with the environment and the log level of this one; return its pool, and a future of its id."""
     level = logging.getLogger("gavel_py").level
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(level,))
     with _one_thread_each():
@@ -169,7 +163,7 @@ def _start_pool() -> tuple[ProcessPoolExecutor, Future[int]]:
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Within this, the environment says that linear algebra is to use one thread, unless it says otherwise already."""
+    """Set the environment variables of linear algebra to one thread within the block, except for those that are set."""
     with _environment_lock:
         added = [name for name in THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(added, "1"))
@@ -181,10 +175,9 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _prepare(level: int) -> None:
-    """Prepare a process.
+    """Initialise a process; level: of the logger of the parent.
 
-    level: of the logger in the process that began it; at that of debugging, this one logs too. A line for each round of each cell
-    would be too much at others.
+    The process logs only at the level DEBUG: at other levels, a line for each round of each cell would be too much.
     """
     if 0 < level <= logging.DEBUG:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s [%(process)d]: %(message)s")
@@ -201,24 +194,29 @@ def _end_with_parent() -> None:
 
 
 DASK_TIMEOUT_SECONDS = 5.0
-"""How long a scheduler is waited for."""
+"""How long to wait for a Dask scheduler."""
 
 DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 1,
-    "distributed.scheduler.worker-saturation": 1.0,  # one call at a time, so that a death blames no other
-    "distributed.deploy.lost-worker-timeout": "1 hour",  # a worker that takes long to begin anew is not lost
+    "distributed.scheduler.worker-saturation": 1.0,  # one call at a time, so that the death of a worker costs one
+    "distributed.deploy.lost-worker-timeout": "1 hour",  # a worker that restarts slowly is not lost
 }
-"""Of the cluster that is begun here."""
+"""Settings of a Dask cluster that is started here."""
 
 
 @contextmanager
 def dask_executor(address: str | None = None, workers: int | None = None) -> Iterator[Executor]:
-    """Within this, an executor whose calls are made by the workers of a Dask cluster, for `gp.sweep`.
+    """Return a context manager with an executor on the workers of a Dask cluster, for `gp.sweep`.
 
-    address: of its scheduler, as in tcp://10.0.0.1:8786; None begins one on this computer, with so many worker processes of one
-    thread each, by default as many as there are cores. A call whose worker dies is made again: once by a cluster that is begun
-    here, else as often as the setting `distributed.scheduler.allowed-failures` of the scheduler says.
-    Needs the extra `gavel-py[dask]`. Raises `InputError` for a scheduler that does not answer within 5 s.
+    A call whose worker dies is repeated: once on a cluster that is started here, otherwise as often as the setting
+    `distributed.scheduler.allowed-failures` of the scheduler allows. Needs the extra `gavel-py[dask]`.
+
+    Args:
+        address: address of the scheduler, such as tcp://10.0.0.1:8786. None starts a cluster on this computer.
+        workers: number of worker processes of that cluster, with one thread each; by default the number of cores.
+
+    Raises:
+        InputError: if Dask is not installed, or the scheduler does not answer within 5 s.
     """
     try:
         import dask
@@ -238,7 +236,7 @@ def dask_executor(address: str | None = None, workers: int | None = None) -> Ite
             processes=True,
             dashboard_address=None,
             silence_logs=logging.CRITICAL,
-            preload="gavel_py.sweeps.dask_worker",
+            preload="gavel_py.sweeps.local",
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
@@ -260,3 +258,11 @@ def _client(distributed: Any, address: str) -> Any:
     if not client.nthreads():
         warnings.warn(f"the Dask scheduler {address} has no workers yet; cells wait for them", GavelWarning, stacklevel=4)
     return client
+
+
+def dask_setup(worker: Any) -> None:  # noqa: ARG001  Dask passes it
+    """Initialise a worker of a cluster that is started here; Dask finds this function by its name.
+
+    The worker ignores Ctrl-C, which a terminal sends to all processes and the sweep handles.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

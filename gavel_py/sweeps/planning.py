@@ -1,9 +1,4 @@
-"""A sweep from plan to tables: checked and laid out, estimated, and played as often as it takes to be complete.
-
-`SweepPlan` is the sweep. `estimated`: how long it will take, from cells that have been played or from the beginning of some.
-`versions`: what a result depends on besides what was asked for, the versions of what computed it. `write_table`: the rows as CSV or
-Parquet.
-"""
+"""Planning and running a sweep: the plan (`SweepPlan`), the estimate of its duration, and tables of its results."""
 
 from __future__ import annotations
 
@@ -46,16 +41,20 @@ WHOLE = {"seed", "attempts"}
 
 
 def align_rows(rows: Sequence[Row]) -> list[dict[str, str | float | None]]:
-    """Return the rows with the same columns each, None where a row has nothing there."""
+    """Return the rows with the columns of all of them; missing values are None."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return [{name: row.get(name) for name in names} for row in rows]
 
 
 def check_table(path: str | Path) -> None:
-    """Say beforehand whether a table can be written to `path`.
+    """Check that a table can be written to a file.
 
-    Raises `InputError` for a name that does not tell the format, a folder that is not there or may not be written to, and for
-    Parquet without what it needs.
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: for a suffix other than .csv and .parquet, a folder that does not exist or is not writable, and for Parquet
+            without pyarrow.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
@@ -69,7 +68,15 @@ def check_table(path: str | Path) -> None:
 
 
 def write_table(path: str | Path, rows: Sequence[Row]) -> None:
-    """Write rows to a .csv or .parquet file, whole or not at all; raises `InputError`."""
+    """Write a table to a .csv or .parquet file, completely or not at all.
+
+    Args:
+        path: the file.
+        rows: rows as `sweep` returns them.
+
+    Raises:
+        InputError: as `check_table`.
+    """
     check_table(path)
     write_whole(path, _parquet(align_rows(rows)) if Path(path).suffix.lower() == ".parquet" else _csv(align_rows(rows)))
 
@@ -87,10 +94,10 @@ def _parquet(rows: Sequence[Row]) -> bytes:
     from pyarrow import parquet
 
     columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-    kinds = {
+    types = {
         name: pyarrow.string() if name in TEXT else pyarrow.int64() if name in WHOLE else pyarrow.float64() for name in columns
     }
-    table = pyarrow.table({name: pyarrow.array(values, type=kinds[name]) for name, values in columns.items()})
+    table = pyarrow.table({name: pyarrow.array(values, type=types[name]) for name, values in columns.items()})
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(table, sink)
     data: bytes = sink.getvalue().to_pybytes()
@@ -98,15 +105,15 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 
 
 PROBE_SECONDS = 1.0
-"""How long a cell is played to see how fast it goes."""
+"""How long a cell is simulated to estimate its duration."""
 
 MIN_PROBE_PROGRESS = 1e-4
-"""A probe in which less was done tells no more than that it will be long."""
+"""Lower limit of the work done in a probe, to keep estimates finite."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """cell_seconds: what all cells that are left take, one after the other; seconds: on so many workers; basis: from what."""
+    """Estimated duration; cell_seconds: of all remaining cells on one worker; basis: the data of the estimate."""
 
     cell_seconds: float
     workers: int
@@ -114,15 +121,15 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """The time until the end, if cells can be handed out evenly."""
+        """Time until the end if the work is spread evenly over the workers."""
         return self.cell_seconds / self.workers
 
 
 def estimate_cells(remaining: Iterable[Cell], ended: Mapping[str, list[float]], workers: int) -> Estimate:
-    """Return the estimate for cells; ended: {policy: seconds} of cells of the same sweep that have been played.
+    """Return the estimate for cells; ended: {policy: seconds of each cell of the same sweep that has ended}.
 
-    A policy of which none has been played is probed: its middle cell is played for a second of this computer's time, which then
-    counts as the part of all jobs' work that was done in it.
+    For a policy without such cells, the cell in the middle is simulated for a second of computing time, and its duration is
+    extrapolated by the part of the work of all jobs that was done.
     """
     by_policy: dict[str, list[Cell]] = {}
     for cell in remaining:
@@ -145,20 +152,20 @@ def _describe_basis(policies: int, known: int) -> str:
 
 def _probe(cell: Cell) -> float:
     task = cell.task_with(None)
-    importlib.import_module("gavel_py.optimization.formulation.program")  # which is slow, and done once in each process
+    importlib.import_module("gavel_py.optimization.formulation.program")  # slow, and done once in each process
     started = time.perf_counter()
     if task.mode == "solve":
         run_cell(task)
         return time.perf_counter() - started
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GavelWarning)  # told when the sweep was planned
+        warnings.simplefilter("ignore", GavelWarning)  # shown when the sweep was planned
         simulation, until = build_simulation(task)
-    began = time.perf_counter()  # what is made once for all policies does not count for each
+    began = time.perf_counter()  # after setup, which all policies share
     more = True
     while more and simulation.now < until and time.perf_counter() - began < PROBE_SECONDS:
         try:
             more = simulation.step(until)
-        except (Exception, SystemExit):  # noqa: BLE001  what goes wrong is the end of its cell only, also when it is played
+        except (Exception, SystemExit):  # noqa: BLE001  an error ends only its cell, here as in a sweep
             more = False
     seconds = time.perf_counter() - began
     jobs = len(scenario_of(task.source).trace) if simulation.measure_jobs is None else simulation.measure_jobs[1]
@@ -167,7 +174,7 @@ def _probe(cell: Cell) -> float:
 
 
 def _work_done(simulation: Simulation, jobs: int) -> float:
-    """The part of the work of all jobs of the trace that is done."""
+    """Return the part of the steps of all jobs that is done, as a mean over jobs."""
     records = simulation.result().jobs.values()
     return sum(min(1.0, job.steps_done / job.total_steps) for job in records if job.total_steps > 0) / jobs
 
@@ -176,7 +183,7 @@ PACKAGES = ("numpy", "scipy", "cvxpy", "highspy", "clarabel", "pydantic")
 
 
 def versions() -> dict[str, str]:
-    """Return {package: version}, with Python and the platform."""
+    """Return {package: version} of everything that results depend on, with Python and the platform."""
     found = {"gavel-py": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         try:
@@ -189,11 +196,11 @@ def versions() -> dict[str, str]:
 WINDOW_PER_WORKER = 4
 
 FOREIGN_WINDOW = 256
-"""Cells handed out at a time to an executor of which nothing is known."""
+"""Cells submitted at a time to an executor of the caller, which has an unknown number of workers."""
 
 
 def _ignore_progress(progress: Progress) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def _never_stop() -> bool:
@@ -201,10 +208,12 @@ def _never_stop() -> bool:
 
 
 class SweepPlan:
-    """The grid of a sweep (`plan_sweep`).
+    """A checked sweep, as `plan_sweep` returns it.
 
-    labels: of each cell, in the order of the grid; results: the file where cells are stored, None: in memory, and lost at the end;
-    yardsticks: cells of the policy `isolated` that are played besides, for finish-time fairness.
+    Attributes:
+        labels: labels of each cell, in the order of the grid.
+        results: the file in which cells are stored; None: in memory, and lost at the end.
+        yardsticks: number of simulations under the policy `isolated` that are run in addition, for finish-time fairness.
     """
 
     def __init__(self, source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> None:
@@ -214,7 +223,7 @@ class SweepPlan:
         results = checked.spec.results
         self.results: Path | None = None if results is None else checked.path(results)
         self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid.cells)
-        self._cells = self._grid.in_order
+        self._cells = self._grid.to_run
         self.yardsticks = sum(cell.task.mode == "isolated" for cell in self._cells)
         check_cells(self._cells)
 
@@ -223,7 +232,7 @@ class SweepPlan:
 
     @property
     def unused_gpus(self) -> dict[str, dict[str, int]]:
-        """{cluster: {accelerator type: GPUs}} of the GPUs that `allow_unknown_types` leaves out, for clusters that have such."""
+        """{cluster: {accelerator type: GPUs}} of the GPUs that `allow_unknown_types` leaves out."""
         sources = {str(cell.labels["cluster"]): cell.task.source for cell in self._grid.cells}
         clusters = {label: (source.cluster.value, source.profile.value.accelerators) for label, source in sources.items()}
         found = {
@@ -237,16 +246,21 @@ class SweepPlan:
         return {label: gpus for label, gpus in found.items() if gpus}
 
     def kept(self) -> dict[str, int]:
-        """Return how many of the cells the store has, by status: "done", "failed"."""
+        """Return {status: number of cells} in the store, for the statuses "done" and "failed"."""
         with self._store(make=False) as store:
             statuses = store.statuses()
         found = [statuses[cell.key] for cell in self._cells if cell.key in statuses]
         return {status: found.count(status) for status in ("done", "failed")}
 
     def estimate(self, workers: int | None = None, *, retry_failed: bool = False) -> Estimate:
-        """Return how long `play` will take with so many workers, by default as many as there are cores.
+        """Return how long `play` will take.
 
-        From the times of cells that have been played; a policy without any is probed: a cell of it is played for a second.
+        The estimate is the mean time of the cells of each policy that have ended. A policy without any is probed: a cell of it is
+        simulated for a second.
+
+        Args:
+            workers: number of processes, by default the number of cores.
+            retry_failed: as for `play`.
         """
         with self._store(make=False) as store:
             seconds, final = store.seconds(), _final_statuses(store, retry_failed)
@@ -266,13 +280,20 @@ class SweepPlan:
         on_progress: Callable[[Progress], None] = _ignore_progress,
         is_stopped: Callable[[], bool] = _never_stop,
     ) -> list[dict[str, str | float | None]]:
-        """Play the cells that the store does not have, and return a row for each cell of the grid that has come to an end.
+        """Run the cells that are not in the store, and return a row for each cell of the grid that has ended.
 
-        executor: any `concurrent.futures.Executor`, which is not shut down; by default `workers` processes of this computer, as
-        many as there are cores. A cell whose process died is tried once more; a failed one is left as it is, unless `retry_failed`.
-        on_progress: told how far it is; is_stopped: asked now and then: once it says so, cells that have begun are the last.
-        What has come to an end is stored, whatever happens: a `KeyboardInterrupt` ends it at once, and the same call goes on.
-        Raises `InputError` where the store cannot be used, and `GavelError` when the executor breaks.
+        Results are stored in any case. A `KeyboardInterrupt` stops the sweep at once; the same call then continues it.
+
+        Args:
+            executor: a `concurrent.futures.Executor`, which is not shut down; by default local processes.
+            workers: number of these processes, by default the number of cores. If a process dies, its cell is tried once more.
+            retry_failed: whether to run cells again that have failed.
+            on_progress: called with the progress.
+            is_stopped: polled; once it returns True, running cells are completed and no more are started.
+
+        Raises:
+            InputError: if the store cannot be used.
+            GavelError: if the executor breaks.
         """
         with self._store() as store:
             grid = [GridPlace(cell.key, cell.labels) for cell in self._grid.cells]
@@ -288,24 +309,24 @@ class SweepPlan:
             return align_rows(store.rows())
 
     def _store(self, *, make: bool = True) -> CellStore:
-        """The file of the results, or an empty one in memory where there is none and none is to be made."""
-        is_there = self.results is not None and self.results.exists()
-        return CellStore(self.results if make or is_there else None)
+        """Return the store; without `make`, an empty one in memory if the file does not exist."""
+        exists = self.results is not None and self.results.exists()
+        return CellStore(self.results if make or exists else None)
 
 
 def _final_statuses(store: CellStore, retry_failed: bool) -> dict[str, str]:
-    """{key: status} of the cells that are not played again."""
+    """Return {key: status} of the cells that are not run again."""
     return {key: status for key, status in store.statuses().items() if not (retry_failed and status == "failed")}
 
 
 def _num_workers(workers: int | None, remaining: int) -> int:
-    """How many processes play: no more than there are cells."""
+    """Return the number of processes, at most one for each cell."""
     return max(1, min(workers or usable_cores(), remaining))
 
 
 @contextmanager
 def _executor(given: Executor | None, workers: int) -> Iterator[tuple[Executor, int]]:
-    """The executor that is given, or processes of our own, which end with the sweep; and how many cells it is handed at a time."""
+    """Yield an executor and its window: the given one, or local processes, which end with the block."""
     if given is not None:
         yield given, FOREIGN_WINDOW
         return
@@ -319,11 +340,14 @@ def _executor(given: Executor | None, workers: int) -> Iterator[tuple[Executor, 
 
 
 def plan_sweep(spec: str | Path | Mapping[str, Any], **changes: Any) -> SweepPlan:
-    """Return the plan of a sweep; nothing is played yet.
+    """Return the plan of a sweep. No cell is run yet.
 
-    spec: a YAML file, or a mapping with its keys (docs/sweeps.md); changes: keys that replace those of the spec.
-    Raises `InputError` with all that is wrong: keys that are not known, an empty grid, inputs that cannot be read or do not go
-    together.
+    Args:
+        spec: a YAML file, or a mapping with the same keys (docs/sweeps.md).
+        **changes: keys that replace those of the spec.
+
+    Raises:
+        InputError: with all faults: unknown keys, an empty grid, inputs that cannot be read or do not fit together.
     """
     return SweepPlan(spec, changes)
 
@@ -337,10 +361,24 @@ def sweep(
     on_progress: Callable[[Progress], None] = _ignore_progress,
     **changes: Any,
 ) -> list[dict[str, str | float | None]]:
-    """Play a grid of simulations or static solves, and return a row for each cell: its labels, status, error, and numbers.
+    """Run a grid of simulations or static solves.
 
-    spec, changes: as for `plan_sweep`; the rest as for `SweepPlan.play`. With `results`, cells are stored there as they end, and
-    the same call goes on where it stopped; `read_runs` reads it.
+    If the spec names a file of `results`, cells are stored there as they end, and the same call continues a sweep that was stopped;
+    `read_runs` reads the file.
+
+    Args:
+        spec: as for `plan_sweep`.
+        executor: as for `SweepPlan.play`.
+        workers: as for `SweepPlan.play`.
+        retry_failed: as for `SweepPlan.play`.
+        on_progress: as for `SweepPlan.play`.
+        **changes: as for `plan_sweep`.
+
+    Returns:
+        A row for each cell that has ended: its labels, status, error and metrics.
+
+    Raises:
+        InputError: as `plan_sweep` and `SweepPlan.play`.
 
     >>> import gavel_py as gp
     >>> spec = {"policies": ["fifo", "isolated"], "traces": [{"generate": {"jobs": 3}}], "clusters": ["v100:8"]}

@@ -1,12 +1,10 @@
-"""The spec of a sweep: a YAML file or a mapping, each key checked, with file and line of what is wrong.
-
-`Settings` are those of the simulations, which all cells have in common.
-"""
+"""The spec of a sweep: a YAML file or a mapping, checked key by key, with the file and line of each fault."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,20 +17,21 @@ from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
 from gavel_py.simulator.measurements import JobWindow, job_window
 
 Where = Callable[..., str]
-"""The place of an entry, by its way from the top, in the user's words."""
+"""Returns the place of an entry in the file, by its keys and positions from the top."""
 
 HOUR = 3600.0
 
 RANDOM = ("job_failures", "node_mtbf_hours")
-"""What lets a seed matter, also to a trace in which nothing is drawn."""
+"""Settings that make a simulation random, whatever the trace."""
 
 
-def _name_listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+def _listed(value: object) -> object:
+    """Return a list; a single value becomes a list of one."""
+    return list(value) if isinstance(value, list | tuple | range) else [value]
 
 
 class Settings(Record):
-    """Those of `gp.Simulation` and of `gavel simulate`; what is not given is as there."""
+    """The settings of all simulations, as of `gp.Simulation` and `gavel simulate`, with the same defaults."""
 
     label: ClassVar[str] = "settings"
 
@@ -46,21 +45,23 @@ class Settings(Record):
     estimates: Literal["exact", "recorded"] = "exact"
     node_mtbf_hours: Positive | None = None
     node_repair_hours: Positive | None = None
-    maintenance: Annotated[list[Name], BeforeValidator(_name_listed)] = Field(default_factory=list)
+    maintenance: Annotated[list[Name], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
+        default_factory=list
+    )
     until_seconds: NotNegative | None = None
 
     @property
     def of_time(self) -> list[str]:
-        """Those that are given and that a static solve does not know."""
+        """The given settings that a static solve does not have."""
         return sorted(self.model_fields_set - {"whole_gangs"})
 
     @property
     def is_random(self) -> bool:
-        """Whether a simulation draws anything, whatever the trace."""
+        """Whether a simulation draws random numbers, whatever the trace."""
         return any(getattr(self, name) for name in RANDOM)
 
-    def arguments(self, path: Callable[[str], Path], where: Callable[..., str]) -> dict[str, Any]:
-        """Return arguments of `Simulation`, and until_seconds, files read; path: from a text to a path; where: for faults."""
+    def arguments(self, path: Callable[[str], Path], where: Where) -> dict[str, Any]:
+        """Return arguments of `Simulation`, and until_seconds; path: resolves names of files; where: see `Where`."""
         given = self.model_dump(exclude_unset=True, exclude={"node_mtbf_hours", "node_repair_hours", "maintenance"})
         failures = self._failures(where)
         windows: list[NodeWindow] = [window for file in self.maintenance for window in read_maintenance(path(file))]
@@ -68,7 +69,7 @@ class Settings(Record):
             given.pop("until_seconds", None)
         return given | ({"node_failures": failures} if failures else {}) | ({"maintenance": windows} if windows else {})
 
-    def _failures(self, where: Callable[..., str]) -> NodeFailures | None:
+    def _failures(self, where: Where) -> NodeFailures | None:
         mtbf, repair = self.node_mtbf_hours, self.node_repair_hours
         if mtbf is None and repair is None:
             return None
@@ -81,12 +82,7 @@ class Settings(Record):
 PATHS = ("results", "throughputs")
 
 FILES = ("traces", "file", "durations", "clusters", "cluster", "constraints", "maintenance", "profile")
-"""Keys of a spec, at any depth, whose values are paths, and those whose values are if there is such a file."""
-
-
-def _listed(value: object) -> object:
-    """One value stands for a list of one."""
-    return list(value) if isinstance(value, list | tuple | range) else [value]
+"""Keys of a spec, at any depth, with paths as values, and keys with paths as values if such a file exists."""
 
 
 Several = Annotated[list[Any], BeforeValidator(_listed)]
@@ -116,7 +112,7 @@ class Spec(Record):
 
 @dataclasses.dataclass(frozen=True)
 class CheckedSpec:
-    """A checked spec. folder: what relative paths in it are relative to; document: as it was given; settings: checked."""
+    """A checked spec; folder: where its relative paths start; document: the spec as given, with changes."""
 
     spec: Spec
     settings: Settings
@@ -125,14 +121,14 @@ class CheckedSpec:
     document: Mapping[str, Any]
 
     def path(self, text: str) -> Path:
-        """Return the path that a text in the spec stands for."""
+        """Return a path of the spec, resolved."""
         return self.folder / text
 
 
 def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> CheckedSpec:
-    """Return what a YAML file or a mapping asks for; changes: keys that replace those of it, with paths from where we are.
+    """Return the checked spec of a YAML file or a mapping; changes: keys that replace those of it, with paths from here.
 
-    Raises `InputError` for keys that are not known, with the nearest that are, for values of the wrong kind, and for an empty grid.
+    Raises `InputError` for unknown keys, for values of a wrong type, and for an empty grid.
     """
     document: Any = source
     places: dict[tuple[str, ...], int] = {}
@@ -142,14 +138,15 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
         folder = Path(source).parent
         if not isinstance(document, dict):
             raise InputError(Fault(f"{source}, line 1", "", "must be a mapping with the keys policies, traces and clusters"))
-    at_home = {key: _absolute_paths(value, key) for key, value in changes.items()} if folder != Path() else changes
-    document = {str(key): value for key, value in document.items()} | dict(at_home)
+    if folder != Path():
+        changes = {key: _absolute_paths(value, key) for key, value in changes.items()}
+    document = {str(key): value for key, value in document.items()} | dict(changes)
 
     def where(*place: object) -> str:
-        way = tuple(map(str, place))
-        if isinstance(source, Mapping) or not way or way[0] in changes:
+        keys = tuple(map(str, place))
+        if isinstance(source, Mapping) or not keys or keys[0] in changes:
             return "sweep"
-        found = next((places[way[:n]] for n in range(len(way), 0, -1) if way[:n] in places), None)
+        found = next((places[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in places), None)
         return str(source) if found is None else f"{source}, line {found}"
 
     spec = _make_record(Spec, document, where, ())
@@ -159,18 +156,28 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
     return checked
 
 
-def _make_record(kind: type[Any], fields: Mapping[str, Any], where: Where, above: tuple[str, ...]) -> Any:
-    """Make a record, with the line of each fault."""
+@contextmanager
+def relocated_faults(relocate: Callable[[Fault], Fault]) -> Iterator[None]:
+    """Replace each fault of an `InputError` that the block raises."""
     try:
-        return kind(**{str(name): value for name, value in fields.items()})
+        yield
     except InputError as error:
-        places = [(*above, *fault.field.split(".")) for fault in error.faults]
-        faults = zip(error.faults, places, strict=True)
-        raise InputError(*(dataclasses.replace(f, where=where(*place), field=".".join(place)) for f, place in faults)) from None
+        raise type(error)(*map(relocate, error.faults)) from None
+
+
+def _make_record(model: type[Any], fields: Mapping[str, Any], where: Where, above: tuple[str, ...]) -> Any:
+    """Return a record of the fields, with the line of each fault."""
+
+    def relocate(fault: Fault) -> Fault:
+        place = (*above, *fault.field.split("."))
+        return dataclasses.replace(fault, where=where(*place), field=".".join(place))
+
+    with relocated_faults(relocate):
+        return model(**{str(name): value for name, value in fields.items()})
 
 
 def _absolute_paths(value: Any, key: str) -> Any:
-    """Make paths in what was given beside a file, under this key, independent of where that file is."""
+    """Return a value under this key with its paths made absolute, so that they do not depend on the folder of the spec."""
     if isinstance(value, Mapping):
         return {name: each if name == "options" else _absolute_paths(each, name) for name, each in value.items()}
     if isinstance(value, list | tuple):
