@@ -24,7 +24,7 @@ def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
     return chance
 
 
-def sequence_of(seed: int) -> SeedSequence:
+def seed_sequence(seed: int) -> SeedSequence:
     """Return what generators of random numbers start from; raises `InputError` for what is no whole number of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
         raise InputError(Fault("random numbers", "seed", f"must be a whole number, at least 0, found {seed!r}"))

@@ -18,10 +18,10 @@ from gavel_py.errors import Fault, InputError, nearest
 LONGEST_LINE = 1 << 20
 """Characters in one line of a line-based file. A longer one is a broken file, and reading it whole helps nobody."""
 
-MOST_YAML_NODES = 2_000_000
+MAX_YAML_NODES = 2_000_000
 """Entries of one YAML document; a few lines of nested aliases can stand for billions."""
 
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 TOO_DEEP = "is nested too deeply to be a job set, cluster or profile"
 
 
@@ -155,23 +155,18 @@ def document(path: str | Path) -> Document:
         value, places = yaml_document(path)
         return Document(str(path), value, lambda depth: places, is_json=False)  # noqa: ARG005
     text = _whole(path)
-    return Document(str(path), _parse_json(path, text, 1), cache(partial(_json_places, path, text)), is_json=True)
+    return Document(str(path), parse_json(path, text, 1), cache(partial(_json_places, path, text)), is_json=True)
 
 
 def json_document(path: str | Path) -> Any:
     """Return the JSON document in the file; a key that stands twice in one object is a fault."""
-    return _parse_json(path, _whole(path), 1)
+    return parse_json(path, _whole(path), 1)
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
     """Yield ("file, line n", document) for each non-empty line of a JSON Lines file."""
     for number, line in numbered_lines(path):
-        yield f"{path}, line {number}", _parse_json(path, line, number)
-
-
-def json_line(path: str | Path, line: str, number: int) -> Any:
-    """Return the document in one line of a file, which stands there as this number. Raises `InputError`."""
-    return _parse_json(path, line, number)
+        yield f"{path}, line {number}", parse_json(path, line, number)
 
 
 def _whole(path: str | Path) -> str:
@@ -184,7 +179,7 @@ def _whole(path: str | Path) -> str:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
-def _parse_json(path: str | Path, text: str, first_line: int) -> Any:
+def parse_json(path: str | Path, text: str, first_line: int) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
@@ -192,7 +187,7 @@ def _parse_json(path: str | Path, text: str, first_line: int) -> Any:
     except RecursionError:
         _fail(path, first_line, TOO_DEEP)
     except _RepeatedKeyError as error:
-        _json_places(path, text, MOST_DEPTH, first_line)  # says where
+        _json_places(path, text, MAX_DEPTH, first_line)  # says where
         _fail(path, first_line, str(error))
     except ValueError:
         _fail(path, first_line, "has a number of too many digits")
@@ -331,7 +326,7 @@ def _check_depth(path: str | Path, events: Iterator[Any]) -> None:
     for event in events:
         name = type(event).__name__
         depth += name.endswith("StartEvent") - name.endswith("EndEvent")
-        if depth > MOST_DEPTH:
+        if depth > MAX_DEPTH:
             _fail(path, event.start_mark.line + 1, TOO_DEEP)
 
 
@@ -339,8 +334,8 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
     if node is None or place in places:
         return
     # An alias may stand for what contains it; nothing that deep was written out.
-    if len(places) == MOST_YAML_NODES or len(place) > MOST_DEPTH:
-        _fail(path, line, f"has more than {MOST_YAML_NODES:,} entries or {MOST_DEPTH} levels, counting what aliases repeat")
+    if len(places) == MAX_YAML_NODES or len(place) > MAX_DEPTH:
+        _fail(path, line, f"has more than {MAX_YAML_NODES:,} entries or {MAX_DEPTH} levels, counting what aliases repeat")
     places[place] = line
     if node.id == "sequence":
         for index, child in enumerate(node.value):

@@ -15,7 +15,7 @@ from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
 """Control characters and line breaks: an id with one of them would garble tables, messages and files."""
 
-MOST = 1_000_000
+MAX_COUNT = 1_000_000
 """The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
 
 SMALLEST_FRACTION = 0.001
@@ -46,14 +46,14 @@ def _plain_number(value: object) -> object:
 
 def gang_size(value: object) -> int | float:
     """Return the GPUs that a job asks for, which may be given as text: a whole number of them, or a fraction of one."""
-    if type(value) is int and 1 <= value <= MOST:
+    if type(value) is int and 1 <= value <= MAX_COUNT:
         return value
     _check_decimal(value)
     size = number_of(value)
     if size < SMALLEST_FRACTION:
         raise ValueError(f"must be at least {SMALLEST_FRACTION:g} of a GPU, found {_shown(value)}")
-    if size > MOST:
-        raise ValueError(f"must be at most {MOST:,}, found {_shown(value)}")
+    if size > MAX_COUNT:
+        raise ValueError(f"must be at most {MAX_COUNT:,}, found {_shown(value)}")
     if size >= 1 and size.is_integer():
         return int(size)
     if size < 1:
@@ -99,7 +99,7 @@ Name = Annotated[str, _LIMITS, Field(min_length=1), BeforeValidator(_present)]
 
 Integer = Annotated[int, BeforeValidator(_plain_number)]
 
-Whole = Annotated[Integer, Field(ge=1, le=MOST)]
+Whole = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
 
 GangSize = Annotated[int | float, PlainValidator(gang_size)]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io import reading
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import write_atomic
 
 PLAIN = bool | int | float | str | None
 
@@ -70,7 +70,7 @@ class SnapshotFormat:
         """Write a state to a file; after a failure or a crash, the old file is still complete. Raises `InputError`."""
         text = json.dumps(state, separators=(",", ":"))
         head = json.dumps({"format": self.name, "version": self.version, "sha256": _checksum(text)}, separators=(",", ":"))
-        write_whole(path, f'{head[:-1]},"state":{text}}}'.encode(), durable=True)
+        write_atomic(path, f'{head[:-1]},"state":{text}}}'.encode(), durable=True)
 
     def read(self, path: str | Path) -> dict[str, Any]:
         """Return the state in a file. Raises `InputError` for a file that is damaged, foreign or of a newer version."""

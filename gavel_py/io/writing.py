@@ -29,7 +29,7 @@ def check_plot(path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(Fault(str(path), "", "a picture is drawn as .svg or .png; give the file one of these endings"))
-    check_place(Path(path))
+    check_writable(Path(path))
     _check_libraries("pictures", ["matplotlib"])
 
 
@@ -41,19 +41,19 @@ def check_report(path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in PAGES and not _is_stream(Path(path)):
         raise InputError(Fault(str(path), "", "a report is written as .html; give the file this ending"))
-    check_place(Path(path))
+    check_writable(Path(path))
     _check_libraries("reports", ["matplotlib", "jinja2"])
 
 
-def check_folder(path: str | Path) -> None:
+def check_writable_folder(path: str | Path) -> None:
     """Raise `InputError` unless files can be written into this folder, which is made if its own folder is there."""
     place = Path(path)
     if place.exists() and not place.is_dir():
         raise InputError(Fault(str(path), "", "is a file, where a folder is to be"))
-    check_place(place / "file" if place.is_dir() else place)
+    check_writable(place / "file" if place.is_dir() else place)
 
 
-def check_place(place: Path) -> None:
+def check_writable(place: Path) -> None:
     """Raise `InputError` unless a file can be put there: a folder that is not there, or may not be written to, holds none."""
     if not place.parent.is_dir():
         raise InputError(Fault(str(place), "", f"cannot be written: there is no folder {str(place.parent)!r}"))
@@ -76,7 +76,7 @@ def _check_libraries(what: str, names: list[str]) -> None:
             raise InputError(f"{what} need {name} ({error}); install it with: pip install 'gavel-py[plot]'") from None
 
 
-def write_whole(path: str | Path, content: bytes, *, durable: bool = False) -> None:
+def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> None:
     """Write `content` to the file, which holds what it held before until all of it is there; a link stays a link.
 
     durable: not before it is on the disk, so that a machine that loses its power loses neither. Raises `InputError`.
@@ -136,7 +136,7 @@ WORDING = {
 
 
 @contextmanager
-def clear_errors(where: str, busy_seconds: float = BUSY_SECONDS) -> Iterator[None]:
+def file_errors_as_faults(where: str, busy_seconds: float = BUSY_SECONDS) -> Iterator[None]:
     """Within this, what goes wrong with a file is an `InputError`; where: what the user calls the file; busy_seconds: how long
     another process was waited for.
     """

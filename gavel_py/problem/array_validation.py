@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.names import NumberedNames, same_name
-from gavel_py.io.records import MOST, SMALLEST_FRACTION, has_control, is_absent
+from gavel_py.io.records import MAX_COUNT, SMALLEST_FRACTION, has_control, is_absent
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 Test = Callable[[Floats], Mask]
@@ -32,8 +32,8 @@ RULES: dict[str, tuple[str, Test]] = {
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
     "greater than 0": ("must be a finite number greater than 0", lambda a: np.isfinite(a) & (a > 0)),
     "GPUs": (
-        f"must be a whole number from 1 to {MOST:,}, or a fraction of one GPU of at least {SMALLEST_FRACTION:g}",
-        lambda a: ((a >= 1) & (a <= MOST) & (a == np.floor(a))) | ((a >= SMALLEST_FRACTION) & (a < 1)),
+        f"must be a whole number from 1 to {MAX_COUNT:,}, or a fraction of one GPU of at least {SMALLEST_FRACTION:g}",
+        lambda a: ((a >= 1) & (a <= MAX_COUNT) & (a == np.floor(a))) | ((a >= SMALLEST_FRACTION) & (a < 1)),
     ),
     "from 0 to 1": ("must be a number from 0 to 1", lambda a: (a >= -1e-9) & (a <= 1 + 1e-9)),
     "finite or NaN": ("must be a finite number, or NaN for none", lambda a: ~np.isinf(a)),

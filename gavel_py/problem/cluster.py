@@ -15,7 +15,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io.names import same_name
-from gavel_py.io.records import MOST
+from gavel_py.io.records import MAX_COUNT
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
 
@@ -391,6 +391,6 @@ def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
         faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{_hint(gpus)}"))
     if not _is_whole(per_node) or per_node < 1:
         faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{_hint(per_node)}"))
-    if not faults and gpus / per_node > MOST:
-        faults.append(Fault(where, "GPUs", f"must make at most {MOST:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
+    if not faults and gpus / per_node > MAX_COUNT:
+        faults.append(Fault(where, "GPUs", f"must make at most {MAX_COUNT:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
     return faults

@@ -12,7 +12,19 @@ from pydantic import Field, field_validator, model_validator
 
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.io import reading
-from gavel_py.io.records import MOST, Finite, GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records, repeated
+from gavel_py.io.records import (
+    MAX_COUNT,
+    Finite,
+    GangSize,
+    Integer,
+    Name,
+    NotNegative,
+    Positive,
+    Record,
+    Text,
+    check_records,
+    repeated,
+)
 
 Locality = Literal["any", "rack", "node"]
 
@@ -76,7 +88,7 @@ class Job(Record):
     duration_seconds: Positive | None = None
     duration_accelerator: Name | None = None
     restart_seconds: NotNegative | None = None
-    max_retries: Annotated[Integer, Field(ge=0, le=MOST)] = DEFAULT_RETRIES
+    max_retries: Annotated[Integer, Field(ge=0, le=MAX_COUNT)] = DEFAULT_RETRIES
 
     def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.writing import check_folder, check_report, write_whole
+from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
 from gavel_py.report.charts import DARK, LIGHT, Chart, Palette, Table, palette_of
 from gavel_py.report.measures import CONFIDENCE, UNKNOWN, at_load, clean, label_text, measure_of
 from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, stays_chart, time_charts, tradeoff_charts
@@ -259,7 +259,7 @@ def write_report(
     """
     check_report(path)
     if charts is not None:
-        check_folder(charts)
+        check_writable_folder(charts)
     runs, failures = list(runs), list(failures)
     faults = [
         Fault(f"run {number}", "", f"must be a gavel_py.Run, found {type(run).__name__}")
@@ -276,12 +276,12 @@ def write_report(
     figures = {chart.name: embedded(figure_bytes(chart, "svg"), chart) for chart in all_charts}
     heading = title or (f"A run of {label_text(runs[0].labels.get('policy'))}" if len(runs) == 1 else "Runs compared")
     facts = common_labels(runs) if runs else {}
-    write_whole(path, page(heading, facts, len(runs), sections, figures, failure_table(failures)).encode())
+    write_atomic(path, page(heading, facts, len(runs), sections, figures, failure_table(failures)).encode())
     written = [Path(path)]
     if charts is not None:
         Path(charts).mkdir(parents=True, exist_ok=True)
         for chart in all_charts:
             for form in ("svg", "png"):
                 written.append(Path(charts) / f"{chart.name}.{form}")
-                write_whole(written[-1], figure_bytes(chart, form, standalone=True))
+                write_atomic(written[-1], figure_bytes(chart, form, standalone=True))
     return written

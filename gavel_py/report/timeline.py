@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.names import natural_key
-from gavel_py.io.writing import FORMATS, check_plot, write_whole
+from gavel_py.io.writing import FORMATS, check_plot, write_atomic
 from gavel_py.problem.cluster import Cluster
 from gavel_py.report.measures import counted
 from gavel_py.report.runs import Stay
@@ -372,7 +372,7 @@ def plot_rounds(
     from gavel_py.report.timeline_drawing import rounds_image
 
     image = rounds_image(rounds, lanes, grid, float(round_seconds), title, subtitle, FORMATS[Path(path).suffix.lower()])
-    write_whole(path, image)
+    write_atomic(path, image)
 
 
 def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:

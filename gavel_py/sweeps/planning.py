@@ -21,7 +21,7 @@ from typing import Any
 from gavel_py import __version__
 from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.io.names import same_name
-from gavel_py.io.writing import check_place, write_whole
+from gavel_py.io.writing import check_writable, write_atomic
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
 from gavel_py.simulator.simulation import Simulation
@@ -59,7 +59,7 @@ def check_table(path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {' or '.join(SUFFIXES)}"))
-    check_place(Path(path))
+    check_writable(Path(path))
     if suffix == ".parquet":
         try:
             import pyarrow.parquet  # noqa: F401
@@ -78,7 +78,7 @@ def write_table(path: str | Path, rows: Sequence[Row]) -> None:
         InputError: as `check_table`.
     """
     check_table(path)
-    write_whole(path, _parquet(align_rows(rows)) if Path(path).suffix.lower() == ".parquet" else _csv(align_rows(rows)))
+    write_atomic(path, _parquet(align_rows(rows)) if Path(path).suffix.lower() == ".parquet" else _csv(align_rows(rows)))
 
 
 def _csv(rows: Sequence[Row]) -> bytes:

@@ -16,7 +16,7 @@ from platformdirs import user_data_path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.records import check_records
-from gavel_py.io.writing import BUSY_SECONDS, clear_errors
+from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults
 from gavel_py.throughput_profiles.files import builtin_names
 from gavel_py.throughput_profiles.measurement import Measurement, Row
 from gavel_py.throughput_profiles.profile import ThroughputProfile
@@ -65,7 +65,7 @@ AS_IF_FROM_1 = ("CREATE TEMP VIEW measurements AS SELECT *, NULL AS gpu_memory_g
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the store in a read transaction, in which all queries see the same state; a missing file reads as empty."""
-    with clear_errors(f"profile store {path}", BUSY_SECONDS):
+    with file_errors_as_faults(f"profile store {path}", BUSY_SECONDS):
         if path.exists() and path.stat().st_size > 0:
             # Mode rw, which falls back to read-only, lets SQLite roll back the journal of a writer that crashed.
             opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN", AS_IF_FROM_1)
@@ -78,7 +78,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the store in a write transaction, which is committed on exit and rolled back on error; creates the file if missing."""
-    with clear_errors(f"profile store {path}", BUSY_SECONDS):
+    with file_errors_as_faults(f"profile store {path}", BUSY_SECONDS):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE", FROM_1) as connection:
             yield connection

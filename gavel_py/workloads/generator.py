@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.random import sequence_of
+from gavel_py.io.random import seed_sequence
 from gavel_py.io.records import gang_size
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
@@ -216,7 +216,7 @@ def generate_trace(
         raise InputError(Fault("generate", "reference", problem))
     types = JobTypes(profile, reference, profile.accelerators)
     gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, types)
-    streams = zip(ASPECTS, sequence_of(seed).spawn(len(ASPECTS)), strict=True)
+    streams = zip(ASPECTS, seed_sequence(seed).spawn(len(ASPECTS)), strict=True)
     draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams}
     times = np.zeros(num_jobs)
     if jobs_per_hour is not None:

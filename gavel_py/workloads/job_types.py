@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.random import sequence_of
+from gavel_py.io.random import seed_sequence
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.generator import JobTypes, known_accelerators, reference_of
@@ -58,7 +58,7 @@ def assign_job_types(
         types = JobTypes(profile, types.reference, types.accelerators)
         trace = trace.changed(trace, _extrapolated(lacking))
     InputError.raise_any(_lacking(trace, types))
-    drawn = np.random.default_rng(sequence_of(seed)).random(len(trace)).tolist()
+    drawn = np.random.default_rng(seed_sequence(seed)).random(len(trace)).tolist()
     with without_collection():
         typed = [_typed(submission, types, part) for submission, part in zip(trace, drawn, strict=True)]
         return trace.changed(typed, *_assumptions(trace, typed, types, seed)), profile

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.writing import FORMATS, check_plot, write_whole
+from gavel_py.io.writing import FORMATS, check_plot, write_atomic
 from gavel_py.problem.arrays import Floats, plain_size
 from gavel_py.workloads.submission import counted
 from gavel_py.workloads.trace import Trace
@@ -231,7 +231,7 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
     check_plot(path)
     if not trace:
         raise InputError("a trace without jobs has no picture")
-    write_whole(path, _drawn(trace, FORMATS[Path(path).suffix.lower()]))
+    write_atomic(path, _drawn(trace, FORMATS[Path(path).suffix.lower()]))
 
 
 def _drawn(trace: Trace, form: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.random import sequence_of
+from gavel_py.io.random import seed_sequence
 from gavel_py.problem.job import JobSet
 from gavel_py.workloads.submission import Submission, TraceReport
 
@@ -85,7 +85,7 @@ class Trace(Sequence[Submission]):
         if not (0 < number <= len(self) and number == int(number)):
             problem = f"must be a part below 1 or a whole number up to the {len(self):,} jobs of the trace, found {jobs!r}"
             raise InputError(Fault("sample", "jobs", problem))
-        drawn = np.random.default_rng(sequence_of(seed)).random(len(self))
+        drawn = np.random.default_rng(seed_sequence(seed)).random(len(self))
         # The jobs with the smallest numbers, so that samples of one seed are nested.
         kept = [self.submissions[index] for index in sorted(np.argsort(drawn, kind="stable")[: int(number)].tolist())]
         return self.changed(kept, f"Jobs drawn, all alike likely (seed {seed}): {len(kept):,} of {len(self):,}.")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.io.writing import write_whole
+from gavel_py.io.writing import write_atomic
 from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, duration, grid_of, lanes_of
 from gavel_py.report.timeline_drawing import round_ticks, time_ticks
 from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
@@ -301,7 +301,7 @@ def test_an_old_picture_stays_if_the_new_one_cannot_be_put_in_its_place(tmp_path
     path.write_bytes(b"old")
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(gp.InputError, match=r"r\.svg: cannot be written: No space left on device"):
-        write_whole(path, b"new")
+        write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -122,11 +122,11 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
     for place, (number, text) in enumerate(numbered):
         where = f"{path}, line {number}"
         try:
-            yield where, reading.json_line(path, text, number)
+            yield where, reading.parse_json(path, text, number)
         except InputError:
             next_entry = text.find('{"event":', 1)
             if next_entry > 0:
-                yield where, reading.json_line(path, text[next_entry:], number)
+                yield where, reading.parse_json(path, text[next_entry:], number)
             elif place + 1 < len(numbered):
                 raise
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.io.writing import BUSY_SECONDS, clear_errors, write_whole
+from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults, write_atomic
 from gavel_py.report.runs.run import DAMAGED, Labels, Run, document_of, labels_from, run_from
 
 APPLICATION_ID = 0x6776_7377
@@ -120,7 +120,7 @@ class CellStore:
 
     def __init__(self, path: str | Path | None) -> None:
         self.where = "sweep store" if path is None else str(path)
-        with clear_errors(self.where):
+        with file_errors_as_faults(self.where):
             if path is not None:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             address = ":memory:" if path is None else f"{Path(path).absolute().as_uri()}?mode=rwc"
@@ -143,7 +143,7 @@ class CellStore:
     def begin(self, spec: Any, versions: Mapping[str, str], begun: str, grid: Sequence[GridPlace]) -> None:
         """Add a session and replace the current grid; stored cells are kept, whether or not the new grid contains them."""
         rows = [(place, each.key, json.dumps(dict(each.labels))) for place, each in enumerate(grid)]
-        with clear_errors(self.where), self._transaction():
+        with file_errors_as_faults(self.where), self._transaction():
             values = (json.dumps(spec, default=str), json.dumps(dict(versions)), begun)
             statement = "INSERT INTO sessions (spec, versions, begun) VALUES (?, ?, ?)"
             self._session = self._connection.execute(statement, values).lastrowid or 0
@@ -152,17 +152,17 @@ class CellStore:
 
     def statuses(self) -> dict[str, str]:
         """Return {key: status} of all stored cells."""
-        with clear_errors(self.where):
+        with file_errors_as_faults(self.where):
             return dict(self._connection.execute("SELECT key, status FROM cells"))
 
     def seconds(self) -> dict[str, float]:
         """Return {key: seconds} of all finished cells."""
-        with clear_errors(self.where):
+        with file_errors_as_faults(self.where):
             return dict(self._connection.execute("SELECT key, seconds FROM cells WHERE status = 'done'"))
 
     def jobs_of(self, key: str) -> bytes | None:
         """Return the packed job records of a cell, if it has any."""
-        with clear_errors(self.where):
+        with file_errors_as_faults(self.where):
             found = self._connection.execute("SELECT jobs FROM cells WHERE key = ?", (key,)).fetchone()
         return None if found is None else found[0]
 
@@ -172,12 +172,12 @@ class CellStore:
             (c.key, c.content, c.status, c.error, c.attempts, c.seconds, self._session, _json(c.metrics), c.run, c.jobs)
             for c in cells
         ]
-        with clear_errors(self.where), self._transaction():
+        with file_errors_as_faults(self.where), self._transaction():
             self._connection.executemany(INSERT, rows)
 
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return labels, status, error and metrics of each stored cell of the grid, in grid order."""
-        with clear_errors(self.where):
+        with file_errors_as_faults(self.where):
             return [_row(*each) for each in self._connection.execute(SELECT)]
 
     @contextmanager
@@ -265,7 +265,7 @@ def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
         InputError: The file cannot be written.
     """
     document = {"format": FORMAT, "version": VERSION, "runs": [document_of(run) for run in runs]}
-    write_whole(path, json.dumps(document, allow_nan=False).encode() + b"\n")
+    write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
 
 
 def _is_store(path: str | Path) -> bool:
@@ -280,7 +280,7 @@ def _stored(path: str | Path, statement: str, convert: Callable[..., Item]) -> l
     """Return the converted rows of a query on a store."""
     # SQLite needs write access to roll back the journal of a killed sweep; without it, mode=rw opens the file read-only.
     address = f"{Path(path).absolute().as_uri()}?mode=rw"
-    with clear_errors(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
+    with file_errors_as_faults(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
         check_schema(str(path), connection, make=False)
         rows: list[tuple[Any, ...]] = connection.execute(statement).fetchall()
     try:
