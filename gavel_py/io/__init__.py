@@ -1,4 +1,4 @@
-"""Files in and out: checked records, reading, atomic writing, snapshots, SQLite's errors; names, locks and random numbers.
+"""Files in and out: checked records, reading, atomic writing, snapshots; names, locks and random numbers.
 
-Entry points: `records.Record`, `reading`, `writing`, `snapshots`. The package knows nothing of jobs, clusters or policies.
+Entry points: `records.Record`, `reading`, `writing`, `snapshots`. The package does not know jobs, clusters or policies.
 """

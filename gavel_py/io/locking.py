@@ -1,4 +1,4 @@
-"""Objects that several threads may use at once: a re-entrant lock each, which a forked child gets anew."""
+"""Thread safety: objects with a re-entrant lock each, which is replaced in a forked child."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ R = TypeVar("R")
 
 
 class Lock:
-    """A `threading.RLock`, `held`, that survives `os.fork` and is not copied: whatever is copied or unpickled has a new one.
+    """A `threading.RLock`, `held`, that survives `os.fork`. A copied or unpickled lock is a new one.
 
-    abandoned: whether another thread held it when this process was forked. That thread does not exist here and can never release
-    the lock, so the child has a new one; but what it protects may have been in the middle of a change.
+    abandoned: whether another thread held the lock when this process was forked. That thread does not exist in the child and can
+    never release the lock, so the child has a new one; what the lock protects may be inconsistent.
     """
 
     __slots__ = ("__weakref__", "abandoned", "held")
@@ -32,9 +32,9 @@ class Lock:
         return Lock, ()
 
     def renew(self) -> None:
-        """Be a new lock if another thread holds the old one."""
+        """Replace the lock if another thread holds it."""
         if self.held.acquire(blocking=False):
-            self.held.release()  # it is free, or the forking thread itself holds it and will release it in the child
+            self.held.release()  # it was free, or the forking thread holds it and releases it in the child
         else:
             self.held, self.abandoned = threading.RLock(), True
 
@@ -43,10 +43,10 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 def synchronized(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Let only one thread at a time be in this method and the others of the same object that are synchronized."""
+    """Return the method so that only one thread at a time runs it or another synchronized method of the object."""
 
     @functools.wraps(method)
-    def alone(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
+    def locked(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
         lock = self._lock
         with lock.held:
             if lock.abandoned:
@@ -54,13 +54,13 @@ def synchronized(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatena
                 lock.abandoned = False
             return method(self, *args, **options)
 
-    return alone
+    return locked
 
 
 class Synchronized:
-    """An object whose `synchronized` methods exclude each other, and the setting of its attributes.
+    """Base class with a lock that excludes its `synchronized` methods, and the setting of attributes, from each other.
 
-    The lock is re-entrant, so that what such a method calls may call back. A copy has a lock of its own.
+    The lock is re-entrant, so a callback of such a method may call others. A copy has its own lock.
     """
 
     _lock: Lock
@@ -79,22 +79,22 @@ class Synchronized:
         return vars(self) | {"_lock": Lock()}
 
     def _recover(self) -> None:
-        """Become usable in a forked child if another thread was in the middle of a call at the fork."""
+        """Restore a consistent state in a forked child, after another thread was within a call at the fork."""
 
 
 def _renew_all() -> None:
-    """Renew, in a forked child, the locks that threads of the parent held."""
+    """Replace, in a forked child, the locks that other threads of the parent held."""
     for lock in list(_locks):
         lock.renew()
-    if sys.version_info < (3, 12):  # where each `cached_property` has a lock of its own
+    if sys.version_info < (3, 12):  # before which each `cached_property` has a lock
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] == "gavel_py":
                 _renew_cached_properties(module)
 
 
 def _renew_cached_properties(module: object) -> None:
-    kinds = [thing for thing in vars(module).values() if isinstance(thing, type)]
-    for each in (value for kind in kinds for value in vars(kind).values() if isinstance(value, functools.cached_property)):
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    for each in (value for cls in classes for value in vars(cls).values() if isinstance(value, functools.cached_property)):
         if each.lock.acquire(blocking=False):  # type: ignore[attr-defined]
             each.lock.release()  # type: ignore[attr-defined]
         else:

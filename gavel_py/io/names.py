@@ -1,7 +1,6 @@
-"""Names in lists of jobs, nodes and types: their natural order, which of them are the same, and numbered ones made on demand.
+"""Names of jobs, nodes and types: natural order, case-insensitive matches, and numbered names.
 
-The natural order puts job-2 before job-10. `NaturalOrder` keeps a sorted collection from one call to the next, since few names come
-and go and sorting all of them again takes long.
+In natural order, job-2 precedes job-10.
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from typing import overload
 
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
-    """Return a sort key that compares runs of digits as numbers, and the text itself where those are equal.
+    """Return a sort key that compares runs of digits as numbers; the text itself breaks ties.
 
     >>> sorted(["10", "9", "b", "a10", "a9"], key=natural_key)
     ['9', '10', 'a9', 'a10', 'b']
     """
-    parts = re.split(r"([0-9]+)", name)  # text and digits in turn, text first
+    parts = re.split(r"([0-9]+)", name)  # text and digits alternate, text first
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 
 def same_name(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that is this one, or else the only one that differs from it in case only; None where there is none.
+    """Return the known name that equals this one, or the only one that equals it but for case; None if there is neither.
 
     >>> same_name("H100", ["v100", "h100"]), same_name("H100", ["h100", "H100"]), same_name("h100", ["H100", "h100 "])
     ('h100', 'H100', 'H100')
     """
     if name in known:
         return name
-    alike = [each for each in known if each.casefold() == name.casefold()]
-    return alike[0] if len(alike) == 1 else None
+    matches = [each for each in known if each.casefold() == name.casefold()]
+    return matches[0] if len(matches) == 1 else None
 
 
 class NumberedNames(Sequence[str]):
-    """The names prefix0, prefix1, ...: a sequence that formats a name when it is asked for, since there may be a million.
+    """The sequence of names prefix0, prefix1, ..., formatted on access, since there may be a million.
 
     >>> NumberedNames("type-", 3)
     ('type-0', 'type-1', 'type-2')
@@ -72,7 +71,7 @@ class NumberedNames(Sequence[str]):
 
 
 class NaturalOrder:
-    """The names of a collection that changes little between two questions, sorted by `natural_key`.
+    """Sorts names by `natural_key`, incrementally: between two calls, few names are added or removed.
 
     >>> order = NaturalOrder()
     >>> order.of({"a10": 1, "a9": 1}), order.of({"b": 1, "a10": 1})
@@ -85,12 +84,12 @@ class NaturalOrder:
         self._known: set[str] = set()
 
     def of(self, names: Collection[str]) -> list[str]:
-        """Return these names in their order."""
-        there = names if isinstance(names, Mapping | Set) else set(names)
-        for name in [name for name in self._known if name not in there]:
+        """Return the names in natural order."""
+        current = names if isinstance(names, Mapping | Set) else set(names)
+        for name in [name for name in self._known if name not in current]:
             self._drop(name)
-        if len(self._known) < len(there):
-            for name in [name for name in there if name not in self._known]:
+        if len(self._known) < len(current):
+            for name in [name for name in current if name not in self._known]:
                 self._add(name)
         return list(self._names)
 

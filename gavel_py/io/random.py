@@ -1,4 +1,4 @@
-"""Random number generators: started from a checked seed, saved as plain data and restored to continue their sequence."""
+"""Random number generators: checked seeds, and their state as plain data."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gavel_py.errors import Fault, InputError
 
 
 def generator_state(chance: np.random.Generator) -> dict[str, Any]:
-    """Return where a generator is, as plain data."""
+    """Return the state of a generator as plain data."""
     return dict(chance.bit_generator.state)
 
 
 def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
-    """Return a generator that goes on from there."""
+    """Return a generator that continues from a state of `generator_state`."""
     chance = np.random.default_rng(0)
     chance.bit_generator.state = state
     return chance
 
 
 def seed_sequence(seed: int) -> SeedSequence:
-    """Return what generators of random numbers start from; raises `InputError` for what is no whole number of at least 0."""
+    """Return the seed sequence of a seed; raises `InputError` unless the seed is a whole number of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
         raise InputError(Fault("random numbers", "seed", f"must be a whole number, at least 0, found {seed!r}"))
     return SeedSequence(int(seed))

@@ -1,4 +1,4 @@
-"""Reading the user's files: text with limits, CSV, JSON, JSON Lines and YAML, each fault with file and line."""
+"""Reading of CSV, JSON, JSON Lines and YAML files, with limits, and with the file and line of each fault."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any, ClassVar, NoReturn
 from gavel_py.errors import Fault, InputError, nearest
 
 LONGEST_LINE = 1 << 20
-"""Characters in one line of a line-based file. A longer one is a broken file, and reading it whole helps nobody."""
+"""Characters in a line of a line-based file. A longer line comes from a broken file, and would only fill the memory."""
 
 MAX_YAML_NODES = 2_000_000
-"""Entries of one YAML document; a few lines of nested aliases can stand for billions."""
+"""Entries of a YAML document; a few lines of nested aliases can expand to billions."""
 
 MAX_DEPTH = 100
 TOO_DEEP = "is nested too deeply to be a job set, cluster or profile"
 
 
 def suffix_of(path: str | Path, known: Mapping[str, object]) -> str:
-    """Return the file's suffix in lower case, or raise when it is none of `known`."""
+    """Return the suffix of the file in lower case; raises `InputError` unless it is one of `known`."""
     suffix = Path(path).suffix.lower()
     if suffix not in known:
         raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {', '.join(known)}"))
@@ -34,7 +34,7 @@ def suffix_of(path: str | Path, known: Mapping[str, object]) -> str:
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:
-    """Yield the file's lines, ends included, as UTF-8 text; a line beyond `LONGEST_LINE` is a fault."""
+    """Yield the lines of a UTF-8 file with their ends; a line longer than `LONGEST_LINE` is a fault."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             number = 0
@@ -50,7 +50,7 @@ def lines(path: str | Path) -> Generator[str, None, None]:
 
 
 def _fail_undecodable(path: str | Path) -> NoReturn:
-    """Raise the fault of a file that is not UTF-8, with the line of the first byte that is not: decoders count from a block."""
+    """Raise the fault of a file that is not UTF-8, with the line of the first such byte, which a `UnicodeDecodeError` lacks."""
     if Path(path).is_file():  # a pipe can be read only once
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -62,7 +62,7 @@ def _fail_undecodable(path: str | Path) -> NoReturn:
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line without its end) for each line that is not blank, and close the file whatever happens."""
+    """Yield (number from 1, line without its end) for each line that is not blank."""
     with closing(lines(path)) as text:
         for number, line in enumerate(text, 1):
             if line.strip():
@@ -70,7 +70,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield ("file, line n", {column: cell}) for each row of a CSV file with a header; empty cells are left out."""
+    """Yield ("file, line n", {column: cell}) for each row of a CSV file with a header, without empty cells."""
     header: list[str] | None = None
     with closing(_cells(path)) as rows:
         for number, row in rows:
@@ -85,14 +85,14 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def csv_header(path: str | Path) -> tuple[str, list[str]]:
-    """Return ("file, line n", cells) of the first row that is not blank, without cells if there is no such row."""
+    """Return ("file, line n", cells) of the first row that is not blank; no cells if there is none."""
     with closing(_cells(path)) as rows:
         number, cells = next(rows, (1, []))
     return f"{path}, line {number}", cells
 
 
 def _cells(path: str | Path) -> Generator[tuple[int, list[str]], None, None]:
-    """Yield (number of its first line, cells without the blanks around them) for each row that is not blank."""
+    """Yield (number of its first line, stripped cells) for each row that is not blank."""
     with closing(_without_nul(path)) as text:
         reader = csv.reader(text, strict=True)
         while True:
@@ -126,10 +126,10 @@ def _without_nul(path: str | Path) -> Generator[str, None, None]:
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML or JSON file holds, and where each entry stands.
+    """The content of a YAML or JSON file, with the line of each entry.
 
-    value: the parsed content; lines: from a number of levels to the line of each entry down to there, by keys and positions from
-    the top as text; is_json: places name the way into the document besides the line, since JSON is often written in a single line.
+    value: the parsed content; lines: maps a number of levels to {keys and positions from the top, as text: line} of the entries
+    down to there; is_json: whether places include the keys, since JSON is often written in a single line.
     """
 
     path: str
@@ -138,29 +138,29 @@ class Document:
     is_json: bool
 
     def where(self, *way: str | int) -> str:
-        """Return the place of an entry, by keys and positions from the top: "a.yaml, line 7", or "a.json, line 7, nodes[2]"."""
+        """Return the place of an entry with these keys and positions: "a.yaml, line 7", or "a.json, line 7, nodes[2]"."""
         pointer = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in way).lstrip(".")
         return self.line(*way) + (f", {pointer}" if self.is_json and pointer else "")
 
     def line(self, *way: str | int) -> str:
-        """Return "file, line n" of an entry, or of what would hold it if it is not there."""
+        """Return "file, line n" of an entry, or if it does not exist, of the innermost entry that would contain it."""
         names, lines = tuple(map(str, way)), self.lines(len(way))
         number = next((lines[names[:n]] for n in range(len(names), -1, -1) if names[:n] in lines), 1)
         return f"{self.path}, line {number}"
 
 
 def document(path: str | Path) -> Document:
-    """Return the YAML or JSON document in the file, told apart by its suffix."""
+    """Return the YAML or JSON document in a file, depending on its suffix."""
     if suffix_of(path, {".yaml": 1, ".yml": 1, ".json": 1}) != ".json":
         value, places = yaml_document(path)
         return Document(str(path), value, lambda depth: places, is_json=False)  # noqa: ARG005
-    text = _whole(path)
+    text = _read_text(path)
     return Document(str(path), parse_json(path, text, 1), cache(partial(_json_places, path, text)), is_json=True)
 
 
 def json_document(path: str | Path) -> Any:
-    """Return the JSON document in the file; a key that stands twice in one object is a fault."""
-    return parse_json(path, _whole(path), 1)
+    """Return the JSON document in a file; a repeated key in an object is a fault."""
+    return parse_json(path, _read_text(path), 1)
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -169,8 +169,8 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
         yield f"{path}, line {number}", parse_json(path, line, number)
 
 
-def _whole(path: str | Path) -> str:
-    # A JSON document may legally stand in one line, so the limit on lines does not hold here.
+def _read_text(path: str | Path) -> str:
+    # Without the limit on lines: a JSON document may be a single line.
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -180,6 +180,7 @@ def _whole(path: str | Path) -> str:
 
 
 def parse_json(path: str | Path, text: str, first_line: int) -> Any:
+    """Return the JSON document in a part of a file that begins at this line; raises `InputError`."""
     try:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
@@ -187,7 +188,7 @@ def parse_json(path: str | Path, text: str, first_line: int) -> Any:
     except RecursionError:
         _fail(path, first_line, TOO_DEEP)
     except _RepeatedKeyError as error:
-        _json_places(path, text, MAX_DEPTH, first_line)  # says where
+        _json_places(path, text, MAX_DEPTH, first_line)  # raises the fault with the line of the key
         _fail(path, first_line, str(error))
     except ValueError:
         _fail(path, first_line, "has a number of too many digits")
@@ -213,33 +214,33 @@ _BLANK = re.compile(r"[ \t\n\r,:]*")
 
 
 def _json_places(path: str | Path, text: str, depth: int, line: int = 1) -> dict[tuple[str, ...], int]:
-    """Return the line of each entry of a JSON document, down to this many levels, by the keys and positions from the top.
+    """Return {keys and positions from the top: line} of the entries of a JSON document down to this many levels.
 
-    The text has been parsed before, so all that can be wrong is a key that stands twice, which is a fault. line: of its first.
+    The text is valid JSON, so the only possible fault is a repeated key. line: the number of its first line.
     """
     decoder = json.JSONDecoder()
     places: dict[tuple[str, ...], int] = {}
     seen = 0
 
     def next_part(at: int) -> int:
-        """Return where the next key, value or closing bracket begins, and count the lines up to there."""
+        """Return the offset of the next key, value or closing bracket, and count lines up to it."""
         nonlocal line, seen
         found = _BLANK.match(text, at)
         at = found.end() if found else at
         line, seen = line + text.count("\n", seen, at), at
         return at
 
-    def walk(at: int, way: tuple[str, ...]) -> int:
-        """Note a value and all that it holds, and return where it ends."""
+    def walk(at: int, keys: tuple[str, ...]) -> int:
+        """Record the lines of the entries of a value, and return the offset of its end."""
         closing_bracket = {"[": "]", "{": "}"}.get(text[at])
-        if closing_bracket is None or len(way) == depth:
+        if closing_bracket is None or len(keys) == depth:
             return decoder.raw_decode(text, at)[1]
         is_object, number, at = text[at] == "{", 0, next_part(at + 1)
         while text[at] != closing_bracket:
-            inner, begins = (*way, str(number)), line
+            inner, begins = (*keys, str(number)), line
             if is_object:
                 key, at = decoder.raw_decode(text, at)
-                inner, at = (*way, key), next_part(at)
+                inner, at = (*keys, key), next_part(at)
                 if inner in places:
                     _fail(path, begins, _repeated_key(key))
             places[inner] = begins
@@ -253,10 +254,10 @@ def _json_places(path: str | Path, text: str, depth: int, line: int = 1) -> dict
 
 
 def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
-    """Return the YAML document and the line of each entry, by its way from the top in words, as ("nodes", "3").
+    """Return the YAML document, and {keys and positions from the top: line} of its entries, as ("nodes", "3").
 
-    Keys are text, and so are plain scalars such as `on`, `010`, `0x10`, `1_000`, `1:30`, `1.10` and dates: all but null, true and
-    false, and numbers written as Python prints them.
+    Keys are text. So are plain scalars such as `on`, `010`, `0x10`, `1_000`, `1:30`, `1.10` and dates: all but null, true, false,
+    and numbers in the form in which Python prints them.
     """
     import yaml
 
@@ -290,8 +291,8 @@ _PLAIN = (
     ("int", r"[-+.0-9].*", "-+.0123456789"),
     ("merge", r"<<", "<"),
 )
-"""What a plain scalar may stand for besides text: its tag, its form, and how it begins. PyYAML alone reads YAML 1.1, where `on` is
-true, 010 is 8, 1:30 is 90, 1_0 is 10, and 2024-01-01 is a date."""
+"""Plain scalars that are not text: tag, pattern and first characters. PyYAML by itself reads YAML 1.1, where `on` is true, 010 is
+8, 1:30 is 90, 1_0 is 10, and 2024-01-01 is a date."""
 
 
 @cache
@@ -303,14 +304,14 @@ def _yaml_loader() -> Any:
         yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
         def construct_number(self, node: Any) -> int | float | str:
-            """Return the number, or the text where it is not written as that number is printed, so that a rack 1.10 is not 1.1."""
+            """Return a number if Python prints it as this text, otherwise the text, so that a rack 1.10 is not 1.1."""
             text: str = self.construct_scalar(node)
             if re.fullmatch(r"[-+]?\.inf|\.nan", text.lower()):
                 return float(text.replace(".", ""))
-            for kind in (int, float):
+            for number_type in (int, float):
                 with suppress(ValueError):
-                    if str(kind(text)) == text and math.isfinite(kind(text)):
-                        return kind(text)
+                    if str(number_type(text)) == text and math.isfinite(number_type(text)):
+                        return number_type(text)
             return text
 
     for name, form, begins in _PLAIN:
@@ -321,7 +322,7 @@ def _yaml_loader() -> Any:
 
 
 def _check_depth(path: str | Path, events: Iterator[Any]) -> None:
-    """Refuse nesting that would exhaust the stack of the parser, which is not Python's and ends the process."""
+    """Raise `InputError` for nesting that would exhaust the C stack of the parser, which crashes the process."""
     depth = 0
     for event in events:
         name = type(event).__name__
@@ -333,7 +334,7 @@ def _check_depth(path: str | Path, events: Iterator[Any]) -> None:
 def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, places: dict[tuple[str, ...], int]) -> None:
     if node is None or place in places:
         return
-    # An alias may stand for what contains it; nothing that deep was written out.
+    # An alias may refer to an entry that contains it, which nests without end.
     if len(places) == MAX_YAML_NODES or len(place) > MAX_DEPTH:
         _fail(path, line, f"has more than {MAX_YAML_NODES:,} entries or {MAX_DEPTH} levels, counting what aliases repeat")
     places[place] = line
@@ -343,7 +344,7 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
     elif node.id == "mapping":
         for key, child in node.value:
             if key.id == "scalar" and key.tag != _TAG + "merge":
-                key.tag = _TAG + "str"  # keys are names, whatever they look like
+                key.tag = _TAG + "str"  # keys are names, even if they look like numbers
             inner, at = (*place, str(key.value)), key.start_mark.line + 1
             if inner in places:
                 _fail(path, at, f"key {key.value!r} stands twice in one mapping")

@@ -1,4 +1,4 @@
-"""Records that check themselves: pydantic finds the faults, this module words them for the user."""
+"""Records that check their fields: pydantic finds the faults, and this module words them for users."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pydantic_core import ErrorDetails
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
-"""Control characters and line breaks: an id with one of them would garble tables, messages and files."""
+"""Control characters and line breaks, which would garble tables, messages and files."""
 
 MAX_COUNT = 1_000_000
-"""The largest gang and the most nodes of one entry; a larger number is a slip, and building it helps nobody."""
+"""Upper limit of the size of a gang and of the nodes of an entry; a larger number is a typing error, and costly to build."""
 
 SMALLEST_FRACTION = 0.001
-"""Of a GPU; schedulers that share GPUs count in thousandths at most, and a smaller part is a slip."""
+"""Of a GPU. Schedulers that share GPUs count in thousandths at most, so a smaller fraction is a typing error."""
 
 LONGEST_TEXT = 1000
-"""Characters of a name; a longer one is a broken file, and every message and table would repeat it."""
+"""Characters of a name. A longer one comes from a broken file, and messages and tables would repeat it."""
 
 
 def has_control(text: str) -> bool:
-    """Say whether the text has a line break or control character."""
+    """Return True if the text has a line break or control character."""
     return re.search(f"[{CONTROL}]", text) is not None
 
 
@@ -37,7 +37,7 @@ def _check_decimal(value: object) -> None:
 
 
 def _plain_number(value: object) -> object:
-    # pydantic would read true as 1, which nobody who writes `num_gpus: yes` means.
+    # pydantic would read true as 1, but `num_gpus: yes` is a mistake.
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {value!r}")
     _check_decimal(value)
@@ -45,7 +45,7 @@ def _plain_number(value: object) -> object:
 
 
 def gang_size(value: object) -> int | float:
-    """Return the GPUs that a job asks for, which may be given as text: a whole number of them, or a fraction of one."""
+    """Return the number of GPUs of a job, a whole number or a fraction of one; the value may be text."""
     if type(value) is int and 1 <= value <= MAX_COUNT:
         return value
     _check_decimal(value)
@@ -62,7 +62,7 @@ def gang_size(value: object) -> int | float:
 
 
 def number_of(value: object) -> float:
-    """Return the number that a value or a text says, NaN where it is none, or text in another than decimal form."""
+    """Return a value or text as a number, NaN if it is none or not in decimal form."""
     if isinstance(value, bool | bytes) or (isinstance(value, str) and (decimal_hint(value) or not value.isascii())):
         return math.nan
     try:
@@ -72,10 +72,10 @@ def number_of(value: object) -> float:
 
 
 def is_absent(value: object) -> bool:
-    """Say whether a value stands for none at all: None, NaN, NaT, pandas.NA, or a masked entry of numpy."""
+    """Return True for a missing value: None, NaN, NaT, pandas.NA, or a masked entry of NumPy."""
     if value is None or isinstance(value, str):
         return value is None
-    if type(value).__name__ in ("NAType", "MaskedConstant"):  # whose comparisons are neither true nor false
+    if type(value).__name__ in ("NAType", "MaskedConstant"):  # their comparisons are neither true nor false
         return True
     try:
         return bool(value != value)  # NaN of any kind
@@ -84,13 +84,13 @@ def is_absent(value: object) -> bool:
 
 
 def _present(value: object) -> object:
-    # pydantic would make the name "nan" of it.
+    # pydantic would convert NaN to the name "nan".
     if value is not None and is_absent(value):
         raise ValueError(f"must be text, found {value!r}")
     return value
 
 
-# The kinds of fields. Numbers may be given as text, as cells of a CSV file are.
+# Types of fields. Numbers may be text, such as the cells of a CSV file.
 _LIMITS = Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)
 
 Text = Annotated[str, _LIMITS, BeforeValidator(_present)]
@@ -109,7 +109,6 @@ NotNegative = Annotated[Finite, Field(ge=0)]
 
 Positive = Annotated[Finite, Field(gt=0)]
 
-# What each of pydantic's complaints means in the user's words; {…} are the limits that it names.
 WORDING = {
     "missing": "is required",
     "greater_than": "must be greater than {gt}",
@@ -133,13 +132,16 @@ WORDING = {
     "literal_error": "must be one of {expected}",
     "tuple_type": "must be a list",
 }
+"""The message for each type of pydantic's errors; {…} are limits of the error."""
 
 
 class Record(BaseModel):
-    """A frozen, checked record; a wrong field raises `InputError` with one fault per field.
+    """A frozen record with checked fields, which are its keyword arguments.
 
-    Keyword arguments are the fields. Subclasses set `label`, the word for one of them in messages, and
-    `identifier`, the field that names it.
+    Subclasses set `label`, the word for a record in messages, and `identifier`, the field with its name.
+
+    Raises:
+        InputError: with a fault for each field that is wrong.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, coerce_numbers_to_str=True)
@@ -154,27 +156,34 @@ class Record(BaseModel):
 
     @property
     def place(self) -> str:
-        """Where it was read, as in "jobs.csv, line 3", empty if it was not read from a file. Equal records may differ in it."""
+        """The place from which the record was read, such as "jobs.csv, line 3", or empty; it does not count for equality."""
         return str(self.__dict__.get("place", ""))
 
     def placed(self, place: str) -> Self:
-        """Note where the record was read, for messages, and return it."""
-        # Pydantic compares, hashes, prints and dumps fields only; copies keep the rest of __dict__.
+        """Set the place from which the record was read.
+
+        Args:
+            place: for messages, such as "jobs.csv, line 3".
+
+        Returns:
+            The record itself.
+        """
+        # Pydantic compares, hashes, prints and dumps fields only, but copies all of __dict__.
         self.__dict__["place"] = place
         return self
 
     @property
     def where(self) -> str:
-        """What messages call it: its name, after the place where it was read."""
-        who = f"{self.label} {_shown(getattr(self, self.identifier))}" if self.identifier else self.label
-        return f"{self.place} ({who})" if self.place else who
+        """The record in messages: its place, then its label and name."""
+        name = f"{self.label} {_shown(getattr(self, self.identifier))}" if self.identifier else self.label
+        return f"{self.place} ({name})" if self.place else name
 
     @classmethod
     def _faults(cls, error: ValidationError, fields: Mapping[str, Any]) -> list[Fault]:
-        """Return pydantic's complaints in our words."""
+        """Return pydantic's errors as faults."""
         name = fields.get(cls.identifier)
-        who = f"{cls.label} {_shown(name)}" if isinstance(name, str | int) and name != "" else cls.label
-        return [Fault(who, ".".join(str(part) for part in e["loc"]), cls._wording(e)) for e in error.errors()]
+        where = f"{cls.label} {_shown(name)}" if isinstance(name, str | int) and name != "" else cls.label
+        return [Fault(where, ".".join(str(part) for part in e["loc"]), cls._wording(e)) for e in error.errors()]
 
     @classmethod
     def _wording(cls, error: ErrorDetails) -> str:
@@ -218,11 +227,10 @@ def check_records(model: type[RecordType], rows: Iterable[tuple[str, Any]]) -> l
 
 
 def repeated(label: str, field: str, names: Iterable[tuple[str, str]]) -> list[Fault]:
-    """Return a fault for each name of a (where, name) row that stands twice, with the place of its first."""
+    """Return a fault for each (where, name) row with a name of an earlier row."""
     first: dict[str, str] = {}
-    found = [(where, name, first.setdefault(name, where)) for where, name in names]
     return [
-        Fault(f"{where} ({label} {_shown(name)})", field, f"stands twice, first at {earlier}")
-        for where, name, earlier in found
-        if earlier != where
+        Fault(f"{where} ({label} {_shown(name)})", field, f"stands twice, first at {first[name]}")
+        for where, name in names
+        if first.setdefault(name, where) != where
     ]

@@ -1,7 +1,6 @@
-"""Writing files: checks before the work that fills them, atomic replacement, and SQLite's errors in the user's words.
+"""Writing of files: early checks, atomic replacement, and clear messages for errors of files and of SQLite.
 
-Pictures and reports take long to compute, so the checks of suffix, folder and libraries come first (`check_plot`, `check_report`).
-`write_whole` writes to a temporary file in the same folder and renames it, so that a file is written whole or not at all.
+Charts and reports take long to compute, so suffix, folder and libraries are checked first (`check_plot`, `check_report`).
 """
 
 from __future__ import annotations
@@ -22,10 +21,14 @@ PAGES = (".html", ".htm")
 
 
 def check_plot(path: str | Path) -> None:
-    """Say beforehand whether a picture can be made and written to `path`, which takes less time than what it is to show.
+    """Check, before a chart is computed, that it can be drawn and written.
 
-    Raises `InputError` for another ending than .svg or .png, a folder that is not there or may not be written to, and where
-    matplotlib is not installed.
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: for a suffix other than .svg and .png, a folder that does not exist or is not writable, and if matplotlib is not
+            installed.
     """
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(Fault(str(path), "", "a picture is drawn as .svg or .png; give the file one of these endings"))
@@ -34,10 +37,14 @@ def check_plot(path: str | Path) -> None:
 
 
 def check_report(path: str | Path) -> None:
-    """Say beforehand whether a report can be made and written to `path`.
+    """Check, before a report is computed, that it can be written.
 
-    Raises `InputError` for another ending than .html, a folder that is not there or may not be written to, and where matplotlib or
-    jinja2 is not installed.
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: for a suffix other than .html and .htm, a folder that does not exist or is not writable, and if matplotlib or
+            jinja2 is not installed.
     """
     if Path(path).suffix.lower() not in PAGES and not _is_stream(Path(path)):
         raise InputError(Fault(str(path), "", "a report is written as .html; give the file this ending"))
@@ -46,7 +53,7 @@ def check_report(path: str | Path) -> None:
 
 
 def check_writable_folder(path: str | Path) -> None:
-    """Raise `InputError` unless files can be written into this folder, which is made if its own folder is there."""
+    """Raise `InputError` unless files can be written into this folder, which may be new if its parent exists."""
     place = Path(path)
     if place.exists() and not place.is_dir():
         raise InputError(Fault(str(path), "", "is a file, where a folder is to be"))
@@ -54,7 +61,7 @@ def check_writable_folder(path: str | Path) -> None:
 
 
 def check_writable(place: Path) -> None:
-    """Raise `InputError` unless a file can be put there: a folder that is not there, or may not be written to, holds none."""
+    """Raise `InputError` unless a file can be written there."""
     if not place.parent.is_dir():
         raise InputError(Fault(str(place), "", f"cannot be written: there is no folder {str(place.parent)!r}"))
     if place.is_dir():
@@ -64,7 +71,7 @@ def check_writable(place: Path) -> None:
 
 
 def _is_stream(place: Path) -> bool:
-    """A pipe or a device, into which no folder puts anything."""
+    """Return True for a pipe or a device, which needs no writable folder."""
     return place.exists() and not place.is_file() and not place.is_dir()
 
 
@@ -77,23 +84,24 @@ def _check_libraries(what: str, names: list[str]) -> None:
 
 
 def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> None:
-    """Write `content` to the file, which holds what it held before until all of it is there; a link stays a link.
+    """Replace a file by way of a temporary file in the same folder; after a failure, it still has its old content.
 
-    durable: not before it is on the disk, so that a machine that loses its power loses neither. Raises `InputError`.
+    A symbolic link is followed. durable: also wait until the content is on the disk, so that it survives a loss of power. Raises
+    `InputError`.
     """
     try:
         if Path(path).exists() and not Path(path).is_file():
-            Path(path).write_bytes(content)  # a pipe or a device; /dev/stdout leads to one that has no path of its own
+            Path(path).write_bytes(content)  # a pipe or a device; realpath of /dev/stdout may not exist
             return
         place = Path(os.path.realpath(path))
-        beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         try:
-            _write(beside, content, durable)
+            _write(temporary, content, durable)
             if place.exists():
-                beside.chmod(stat.S_IMODE(place.stat().st_mode))  # who may read it is not ours to change
-            beside.replace(place)
+                temporary.chmod(stat.S_IMODE(place.stat().st_mode))  # keep the permissions
+            temporary.replace(place)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         if durable:
             _sync_folder(place.parent)
@@ -110,7 +118,7 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the new name to the disk too; some systems cannot, and have it there already or never."""
+    """Write the folder entry to the disk; systems that cannot open folders do not need or allow it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -122,7 +130,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 BUSY_SECONDS = 30.0
-"""How long to wait for another process that is writing."""
+"""How long to wait for another process that holds the lock of a database."""
 
 WORDING = {
     sqlite3.SQLITE_BUSY: "another process has kept it locked for more than {seconds:g} s",
@@ -137,15 +145,15 @@ WORDING = {
 
 @contextmanager
 def file_errors_as_faults(where: str, busy_seconds: float = BUSY_SECONDS) -> Iterator[None]:
-    """Within this, what goes wrong with a file is an `InputError`; where: what the user calls the file; busy_seconds: how long
-    another process was waited for.
+    """Raise errors of SQLite and of files within the block as `InputError`.
+
+    where: the name of the file in messages; busy_seconds: the time after which SQLite gave up waiting for another process.
     """
     try:
         yield
     except sqlite3.Error as error:
-        # The lowest byte is the error's kind, the rest its details.
-        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        problem = WORDING.get(kind, "failed: {error}").format(error=error, seconds=busy_seconds)
+        primary_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the other bytes are details
+        problem = WORDING.get(primary_code, "failed: {error}").format(error=error, seconds=busy_seconds)
         raise InputError(Fault(where, "", problem)) from None
     except OSError as error:
         raise InputError(Fault(where, "", f"cannot be used: {error.strerror or error}")) from None
