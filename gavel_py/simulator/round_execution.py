@@ -213,7 +213,7 @@ class RoundExecution:
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour.tolist()
 
-    def run(self, current: Round) -> None:
+    def run_round(self, current: Round) -> None:
         """Run a round to its end; its events happen in the order of their times."""
         state = self._state
         self._start_round(current)

@@ -293,7 +293,7 @@ class Simulation:
         current = self._begin_round()
         if not current.assignments and state.next_change == math.inf:
             return False  # no gang runs, and no event will change that
-        self._execution.run(current)
+        self._execution.run_round(current)
         return not state.measuring.is_complete
 
     def _admit(self, submission: Submission) -> None:

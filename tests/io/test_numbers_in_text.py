@@ -1,4 +1,4 @@
-"""Numbers in files, options and text are decimal or refused with their decimal form; what is a name stays as it is written."""
+"""Numbers in files, options and text are decimal or refused with their decimal form; names stay as written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMS = {
     "08": "8",
     "+0_1": "1",
 }
-"""Numbers that YAML 1.1, YAML 1.2, Python and spreadsheets do not all read alike, and their decimal form."""
+"""Numbers that YAML 1.1, YAML 1.2, Python and spreadsheets read differently, and their decimal form."""
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +218,7 @@ def test_a_name_that_is_null_is_missing() -> None:
 
 
 @pytest.mark.parametrize("word", ["true", "yes", "on", "1"])
-def test_words_for_true_in_yaml_still_count_where_true_or_false_is_asked_for(word: str) -> None:
+def test_words_for_true_in_yaml_are_accepted_for_booleans(word: str) -> None:
     text = f"constraints: [{{kind: quota, tenant: a, gpus: 1, borrowable: {word}}}]"
     assert gp.read_constraints(written("k.yaml", text)) == (gp.Quota("a", gpus=1, borrowable=True),)
 
@@ -239,7 +239,7 @@ def test_the_decimal_form_is_the_number_that_was_written(number: int, zeros: int
 
 
 @pytest.mark.parametrize("text", ["0" * 5000, "1_" * 3000, "1:" * 3000 + "1_0", "1" * 5000, "0x" + "f" * 5000])
-def test_numbers_beyond_all_reason(text: str) -> None:
+def test_numbers_of_too_many_digits(text: str) -> None:
     assert len(refusal(gp.Job, "a", num_gpus=text)) < 250
     assert len(refusal(gp.Job, "a", max_retries=text)) < 250
 

@@ -1,4 +1,4 @@
-"""Files are read as written, or refused with the file, the line and what is wrong there."""
+"""Files are read as written, or refused with file, line and fault."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestFiles:
 
     @each_reader
     def test_file_that_may_not_be_read(self, read: Callable[[str], object], monkeypatch: pytest.MonkeyPatch) -> None:
-        # Simulated: the tests may run as a user to whom no file is closed.
+        # Simulated, since tests may run as a user who may read every file.
         def denied(path: object, *_: object, **__: object) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
@@ -318,7 +318,7 @@ class TestYaml:
         ["on", "off", "yes", "no", "y", "none", "010", "00", "0x10", "0o17", "0b11", "1_000", "1:30", "1:30.5", "2024-01-01",
          "1.10", "2024-01-01 10:00:00", "+5", ".5", "1e5", ".", "=", "-inf", "1 2"],
     )  # fmt: skip
-    def test_what_yaml_1_1_takes_for_something_else_is_text(self, text: str) -> None:
+    def test_plain_scalars_that_yaml_1_1_converts_are_text(self, text: str) -> None:
         assert yaml(f"a: {text}\n{text}: b\n") == {"a": text, text: "b"}
 
     def test_numbers_and_words_with_an_explicit_tag(self) -> None:
@@ -348,7 +348,7 @@ class TestYaml:
         ],
     )
     def test_faults_name_the_line(self, content: str, line: int) -> None:
-        # What follows are the YAML library's own words.
+        # The rest of the message is from the YAML library.
         assert refusal(yaml, content).startswith(f"t.yaml, line {line}: is not valid YAML: ")
 
     @pytest.mark.parametrize(

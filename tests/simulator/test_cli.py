@@ -1,4 +1,4 @@
-"""gavel simulate: what users type, what they get, and what they are told when something is wrong."""
+"""The command gavel simulate: options, output, files and error messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def four(tmp_path: Path) -> list[str]:
-    """The four jobs whose schedules are known, on two GPUs."""
+    """Four jobs with known schedules, on two GPUs."""
     (tmp_path / "jobs.csv").write_text(FOUR)
     (tmp_path / "speeds.csv").write_text("job_id,gpu\n0,1\n1,1\n2,1\n3,1\n")
     return ["jobs.csv", "-c", "gpu:2", "--throughputs", "speeds.csv"]
@@ -129,7 +129,7 @@ def test_jobs_and_rounds_go_to_files(gavel: Gavel, four: list[str]) -> None:
     assert len(told) == 6
 
 
-def test_jobs_still_in_the_system_are_told_too(gavel: Gavel, four: list[str]) -> None:
+def test_records_include_jobs_still_in_the_system(gavel: Gavel, four: list[str]) -> None:
     outcome = gavel(*four, "--events", "-p", "fifo", "--until", "20s", "--jobs-out", "out.csv")
     assert cells(outcome.out, "jobs still in the system") == ["2"]
     assert {job["job_id"]: job["outcome"] for job in rows(Path("out.csv"))} == {
@@ -238,13 +238,13 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
         (["--profile", "gavel-osdi20"], "Error: --profile and --throughputs both say how fast jobs run"),
     ],
 )
-def test_what_is_wrong_is_said(gavel: Gavel, four: list[str], options: list[str], said: str) -> None:
+def test_invalid_options_are_refused(gavel: Gavel, four: list[str], options: list[str], said: str) -> None:
     outcome = gavel(*four, *options)
     assert (outcome.code, outcome.out) == (2, "")
     assert said in outcome.err
 
 
-def test_what_a_trace_lacks_is_said_before_it_starts(gavel: Gavel, tmp_path: Path) -> None:
+def test_a_trace_without_required_fields_is_refused_at_once(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus,total_steps\na,LM (batch size 10),1,\nb,LM (batch size 10),3,9\n")
     outcome = gavel("jobs.csv", "-c", "v100:4")
     assert outcome.code == 2
@@ -252,14 +252,14 @@ def test_what_a_trace_lacks_is_said_before_it_starts(gavel: Gavel, tmp_path: Pat
     assert "has no throughput of 'LM (batch size 10)' on 3 x v100" in outcome.err
 
 
-def test_replaying_what_was_not_recorded_is_warned_of(gavel: Gavel, four: list[str]) -> None:
+def test_replaying_failures_of_a_trace_without_any_warns(gavel: Gavel, four: list[str]) -> None:
     outcome = gavel(*four, "-p", "fifo", "--job-failures", "recorded", "--estimates", "recorded")
     assert outcome.code == 0
     assert "warning: --job-failures recorded: no failed attempt is recorded in jobs.csv" in outcome.err
     assert "warning: --estimates recorded: no estimate is recorded in jobs.csv" in outcome.err
 
 
-def test_maintenance_may_stand_in_a_file(gavel: Gavel, four: list[str], tmp_path: Path) -> None:
+def test_maintenance_is_read_from_a_file(gavel: Gavel, four: list[str], tmp_path: Path) -> None:
     (tmp_path / "windows.csv").write_text("node,start_seconds,end_seconds\ngpu-0,0,3600\n")
     outcome = gavel(*four, "-p", "fifo", "--events", "--maintenance", "windows.csv")
     assert cells(outcome.out, "makespan (minutes)") == ["61.17"]  # 70 s after the hour
@@ -273,7 +273,7 @@ def test_maintenance_may_stand_in_a_file(gavel: Gavel, four: list[str], tmp_path
 
 
 def long_command(tmp_path: Path) -> list[str]:
-    """A simulation that would take minutes."""
+    """A simulation that takes minutes."""
     jobs = "".join(f"{i},LM (batch size 10),1,1e9,{i}\n" for i in range(50))
     (tmp_path / "jobs.csv").write_text(f"job_id,job_type,num_gpus,total_steps,arrival_seconds\n0s,LM (batch size 10),1,9,0\n{jobs}")
     command = [sys.executable, "-m", "gavel_py", "simulate", "jobs.csv", "-c", "v100:8", "--round-seconds", "10"]
@@ -285,7 +285,7 @@ def wait_for_rounds(process: subprocess.Popen[str], path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
+def test_ctrl_c_prints_the_results_so_far(tmp_path: Path) -> None:
     command, rounds = long_command(tmp_path), tmp_path / "rounds.csv"
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_rounds(process, rounds)
@@ -313,7 +313,7 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_what_is_done_is_told_if_a_later_policy_fails(gavel: Gavel, four: list[str], tmp_path: Path) -> None:
+def test_results_are_printed_if_a_later_policy_fails(gavel: Gavel, four: list[str], tmp_path: Path) -> None:
     text = """
         import gavel_py as gp
 
@@ -334,12 +334,12 @@ def test_what_is_done_is_told_if_a_later_policy_fails(gavel: Gavel, four: list[s
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal of its own")
-def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_a_terminal_shows_progress(tmp_path: Path) -> None:
     command, (above, below) = long_command(tmp_path), pty.openpty()
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=below, text=True) as process:
         os.close(below)
         shown, end = "", time.monotonic() + 60
-        while "51 jobs done" not in shown and time.monotonic() < end:  # a terminal gets it piece by piece
+        while "51 jobs done" not in shown and time.monotonic() < end:  # a terminal receives it in pieces
             shown += os.read(above, 1 << 16).decode()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

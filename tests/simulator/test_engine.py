@@ -1,4 +1,4 @@
-"""The clock: known schedules to the second, and what must hold whatever happens."""
+"""Simulations: known schedules to the second, and invariants of random ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def speeds(jobs: Jobs, *rows: list[float], accelerators: tuple[str, ...] = ("v10
 
 
 def play(jobs: Sequence[gp.Job | Submission], gpus: str = "v100:1", policy: str = "fifo", **options: Any) -> SimulationResult:
-    """Jobs that do a step a second, on a cluster given inline."""
+    """Simulate jobs of one step per second on an inline cluster."""
     cluster = gp.Cluster.from_inline(gpus)
     alone = [each.job if isinstance(each, Submission) else each for each in jobs]
     return simulate(jobs, cluster, speeds(alone, accelerators=cluster.accelerator_names), policy, **options)
@@ -39,7 +39,7 @@ def jcts(result: SimulationResult) -> list[float | None]:
 
 
 class TestKnownAnswers:
-    """Two GPUs; jobs (duration, arrival): (30, 0), (10, 0), (25, 1), (40, 4); preemption is free, only events change anything."""
+    """Two GPUs; jobs (duration, arrival): (30, 0), (10, 0), (25, 1), (40, 4); preemption is free, decisions are at events."""
 
     JOBS = (
         gp.Job("0", total_steps=30, priority=3),
@@ -67,7 +67,7 @@ class TestKnownAnswers:
         assert result.summary.makespan_seconds == makespan
         assert result.summary.usage["v100"]["used"] == 105
 
-    def test_rounds_end_jobs_within_but_free_gpus_at_their_end(self) -> None:
+    def test_jobs_end_within_rounds_but_free_their_gpus_at_the_end(self) -> None:
         jobs = [gp.Job("a", total_steps=500), gp.Job("b", total_steps=1000), gp.Job("c", total_steps=100)]
         result = play(jobs, "v100:2", round_seconds=360)
         assert jcts(result) == [500, 1000, 820]
@@ -76,21 +76,21 @@ class TestKnownAnswers:
         }  # fmt: skip
         assert [result.jobs[i].queueing_seconds for i in "abc"] == [0, 0, 720]
 
-    def test_a_round_in_which_nobody_runs_any_more_ends(self) -> None:
+    def test_a_round_without_running_jobs_ends(self) -> None:
         assert jcts(play([gp.Job("a", total_steps=500), gp.Job("b", total_steps=100)], round_seconds=360)) == [500, 600]
 
-    def test_time_without_jobs_passes_to_the_next_arrival(self) -> None:
+    def test_the_clock_skips_to_the_next_arrival(self) -> None:
         jobs = [gp.Job("a", total_steps=100), gp.Job("b", total_steps=100, arrival_seconds=1000)]
         result = play(jobs, round_seconds=360)
         assert jcts(result) == [100, 100]
         assert result.summary.usage["v100"]["gpu_seconds"] == 1100
 
-    def test_what_arrives_within_a_round_waits_for_the_next(self) -> None:
+    def test_a_job_that_arrives_within_a_round_waits_for_the_next(self) -> None:
         jobs = [gp.Job("a", total_steps=1000), gp.Job("b", total_steps=100, arrival_seconds=10)]
         assert jcts(play(jobs, "v100:2", round_seconds=360)) == [1000, 450]
 
     def test_starting_costs_time(self) -> None:
-        """a starts once, b too; under sharing each round they change places, and each start costs 60 of the 360 seconds."""
+        """With one round each in turn, every start costs 60 of the 360 seconds; under fifo, each job starts once."""
         jobs = [gp.Job("a", total_steps=720), gp.Job("b", total_steps=300, restart_seconds=0)]
         alone = play(jobs[:1], restart_seconds=60)
         assert alone.jobs["a"].jct_seconds == 780
@@ -98,7 +98,7 @@ class TestKnownAnswers:
         both = play(jobs, restart_seconds=60)
         assert both.jobs["b"].lost_gpu_seconds == 0
 
-    def test_a_start_that_takes_longer_than_a_round_goes_on(self) -> None:
+    def test_a_start_may_take_longer_than_a_round(self) -> None:
         job = gp.Job("a", total_steps=1000)
         assert play([job], round_seconds=60, restart_seconds=100).jobs["a"].jct_seconds == 1100
         jobs = [job, gp.Job("b", total_steps=10, arrival_seconds=5)]
@@ -137,7 +137,7 @@ class TestNodes:
         job = gp.Job("a", total_steps=1000)
         window = NodeWindow("v100-0", 720, 1440)
         result = play([job], round_seconds=360, maintenance=[window])
-        # It runs for a round, the node is drained at 360 and down from 720 to 1440.
+        # The job runs for a round; its node is drained at 360 s and down from 720 s to 1440 s.
         assert result.jobs["a"].jct_seconds == 1440 + 1000 - 360
         assert result.summary.usage["v100"]["down"] == 720
 
@@ -151,7 +151,7 @@ class TestNodes:
         usage = result.summary.usage["v100"]
         assert usage["used"] + usage["idle"] + usage["down"] == pytest.approx(usage["gpu_seconds"])
 
-    def test_a_job_that_can_run_nowhere_is_told_with_the_reason(self) -> None:
+    def test_a_job_that_can_run_nowhere_has_a_reason(self) -> None:
         result = play([gp.Job("a", total_steps=10), gp.Job("wide", num_gpus=4, total_steps=10)], "v100:2")
         assert result.jobs["wide"].outcome is Outcome.ACTIVE
         assert result.jobs["wide"].reason == "its gang of 4 GPUs fits nowhere (GPUs that one gang can get together: v100: 2)"
@@ -181,8 +181,8 @@ class TestFates:
         assert result.jobs["wide"].end_seconds == 500
         assert result.jobs["wide"].outcome is Outcome.CANCELLED
 
-    def test_policies_see_estimates_and_jobs_do_what_is_true(self) -> None:
-        """By the estimates b is the shorter one; it takes far longer."""
+    def test_policies_see_estimates_and_jobs_do_their_true_steps(self) -> None:
+        """b has the shorter estimate, but takes far longer."""
         jobs = [
             Submission(gp.Job("a", total_steps=400), run_seconds=400, estimate_seconds=400),
             Submission(gp.Job("b", total_steps=1000), run_seconds=1000, estimate_seconds=100),
@@ -258,9 +258,7 @@ def traces(draw: st.DrawFn) -> list[Submission]:
     fails=st.booleans(),
     seed=st.integers(0, 5),
 )
-def test_nothing_is_lost_and_nothing_comes_from_nowhere(
-    trace: list[Submission], policy: str, restart: float, fails: bool, seed: int
-) -> None:
+def test_steps_and_gpu_time_are_conserved(trace: list[Submission], policy: str, restart: float, fails: bool, seed: int) -> None:
     jobs = [each.job for each in trace]
     cluster = gp.Cluster.from_inline("v100:4/2,k80:4/4")
     profile = speeds(jobs, *([2.0, 1.0] for _ in jobs), accelerators=("v100", "k80"))
@@ -279,12 +277,12 @@ def test_nothing_is_lost_and_nothing_comes_from_nowhere(
     assert sum(result.summary.outcomes.values()) == len(result.jobs) <= len(trace)
     for submitted in trace:
         job = result.jobs.get(submitted.job.job_id)
-        if job is None:  # the end came before it did
+        if job is None:  # the simulation ended before it arrived
             continue
         if job.outcome is Outcome.FINISHED:
             assert job.steps_done == submitted.job.total_steps
             assert job.jct_seconds == pytest.approx(job.running_seconds + job.queueing_seconds)
-            # At 2 steps/s at most, the time that was not lost is enough for all steps.
+            # The time that was not lost suffices for all steps at no more than 2 steps/s.
             assert job.running_seconds - job.lost_gpu_seconds / job.num_gpus >= submitted.job.total_steps / 2 - 1e-6
         assert job.failures <= submitted.failed_attempts
     again = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
@@ -296,7 +294,7 @@ def _told(result: SimulationResult) -> str:
     return json.dumps(replace(result, summary=summary).to_dict())
 
 
-def test_a_simulation_that_is_stopped_goes_on_as_if_it_had_not() -> None:
+def test_a_stopped_simulation_continues_with_the_same_results() -> None:
     jobs = [gp.Job(f"j{i}", total_steps=400 * (i + 1), arrival_seconds=200 * i) for i in range(6)]
     cluster = gp.Cluster.from_counts({"v100": 2})
     whole = Simulation(jobs, cluster, speeds(jobs), "max_min_fairness").run()
@@ -305,7 +303,7 @@ def test_a_simulation_that_is_stopped_goes_on_as_if_it_had_not() -> None:
     assert _told(stopped.run()) == _told(whole)
 
 
-def test_records_may_go_elsewhere() -> None:
+def test_on_record_takes_the_records() -> None:
     jobs = [gp.Job(f"j{i}", total_steps=100) for i in range(5)]
     seen: list[str] = []
     result = play(jobs, "v100:2", on_record=lambda record: seen.append(record.job_id))

@@ -1,4 +1,4 @@
-"""Simulations of jobs that ask for parts of GPUs."""
+"""Simulations of jobs with fractions of GPUs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, 
 @pytest.mark.slow
 @pytest.mark.skipif(not OPENB.exists(), reason="needs the openb trace beside the project")
 def test_pods_of_openb_are_replayed_on_a_part_of_its_cluster() -> None:
-    """The first pods of the trace, closer together, on 96 GPUs: no GPU and no node gives more than it has at any moment."""
+    """The first pods of the trace, closer together, on 96 GPUs: no GPU or node is ever oversubscribed."""
     trace = gp.read_trace(OPENB)[:150]
     jobs = [each.job for each in trace]
     assert {job.num_gpus < 1 for job in jobs} == {True, False}

@@ -1,4 +1,4 @@
-"""gavel simulate --save-state and --continue: what is interrupted or killed goes on, and its files are the same in the end."""
+"""gavel simulate --save-state and --continue: an interrupted or killed simulation continues and writes the same files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(*policies: str) -> list[str]:
 
 
 def told(text: str) -> Any:
-    """What is printed, but for the clock of this computer."""
+    """The output without computing times."""
     document = json.loads(text)
     for played in document["policies"]:
         played["summary"].update(solver_seconds=0.0, wall_seconds=0.0)
@@ -46,7 +46,7 @@ def told(text: str) -> Any:
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
-    """Let Ctrl-C be pressed after so many rounds."""
+    """Simulate Ctrl-C after this number of rounds."""
     step, calls = gp.Simulation.step, iter(range(1_000_000))
 
     def stepping(self: gp.Simulation, until_seconds: float = float("inf")) -> bool:
@@ -70,7 +70,7 @@ def test_an_interrupt_writes_the_state(
         interrupted(patched, rounds)
         stopped = gavel(*options, "--save-state", "state", "--state-every", "1h")
     if stopped.code == 0:
-        return  # it was over by then
+        return  # the simulation ended before
     assert stopped.code == 130
     assert "The state is in state; go on with --continue state.\n" in stopped.err
     assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] != files
@@ -79,7 +79,7 @@ def test_an_interrupt_writes_the_state(
     assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
 
 
-def test_a_process_that_is_killed_goes_on_from_what_it_saved_last(gavel: Gavel, tmp_path: Path) -> None:
+def test_a_killed_process_continues_from_its_last_state(gavel: Gavel, tmp_path: Path) -> None:
     options = [*command("fifo", "isolated"), *RANDOM, *FILES, "--round-seconds", "60"]
     whole = gavel(*options)
     files = [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")]
@@ -96,7 +96,7 @@ def test_a_process_that_is_killed_goes_on_from_what_it_saved_last(gavel: Gavel, 
     assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
 
 
-def test_a_state_from_before_there_were_solve_seconds_is_gone_on_with(gavel: Gavel) -> None:
+def test_a_state_without_solve_seconds_is_loaded(gavel: Gavel) -> None:
     options = [*command("fifo"), "--until", "2h", "--save-state", "state", "--state-every", "1round"]
     whole = gavel(*options)
     document = SIMULATION.read("state")
@@ -106,7 +106,7 @@ def test_a_state_from_before_there_were_solve_seconds_is_gone_on_with(gavel: Gav
     assert told(again.out) == told(whole.out)
 
 
-def test_who_goes_on_may_go_further(gavel: Gavel) -> None:
+def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
     whole = gavel(*command("fifo"), "--events", "--until", "5h")
     gavel(*command("fifo"), "--events", "--until", "2h", "--save-state", "state", "--state-every", "1round")
     again = gavel(*command("fifo"), "--events", "--until", "5h", "--continue", "state")
@@ -140,7 +140,7 @@ def test_who_goes_on_may_go_further(gavel: Gavel) -> None:
         (["--save-state", "no/folder/s", "--state-every", "1round"], "no/folder/s: cannot be written: No such file or directory"),
     ],
 )
-def test_what_is_wrong_is_said(gavel: Gavel, options: list[str], said: str) -> None:
+def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str) -> None:
     gavel(*command("fifo"), "--until", "1h", "--save-state", "state", "--state-every", "1round")
     cluster = gp.Cluster.from_counts({"v100": 1})
     gp.Simulation([], cluster, gp.ThroughputProfile.builtin("gavel-osdi20"), "fifo").save("own", note=[1])

@@ -1,4 +1,4 @@
-"""A measured window of jobs: its figures are those of these jobs in a simulation that plays all of the trace."""
+"""A measured window of jobs has the figures that these jobs have in a simulation of the whole trace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def some(count: int = 12) -> list[gp.Submission]:
 
 
 def told(summary: gp.Summary) -> dict[str, Any]:
-    """A summary but for what the clock of this computer says."""
+    """The summary without computing times."""
     return replace(summary, solver_seconds=0.0, wall_seconds=0.0).to_dict()
 
 
@@ -72,7 +72,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
     by_events=st.booleans(),
     failing=st.booleans(),
 )
-def test_measured_figures_are_those_of_these_jobs_in_a_run_to_the_end(
+def test_measured_figures_equal_those_of_the_jobs_in_a_full_run(
     trace: list[gp.Submission], window: tuple[int, int], policy: str, by_events: bool, failing: bool
 ) -> None:
     options: dict[str, Any] = {"seed": 1, "restart_seconds": 20.0}
@@ -114,7 +114,7 @@ def test_measured_figures_are_those_of_these_jobs_in_a_run_to_the_end(
     if len(stopped) == len(expected):
         assert summary.makespan_seconds == pytest.approx(max(stopped) - trace[first].job.arrival_seconds)
     assert summary.promised_gpu_seconds == pytest.approx(sum(record.promised_seconds * record.num_gpus for record in expected))
-    # GPUs are measured over whole rounds: from the one that the first measured job begins to the one in which the last one leaves.
+    # GPUs are measured from the round in which the first measured job is submitted to the one in which the last one leaves.
     assert begins is not None
     (start, used_before, _), (end, used_after, _) = clock[begins], clock[ends]
     seconds = end - start
@@ -126,7 +126,7 @@ def test_measured_figures_are_those_of_these_jobs_in_a_run_to_the_end(
 
 
 def test_four_jobs_by_hand() -> None:
-    """Two GPUs, fifo, one step a second: jobs of 100 s arrive every 50 s, and none has to wait."""
+    """Two GPUs, fifo, one step a second: jobs of 100 s arrive every 50 s, and none waits."""
     jobs = [gp.Job(f"j{n}", arrival_seconds=50.0 * n, total_steps=100) for n in range(6)]
     profile = gp.ThroughputProfile.from_matrix([[1.0]] * 6, job_ids=[each.job_id for each in jobs], accelerators=["v100"])
     cluster = gp.Cluster.from_inline("v100:2")
@@ -150,7 +150,7 @@ def test_without_a_window_all_jobs_are_measured() -> None:
     assert everything.ended_after_arrivals > 0
 
 
-def test_arrivals_go_on_until_all_measured_jobs_have_ended_and_no_longer() -> None:
+def test_arrivals_continue_until_all_measured_jobs_have_ended() -> None:
     taken = []
 
     def endless() -> Iterator[gp.Job]:
@@ -161,11 +161,11 @@ def test_arrivals_go_on_until_all_measured_jobs_have_ended_and_no_longer() -> No
     result = simulation(endless(), 1000, measure_jobs=(4, 8)).run()
     last = max(record.end_seconds or 0 for record in result.jobs.values() if record.measured)
     assert result.jobs["j5"].end_seconds == last > 2000
-    assert last - 360 <= 100 * taken[-1] <= last + 100  # what arrives within the last round has nothing to wait for
+    assert last - 360 <= 100 * taken[-1] <= last + 100  # jobs that arrive within the last round are not taken
     assert result.summary.ended_after_arrivals == 0
 
 
-def test_it_is_over_when_the_measured_jobs_are_gone() -> None:
+def test_the_simulation_ends_with_the_last_measured_job() -> None:
     played = simulation(some(), measure_jobs=(0, 2))
     before = told(played.run().summary)
     assert played.active > 0
@@ -199,20 +199,20 @@ def test_too_few_jobs(window: tuple[int, int]) -> None:
     text = f"simulation, field measure_jobs: must end within the trace, which has {{}} jobs, found {window[0]}:{window[1]}"
     short = some(window[1] - 1)
     assert refusal(lambda: simulation(short, measure_jobs=window)) == text.format(len(short))
-    # A generator tells its length at its end only, and not before the jobs that are there have been played.
+    # The length of a generator is known only at its end, after its jobs have been simulated.
     assert refusal(simulation(iter(short), measure_jobs=window).run) == text.format(len(short))
     assert refusal(lambda: simulation(iter([]), measure_jobs=window)) == text.format(0)
 
 
 @pytest.mark.parametrize("window", [(3, 3), (4, 3), (-1, 3), (0,), (0, 1, 2), (0.5, 3), "0:3", 3, (True, 3), ("0", "3")])
-def test_what_is_no_window_is_refused(window: Any) -> None:
+def test_invalid_windows_are_refused(window: Any) -> None:
     assert refusal(lambda: simulation(some(), measure_jobs=window)) == (
         "simulation, field measure_jobs: must be two whole numbers, the first job by arrival (from 0) and the one after the last, "
         f"as in (4000, 5000), found {window!r}"
     )
 
 
-def test_a_simulation_that_is_saved_goes_on_measuring(tmp_path: Path) -> None:
+def test_a_loaded_simulation_continues_measuring(tmp_path: Path) -> None:
     options: dict[str, Any] = {"measure_jobs": [3, 7], "node_failures": gp.NodeFailures(4000, 700), "job_failures": "recorded"}
     whole = simulation(some(), **options).run()
     played = simulation(some(), **options)
@@ -249,7 +249,7 @@ def test_a_run_is_of_the_measured_jobs() -> None:
     measured = [record for record in result.jobs.values() if record.measured]
     parts = sum(record.running_seconds for record in measured) / sum(record.jct_seconds or 0 for record in measured)
     assert sum(run.shares[""].values()) == pytest.approx(parts)
-    # where gangs were, and what happened over time, is told of all
+    # stays and curves are of all jobs
     assert {stay.job_id for stay in run.stays} > {record.job_id for record in measured}
     assert run.over_time is not None
     assert run.over_time.seconds[0] == 0
@@ -270,7 +270,7 @@ class TestCommand:
         Path("speeds.csv").write_text(SPEEDS)
         return runner(capsys, "simulate", "jobs.csv", "-c", "v100:4/2,k80:2/2", "--throughputs", "speeds.csv")
 
-    def test_it_tells_what_was_measured(self, simulate: Gavel) -> None:
+    def test_the_output_names_the_window(self, simulate: Gavel) -> None:
         window = ("--measure-jobs", "3:8", "-p", "max_min_fairness", "-p", "isolated")
         rows = {
             tuple(line.split("  ")[1:2]): line.split()[-2:] for line in simulate(*window).out.splitlines() if line.startswith("  ")
@@ -295,13 +295,13 @@ class TestCommand:
         table = simulate(*window, "--csv").out.splitlines()[0].split(",")
         assert {"measured", "unfinished", "ended_after_arrivals"} <= set(table)
 
-    def test_without_a_window_nothing_is_said_of_it(self, simulate: Gavel) -> None:
+    def test_without_a_window_the_output_does_not_mention_it(self, simulate: Gavel) -> None:
         assert "measured" not in simulate("--jobs-out", "done.csv").out
         assert {line.split(",")[-1] for line in Path("done.csv").read_text().splitlines()[1:]} == {"True"}
         assert "measured" not in simulate("--csv").out
         assert json.loads(simulate("--json").out)["settings"]["measure_jobs"] is None
 
-    def test_it_goes_on_where_it_was(self, simulate: Gavel) -> None:
+    def test_a_measured_simulation_continues_from_its_state(self, simulate: Gavel) -> None:
         window = ("--measure-jobs", "3:8", "--csv")
         whole = simulate(*window, "--jobs-out", "whole.csv")
         simulate(*window, "--until", "1200", "--save-state", "state", "--state-every", "1round", "--jobs-out", "part.csv")
@@ -326,7 +326,7 @@ class TestCommand:
             ("a:b", "is not of the form FIRST:END"),
         ],
     )
-    def test_slips(self, simulate: Gavel, window: str, said: str) -> None:
+    def test_invalid_windows_on_the_command_line(self, simulate: Gavel, window: str, said: str) -> None:
         outcome = simulate("--measure-jobs", window, "--jobs-out", "done.csv")
         assert (outcome.code, outcome.out) == (2, "")
         assert said in outcome.err

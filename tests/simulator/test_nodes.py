@@ -1,4 +1,4 @@
-"""What happens to nodes: windows that overlap or follow one another closely, and failures in between."""
+"""Events of nodes: windows that overlap or are close together, and failures in between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def changes(windows: Windows, notice: float, failures: gp.NodeFailures | None = 
     ("windows", "expected"),
     [
         ([(720, 1440)], [(360, "drain"), (720, "down"), (1440, "up")]),
-        # The second window is announced while the first one lasts.
+        # The node is drained for the second window during the first one.
         ([(720, 1440), (1500, 2000)], [(360, "drain"), (720, "down"), (1440, "up"), (1440, "drain"), (1500, "down"), (2000, "up")]),
         ([(720, 1440), (1000, 2000)], [(360, "drain"), (720, "down"), (2000, "up")]),
         ([(720, 2000), (1000, 1440)], [(360, "drain"), (720, "down"), (2000, "up")]),
@@ -47,7 +47,7 @@ def test_windows_of_one_node(windows: Windows, expected: list[tuple[float, str]]
     notice=st.sampled_from([0, 50, 360]),
     failures=st.sampled_from([None, gp.NodeFailures(1500, 300)]),
 )
-def test_a_node_is_up_when_nothing_holds_it_down_and_drained_before_each_window(
+def test_a_node_is_up_outside_of_windows_and_failures_and_drained_before_windows(
     windows: Windows, notice: int, failures: gp.NodeFailures | None
 ) -> None:
     told = changes(windows, notice, failures)
@@ -69,19 +69,19 @@ def _is_down(told: list[tuple[float, str]], seconds: float) -> bool:
 
 
 def play(jobs: list[gp.Job | gp.Submission], gpus: str = "v100:1", **options: Any) -> gp.SimulationResult:
-    """Jobs that do a step a second."""
+    """Throughputs of one step per second."""
     ids = [(each.job if isinstance(each, gp.Submission) else each).job_id for each in jobs]
     profile = gp.ThroughputProfile.from_matrix([[1.0]] * len(ids), job_ids=ids, accelerators=["v100"])
     return gp.simulate(jobs, gp.Cluster.from_inline(gpus), profile, "fifo", **options)
 
 
-def test_nobody_starts_between_two_windows_that_are_closer_than_a_round() -> None:
+def test_no_gang_starts_between_windows_closer_than_a_round() -> None:
     windows = [gp.NodeWindow("v100-0", 720, 1440), gp.NodeWindow("v100-0", 1500, 2000)]
     job = play([gp.Job("a", total_steps=1000)], maintenance=windows).jobs["a"]
     assert (job.starts, job.lost_gpu_seconds, job.jct_seconds) == (2, 0, 2160 + 1000 - 360)  # a round begins at 2,160 s
 
 
-def test_what_a_node_was_down_before_the_clock_starts_does_not_count() -> None:
+def test_time_down_before_the_clock_starts_does_not_count() -> None:
     windows = [gp.NodeWindow("v100-0", 0, 3600)]
     usage = play([gp.Job("a", total_steps=100, arrival_seconds=1000)], maintenance=windows).summary.usage["v100"]
     assert usage == {
@@ -108,18 +108,18 @@ class TestCheckpoints:
         assert job.running_seconds == pytest.approx(5000 + job.lost_gpu_seconds)
         return job.lost_gpu_seconds
 
-    def test_in_event_mode_there_is_one_every_six_minutes(self) -> None:
+    def test_in_event_mode_there_is_a_checkpoint_every_six_minutes(self) -> None:
         assert self.lost(round_seconds=None) == 1000 - 2 * 360
         assert self.lost(round_seconds=None, checkpoint_seconds=300) == 100
         assert self.lost(round_seconds=None, checkpoint_seconds=3600) == 1000
         assert self.lost(round_seconds=None, checkpoint_seconds=1000) == 0
 
-    def test_other_events_make_none(self) -> None:
+    def test_other_events_make_no_checkpoint(self) -> None:
         jobs = [gp.Job("a", total_steps=5000), *(gp.Job(f"b{i}", total_steps=1, arrival_seconds=100 * i) for i in range(1, 10))]
         assert play(jobs, "v100:2/1", round_seconds=None, maintenance=self.DOWN).jobs["a"].lost_gpu_seconds in (0, 1000 - 2 * 360)
 
-    def test_they_are_counted_in_work_and_not_in_starts(self) -> None:
-        # It works from 150 s on, and again from 1,160 s on; what the two starts took is lost as well.
+    def test_checkpoint_intervals_count_work_and_not_starts(self) -> None:
+        # The job works from 150 s on, and again from 1,160 s on; the time of both starts is lost too.
         assert self.lost(150, round_seconds=None, checkpoint_seconds=400) == pytest.approx(2 * 150 + 50)
 
     def test_a_failure_of_the_job_loses_no_more(self) -> None:
@@ -139,7 +139,7 @@ class TestCheckpoints:
         assert hourly.running_seconds == pytest.approx(40_000 + hourly.lost_gpu_seconds)
 
     @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), "often", True])
-    def test_what_is_no_time_is_refused(self, value: object) -> None:
+    def test_invalid_checkpoint_seconds_are_refused(self, value: object) -> None:
         said = refusal(play, [gp.Job("a", total_steps=1)], checkpoint_seconds=value)
         assert "field checkpoint_seconds: must be a finite number greater than 0, or None, found" in said
 

@@ -27,13 +27,13 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 
 def as_text(column: str, value: Any) -> str:
-    """A value as CSV has it, where whole gangs are whole numbers; Parquet has one type for all gangs."""
+    """A value in the form of CSV, where sizes of whole gangs are integers; in Parquet all sizes are floats."""
     return "" if value is None else str(int(value) if column == "num_gpus" else value)
 
 
 @with_pyarrow
 @pytest.mark.parametrize("rows_at_once", [1, 7, 20_000])
-def test_it_holds_what_the_csv_holds(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
+def test_parquet_holds_the_same_values_as_csv(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
     from pyarrow import parquet
 
     monkeypatch.setattr("gavel_py.cli.simulate.files.ROWS_AT_ONCE", rows_at_once)
@@ -59,14 +59,14 @@ def test_a_measured_window_has_a_column(gavel: Gavel) -> None:
 
 
 @with_pyarrow
-def test_a_place_that_cannot_be_written_is_told(gavel: Gavel) -> None:
+def test_a_file_that_cannot_be_written_is_refused(gavel: Gavel) -> None:
     outcome = gavel("--jobs-out", "absent/jobs.parquet")
     assert outcome.code == 2
     assert "absent/jobs.parquet: cannot be written: " in outcome.err
 
 
 @pytest.mark.skipif(has_pyarrow, reason="pyarrow is installed")
-def test_without_pyarrow_it_says_what_to_install(gavel: Gavel) -> None:
+def test_without_pyarrow_the_error_names_the_extra(gavel: Gavel) -> None:
     outcome = gavel("--jobs-out", "jobs.parquet")
     assert outcome.code == 2
     assert "Parquet files need pyarrow" in outcome.err

@@ -1,4 +1,4 @@
-"""A simulation as a run: what is written down agrees with what became of the jobs and where GPU time went."""
+"""A simulation as a run: the recorded data agree with the records of the jobs and the usage of GPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trace(jobs: int = 24, seed: int = 0) -> gp.Trace:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["max_min_fairness", "fifo", "isolated"])
 @pytest.mark.parametrize("events", [False, True])
-def test_it_agrees_with_the_records_and_the_usage(policy: str, events: bool) -> None:
+def test_the_run_agrees_with_the_records_and_the_usage(policy: str, events: bool) -> None:
     if events and policy != "fifo":
         return
     options = {"round_seconds": None} if events else {}
@@ -42,7 +42,7 @@ def test_it_agrees_with_the_records_and_the_usage(policy: str, events: bool) -> 
     assert run.metrics["mean_jct_seconds"] == summary.jct.mean
     assert (run.metrics["undelivered_share"] is None) == events
     np.testing.assert_array_equal(run.jct_seconds, sorted(job.jct_seconds or 0.0 for job in result.jobs.values()))
-    # GPU-seconds: of the curves, of the stays, of the shares, of the records and of the summary
+    # GPU-seconds of the curves, the stays, the shares, the records and the summary
     lengths = np.diff(over_time.seconds)
     for name, gpus in zip(CLUSTER.accelerator_names, CLUSTER.capacities, strict=True):
         used = summary.usage[name]["used"]
@@ -86,7 +86,7 @@ def test_jobs_in_the_system_and_promises_over_time() -> None:
     assert all((over_time.prices[name][known] >= 0).all() for name in CLUSTER.accelerator_names)
 
 
-def test_the_wait_for_an_arrival_is_nobodys() -> None:
+def test_time_until_an_arrival_has_no_jobs() -> None:
     speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
     jobs = [gp.Job("a", total_steps=360), gp.Job("b", total_steps=720, arrival_seconds=7200)]
     over_time = gp.record_run(jobs, gp.Cluster.from_counts({"v100": 2}), speeds, "fifo").over_time
@@ -97,13 +97,13 @@ def test_the_wait_for_an_arrival_is_nobodys() -> None:
     assert over_time.delivered_gpu_seconds.tolist() == [360, 0, 360, 360]
 
 
-def test_it_agrees_where_nodes_and_jobs_fail() -> None:
+def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
     options = {"job_failures": 0.3, "node_failures": gp.NodeFailures(20000, 3000), "seed": 3, "restart_seconds": 30}
     result = gp.simulate(trace(), CLUSTER, PROFILE, "fifo", **options)
     run = gp.record_run(trace(), CLUSTER, PROFILE, "fifo", stays=True, **options)
     held = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in run.stays)
     used = sum(each["used"] for each in result.summary.usage.values())
-    assert used <= held <= used * 1.1  # what is lost within a round counts to its end
+    assert used <= held <= used * 1.1  # GPUs lost within a round count to its end
 
 
 def test_finish_time_fairness_is_that_of_the_results() -> None:
@@ -115,7 +115,7 @@ def test_finish_time_fairness_is_that_of_the_results() -> None:
     assert run.metrics["finish_time_fairness"] == pytest.approx(np.mean(list(rho.values())))
 
 
-def test_jobs_that_are_still_there_at_the_end_count() -> None:
+def test_jobs_in_the_system_at_the_end_count() -> None:
     recorder: RunRecorder
     simulation = gp.Simulation(trace(), CLUSTER, PROFILE, "fifo", on_round=lambda begun: recorder.round(begun))
     recorder = RunRecorder(simulation, stays=True)
@@ -180,13 +180,13 @@ def test_the_command_writes_the_runs_of_its_policies(gavel: Gavel) -> None:
         (["--run-out", "r.json", "--jobs-out", "r.json"], "is named for two outputs"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_told_before_anything_is_played(gavel: Gavel, options: list[str], said: str) -> None:
+def test_an_invalid_file_is_refused_before_the_simulation(gavel: Gavel, options: list[str], said: str) -> None:
     outcome = gavel(*options)
     assert outcome.code == 2
     assert said in outcome.err
     assert outcome.out == ""
 
 
-def test_the_file_holds_json_without_what_json_does_not_know(gavel: Gavel) -> None:
+def test_the_file_is_json_without_nan(gavel: Gavel) -> None:
     gavel("-p", "fifo", "--until", "0", "--run-out", "runs.json")
     assert json.loads(Path("runs.json").read_text(), parse_constant=pytest.fail)["runs"][0]["labels"]["policy"] == "fifo"

@@ -1,6 +1,6 @@
-"""Traces that the published simulator has played, under the published rule for who runs and without restart costs.
+"""Traces of the published simulator, with the published mechanism and without restart costs.
 
-Its rounds, too, end when nobody runs any more. Ties among equal optima alone move its means by several per cent.
+Its rounds, too, end when no job runs any more. The choice among equal optima alone changes its means by several per cent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def play(document: dict[str, Any], policy: str, **options: Any) -> gp.Simulation
 
 
 def play_as_seldom(document: dict[str, Any], policy: str) -> gp.SimulationResult:
-    """The policy is asked no more often than the published simulator has asked it."""
+    """Simulate with allocations as infrequent as in the published simulator."""
     return play(document, policy, solve_seconds=document["minimum_time_between_allocation_resets"])
 
 
@@ -74,12 +74,12 @@ def test_mean_completion_times_are_as_good_as_published(trace: str, policy: str,
 
 
 def test_the_makespan_is_as_good_as_published() -> None:
-    """On the other trace, of 20 jobs that end within two rounds, it is 522 s against 435 s, whatever the order of the jobs; and
-    431 s where the first allocation stays in force, as it does in the published simulator (`play_as_seldom`).
+    """On the other trace, of 20 jobs that end within two rounds, the makespan is 522 s against 435 s for any order of the jobs, and
+    431 s if the first allocation is kept, as in the published simulator (`play_as_seldom`).
 
-    In its second round, a gang of 2 finds nothing but K80 free, where it is promised 0.9 % of the time, and is done there after
-    300 s. In rounds of 360 s that is right: on V100 it would be done after 402 s, 42 s into the next round. But here a round ends
-    when nobody runs any more, after 54 s without that gang. In rounds of 180 s the makespan is 377 s, of 90 s it is 222 s.
+    In its second round, a gang of 2 gets the only free GPUs, K80, where it is promised 0.9 % of the time, and finishes after
+    300 s. With rounds of 360 s that is right: on V100 it would finish after 402 s, 42 s into the next round. But here a round ends
+    when no job runs any more, after 54 s without that gang. With rounds of 180 s the makespan is 377 s, with 90 s it is 222 s.
     """
     document = case("artifact_evaluation", "min_total_duration_perf")
     assert play(document, "min_makespan").summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
@@ -87,7 +87,7 @@ def test_the_makespan_is_as_good_as_published() -> None:
 
 @pytest.mark.parametrize("trace", TRACES)
 @pytest.mark.parametrize(("policy", "published"), [("min_makespan", "min_total_duration"), *((each, each) for each in FAIR)])
-def test_makespans_are_as_good_as_published_where_the_policy_is_asked_as_seldom(trace: str, policy: str, published: str) -> None:
+def test_makespans_are_as_good_as_published_with_as_few_allocations(trace: str, policy: str, published: str) -> None:
     document = case(trace, f"{published}_perf")
     assert document["minimum_time_between_allocation_resets"] == 1920
     summary = play_as_seldom(document, policy).summary

@@ -1,4 +1,4 @@
-"""A simulation that is saved and loaded goes on as if nothing had happened; other files and traces are refused."""
+"""A saved and loaded simulation continues with the same results; other files and traces are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def begin(trace: list[gp.Submission], **options: Any) -> gp.Simulation:
 
 
 def told(result: gp.SimulationResult) -> str:
-    """All that came of it, but for what the clock of this computer says."""
+    """The result without computing times."""
     return json.dumps(replace(result, summary=replace(result.summary, solver_seconds=0.0, wall_seconds=0.0)).to_dict())
 
 
@@ -92,7 +92,7 @@ BY_EVENTS = ("fifo", "shortest_job_first", "priority")
 
 @settings(max_examples=examples(40, costly=True), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces(), data=st.data())
-def test_it_goes_on_with_the_same_bytes(trace: list[gp.Submission], data: st.DataObject, path: Path) -> None:
+def test_a_loaded_simulation_continues_with_the_same_bytes(trace: list[gp.Submission], data: st.DataObject, path: Path) -> None:
     events = data.draw(st.booleans())
     options: dict[str, Any] = {
         "policy": data.draw(st.sampled_from(BY_EVENTS if events else IN_ROUNDS)),
@@ -142,7 +142,7 @@ def test_before_the_first_round_and_after_the_last(path: Path) -> None:
     assert told(gp.Simulation.load(path, few(), speeds()).run()) == told(result)
 
 
-def test_the_trace_may_have_got_longer(path: Path) -> None:
+def test_the_trace_may_have_grown(path: Path) -> None:
     simulation = begin(few(8), policy="fifo")
     simulation.run(900)
     simulation.save(path)
@@ -167,9 +167,9 @@ def test_another_trace_is_refused(path: Path) -> None:
     assert "hand in the profile that the scheduler had" in refusal(gp.Simulation.load, path, few(), other_speeds)
 
 
-def test_a_policy_of_ones_own_is_handed_in_again(path: Path) -> None:
+def test_a_policy_class_of_the_user_is_passed_again(path: Path) -> None:
     class Mine(Fifo):
-        """First in, first out, under a name that no file knows."""
+        """First in, first out, in a class that a file cannot name."""
 
         name = "mine"
 
@@ -179,7 +179,7 @@ def test_a_policy_of_ones_own_is_handed_in_again(path: Path) -> None:
     assert again.run().summary.outcomes["finished"] == 12
 
 
-def test_it_is_not_saved_in_the_midst_of_a_round(path: Path) -> None:
+def test_saving_within_a_round_is_refused(path: Path) -> None:
     simulation = begin(few(), policy="fifo", on_round=lambda _: simulation.save(path))
     assert "cannot be saved in the midst of a round" in refusal(simulation.step)
     assert not path.exists()
@@ -212,7 +212,7 @@ def test_damaged_foreign_and_newer_files_are_refused(path: Path, damage: Callabl
 
 
 def test_every_part_that_is_missing_is_refused(path: Path) -> None:
-    """Also in a file whose checksum is right."""
+    """Files with a valid checksum and a missing part are refused."""
     simulation = begin(few(), policy="fifo", node_failures=gp.NodeFailures(1000, 10))
     simulation.run(900)
     simulation.save(path)
@@ -256,7 +256,7 @@ def started(path: Path, way: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("way", ["before_it_is_on_the_disk", "before_it_is_in_place", "after_it_is_in_place"])
-def test_a_process_that_is_killed_while_it_saves_leaves_a_whole_state(path: Path, way: str) -> None:
+def test_a_process_killed_while_it_saves_leaves_a_complete_state(path: Path, way: str) -> None:
     process = started(path, way)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors, output.split()) == (-signal.SIGKILL, "", ["1", "2"])

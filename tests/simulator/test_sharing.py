@@ -1,4 +1,4 @@
-"""Simulations of jobs that share GPUs: each at its speed in company, and alone from the moment on at which it is left."""
+"""Simulations of jobs that share GPUs: each runs at its shared speed, and at full speed once its partner has left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = gp.Cluster.from_counts({"v100": 1})
 
 
 def pair_profile(together: tuple[float, float] = (8.0, 6.0)) -> gp.ThroughputProfile:
-    """Jobs of type A do 10 steps/s alone, those of type B too."""
+    """A profile in which jobs of types A and B do 10 steps/s without partners."""
     alone = [gp.Measurement(job_type=name, num_gpus=1, accelerator="v100", steps_per_second=10.0) for name in "AB"]
     pair = gp.Measurement(
         job_type="A",
@@ -38,8 +38,8 @@ def two(steps_a: float, steps_b: float, **fields: float) -> list[gp.Job]:
     return [gp.Job("a", job_type="A", total_steps=steps_a, **fields), gp.Job("b", job_type="B", total_steps=steps_b, **fields)]
 
 
-def test_who_is_left_alone_is_as_fast_as_alone_from_that_moment_on() -> None:
-    # Together until a ends at 100 s; b has done 600 steps by then, and does the other 600 at 10 steps/s.
+def test_a_job_runs_at_full_speed_once_its_partner_has_left() -> None:
+    # Both share until a ends at 100 s; b has done 600 steps by then, and does the other 600 at 10 steps/s.
     result = gp.simulate(two(800, 1200), ONE, pair_profile(), sharing=True)
     a, b = result.jobs["a"], result.jobs["b"]
     assert (a.jct_seconds, b.jct_seconds) == pytest.approx((100.0, 160.0))
@@ -47,7 +47,7 @@ def test_who_is_left_alone_is_as_fast_as_alone_from_that_moment_on() -> None:
     assert result.summary.usage["v100"]["used"] == pytest.approx(160.0)
 
 
-def test_company_may_change_in_every_round() -> None:
+def test_partners_may_change_in_every_round() -> None:
     # The first round ends at 360 s with 2,880 and 2,160 steps done; a ends at 400 s.
     result = gp.simulate(two(3200, 3600), ONE, pair_profile(), sharing=True, restart_seconds=0.0)
     assert result.jobs["a"].jct_seconds == pytest.approx(400.0)
@@ -72,16 +72,16 @@ def test_the_price_of_a_gpu_is_paid_once() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "until", "steps", "lost"),
     [
-        (None, 130.0, 0.0, 50.0 + 30.0),  # since the round began, for half of the GPU and then for all of it
-        (30.0, 130.0, 100 * 6.0 + 20 * 10.0, 10.0),  # the last checkpoint is that at 120 s
-        (30.0, 110.0, 90 * 6.0, 5.0 + 10.0),  # that at 90 s
+        (None, 130.0, 0.0, 50.0 + 30.0),  # since the start of the round, on half of the GPU and then on all of it
+        (30.0, 130.0, 100 * 6.0 + 20 * 10.0, 10.0),  # the last checkpoint is at 120 s
+        (30.0, 110.0, 90 * 6.0, 5.0 + 10.0),  # the last checkpoint is at 90 s
         (300.0, 130.0, 0.0, 50.0 + 30.0),
     ],
 )
-def test_who_loses_its_gpus_loses_what_it_did_since_its_last_checkpoint(
+def test_an_interrupted_job_loses_its_work_since_the_last_checkpoint(
     checkpoint: float | None, until: float, steps: float, lost: float
 ) -> None:
-    """A job does 6 steps/s with another one for 100 s, and then 10 alone."""
+    """A job does 6 steps/s beside a partner for 100 s, and then 10 steps/s without one."""
     progress = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
     progress.start(0.0, 0.0, 0, 10.0, 0.0, spread=False)
     progress.set_partners(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
@@ -96,7 +96,7 @@ def test_who_loses_its_gpus_loses_what_it_did_since_its_last_checkpoint(
 @given(st.integers(0, 10**6), st.integers(1, 3), st.floats(2.0, 10.0), st.sampled_from([0.0, 0.3]), st.sampled_from([None, 60.0]))
 @settings(max_examples=examples(15, costly=True), suppress_health_check=[HealthCheck.too_slow])
 def test_time_of_gpus_is_conserved(seed: int, nodes: int, load: float, failures: float, checkpoint: float | None) -> None:
-    """Used + idle + down is all there was, used is what jobs count as theirs, and who finishes has done all steps."""
+    """Used + idle + down is the total, used is the sum over jobs, and finished jobs have done all steps."""
     cluster = gp.Cluster(
         [gp.Node(name=f"{t}-{n}", accelerator=t, num_gpus=4) for t in ("v100", "p100", "k80") for n in range(nodes)]
     )
@@ -125,7 +125,7 @@ def test_time_of_gpus_is_conserved(seed: int, nodes: int, load: float, failures:
     assert len(jobs) == 8
 
 
-def test_a_saved_simulation_goes_on_with_the_same_company(tmp_path: Path) -> None:
+def test_a_saved_simulation_continues_with_the_same_partners(tmp_path: Path) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 1800, 3600),))
     trace = gp.generate_trace(14, PROFILE, jobs_per_hour=12, gang_mix={1: 1.0}, durations=durations, seed=5)
@@ -141,7 +141,7 @@ def test_a_saved_simulation_goes_on_with_the_same_company(tmp_path: Path) -> Non
     assert [job.to_dict() for job in found.jobs.values()] == [job.to_dict() for job in expected.jobs.values()]
 
 
-def test_the_command_plays_it(tmp_path: Path, gavel: Gavel) -> None:
+def test_the_command_simulates_sharing(tmp_path: Path, gavel: Gavel) -> None:
     rows = ["job_id,job_type,total_steps", "a,LM (batch size 80),40000", "b,ResNet-18 (batch size 64),40000"]
     (tmp_path / "jobs.csv").write_text("\n".join(rows) + "\n")
     arguments = ["simulate", "jobs.csv", "--cluster", "v100:1", "-p", "max_min_fairness", "--json"]

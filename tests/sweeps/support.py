@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: small sweeps, policies that misbehave, and rows without the clock of this computer."""
+"""Support for tests of sweeps: small sweeps, policies that misbehave, and rows without computing times."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CLOCKS = {"seconds", "wall_seconds", "cpu_seconds", "solver_seconds"}
 
 
 def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without what this computer's clock says."""
+    """The rows without computing times."""
     return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
 
 
 def solves(*policies: Any, seeds: int = 3) -> dict[str, Any]:
-    """Static solves of a few jobs, a few milliseconds each."""
+    """The spec of static solves of a few jobs, a few milliseconds each."""
     generate = {"jobs": 5, "gangs": {1: 0.5, 2: 0.5}}
     return {
         "mode": "solve",
@@ -37,7 +37,7 @@ def solves(*policies: Any, seeds: int = 3) -> dict[str, Any]:
 
 
 def simulations(*policies: Any, seeds: int = 2, **more: Any) -> dict[str, Any]:
-    """Simulations of a few jobs, some hundredths of a second each."""
+    """The spec of simulations of a few jobs, some hundredths of a second each."""
     generate = {"jobs": 8, "gangs": {1: 0.5, 2: 0.5}, "durations": [[1, 600, 7200]]}
     return {
         "policies": list(policies) or ["fifo", "isolated"],
@@ -62,7 +62,7 @@ class _Misbehaving(gp.OrderedPolicy):
 
 @dataclass(frozen=True, kw_only=True)
 class Dying(_Misbehaving):
-    """Its process is killed, so many times; mark: a file that counts them."""
+    """A policy that kills its process this number of times; mark: a file that counts them."""
 
     mark: str = gp.option("", "a file that counts")
     times: int = gp.option(1_000, "how often")
@@ -77,7 +77,7 @@ class Dying(_Misbehaving):
 
 @dataclass(frozen=True, kw_only=True)
 class Failing(_Misbehaving):
-    """It raises an error of its own."""
+    """A policy that raises an error."""
 
     def misbehave(self) -> None:
         raise ValueError("a slip")
@@ -85,7 +85,7 @@ class Failing(_Misbehaving):
 
 @dataclass(frozen=True, kw_only=True)
 class Leaving(_Misbehaving):
-    """It ends the program."""
+    """A policy that raises SystemExit."""
 
     def misbehave(self) -> None:
         raise SystemExit(3)

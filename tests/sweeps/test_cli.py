@@ -1,4 +1,4 @@
-"""gavel sweep as a user gives it: from a file, from options, dry, and with what is wrong."""
+"""The command gavel sweep: from a file, from options, dry runs and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "sweep")
 
 
-def test_options_alone_make_a_sweep_that_goes_on(gavel: Gavel) -> None:
+def test_options_alone_define_a_sweep_that_can_be_continued(gavel: Gavel) -> None:
     first = gavel(*SOLVE, "--seed", "0-1", "--seed", "5", "--results", "cells.sqlite", "--export", "rows.csv")
     assert first.code == 0
     assert "0 of 6 cells done · 0 failed · 6 left\n" in first.err
@@ -39,10 +39,10 @@ def test_options_alone_make_a_sweep_that_goes_on(gavel: Gavel) -> None:
     again = gavel(*SOLVE, "--seed", "0-1", "--seed", "5", "--results", "cells.sqlite", "--export", "rows.csv")
     assert (again.code, again.out) == (0, first.out)
     assert again.err.startswith("6 of 6 cells done")
-    assert Path("rows.csv").read_text() == text  # the clock included: nothing was played again
+    assert Path("rows.csv").read_text() == text  # times included, so no cell was run again
 
 
-def test_a_dry_run_shows_the_grid_and_makes_nothing(gavel: Gavel) -> None:
+def test_a_dry_run_shows_the_grid_and_writes_no_file(gavel: Gavel) -> None:
     dry = gavel("-p", "fifo", "--jobs", "3", "--load", "60", "-c", "v100:8", "--fairness", "--results", "cells.sqlite", "--dry-run")
     assert dry.code == 0
     assert "policies: fifo\ntraces: 3 generated jobs\njobs per hour: 60\nclusters: v100:8\nseeds: 0\n" in dry.out
@@ -68,7 +68,7 @@ def test_a_window_of_jobs_is_measured(gavel: Gavel) -> None:
         assert said in refused.err
 
 
-def test_a_dry_run_knows_what_has_been_played(gavel: Gavel) -> None:
+def test_a_dry_run_counts_cells_that_have_ended(gavel: Gavel) -> None:
     gavel(*SOLVE, "--results", "cells.sqlite")
     dry = gavel(*SOLVE, "--seed", "0-4", "--results", "cells.sqlite", "--dry-run")
     assert "stored in cells.sqlite: 2 done, 0 failed\n" in dry.out
@@ -77,8 +77,8 @@ def test_a_dry_run_knows_what_has_been_played(gavel: Gavel) -> None:
     assert "basis: nothing is left\n" in done.out
 
 
-def test_the_example_is_played_small(gavel: Gavel) -> None:
-    """All of its policies, on fewer jobs, GPUs, loads and seeds."""
+def test_the_example_runs_at_a_small_scale(gavel: Gavel) -> None:
+    """All policies of the example, on fewer jobs, GPUs, loads and seeds."""
     spec = yaml.safe_load((ROOT / "examples" / "sweep.yaml").read_text())
     assert (len(spec["policies"]), len(spec["loads"]), len(spec["seeds"])) == (8, 5, 3)
     spec["traces"][0]["generate"].update(jobs=6, gangs={1: 1.0})
@@ -95,7 +95,7 @@ def test_the_example_is_played_small(gavel: Gavel) -> None:
     assert all(len(run.fairness) == 6 for run in runs)
 
 
-def test_cells_that_fail_are_told_and_the_exit_code_says_so(gavel: Gavel) -> None:
+def test_failed_cells_are_listed_and_set_the_exit_code(gavel: Gavel) -> None:
     Path("own.py").write_text(
         "import gavel_py as gp\n"
         "class Slips(gp.OrderedPolicy):\n"
@@ -122,15 +122,15 @@ def test_cells_that_fail_are_told_and_the_exit_code_says_so(gavel: Gavel) -> Non
         ([*SOLVE, "--engine", "dask", "--scheduler", "tcp://x:1"], "--workers says how many processes to begin"),
     ],
 )
-def test_what_is_wrong_is_told(gavel: Gavel, options: list[str], said: str) -> None:
+def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str) -> None:
     outcome = gavel(*options)
     assert outcome.code == 2
     assert said in outcome.err
     assert outcome.out == ""
-    assert "cells done" not in outcome.err  # before anything is played
+    assert "cells done" not in outcome.err  # the error comes before any cell runs
 
 
-def test_progress_is_told_in_a_line() -> None:
+def test_progress_is_a_line() -> None:
     assert progress_text(gp.Progress(total=120, done=10, failed=2, kept=4, seconds=16.0)) == (
         "10 of 120 cells done · 2 failed · 108 left · 0.5 cells/s · ends in 3.6 minutes"
     )

@@ -1,4 +1,4 @@
-"""The same cells on a Dask cluster of separate processes."""
+"""Sweeps on a Dask cluster of separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("distributed")
 
 
-def test_a_worker_that_is_killed_costs_its_cell_only(tmp_path: Path) -> None:
+def test_a_killed_worker_costs_only_its_cell(tmp_path: Path) -> None:
     spec = solves("fifo", Dying(mark=str(tmp_path / "once"), times=1), "isolated", Failing(), seeds=3)
     spec["results"] = str(tmp_path / "cells.sqlite")
     with gp.dask_executor(workers=2) as executor:
@@ -31,7 +31,7 @@ def test_a_worker_that_is_killed_costs_its_cell_only(tmp_path: Path) -> None:
     assert len(gp.read_runs(spec["results"])) == 9
 
 
-def test_a_cluster_that_is_there_is_used() -> None:
+def test_an_existing_cluster_is_used() -> None:
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
@@ -49,7 +49,7 @@ def test_a_cluster_that_is_there_is_used() -> None:
         ("nonsense", "is no address of a Dask scheduler (missing port number"),
     ],
 )
-def test_a_scheduler_that_does_not_answer_is_told(address: str, said: str) -> None:
+def test_a_scheduler_that_does_not_answer_is_an_error(address: str, said: str) -> None:
     started = time.monotonic()
     with pytest.raises(gp.InputError, match="scheduler ") as caught, gp.dask_executor(address):
         pytest.fail("nobody is there")

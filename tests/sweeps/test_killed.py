@@ -1,4 +1,4 @@
-"""A sweep that is killed, interrupted or runs out of disk goes on, and comes to the same in the end, row for row."""
+"""A sweep that is killed, interrupted or runs out of disk can be continued, with the same rows in the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ results: cells.sqlite
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """The rows of a sweep that nobody has disturbed."""
+    """The rows of an undisturbed sweep."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "sweep.yaml").write_text(SPEC)
     with begun(folder) as process:
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 
 def begun(folder: Path) -> subprocess.Popen[str]:
-    """Begin, or go on with, the sweep of a folder, as from a terminal of its own."""
+    """Start or continue the sweep of a folder, in a process with its own terminal session."""
     (folder / "sweep.yaml").write_text(SPEC)
     command = [sys.executable, "-m", "gavel_py", "sweep", "sweep.yaml", "--workers", "2", "--export", "rows.csv"]
     with open(folder / "told.txt", "a") as told:
@@ -82,14 +82,14 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.deep
-def test_a_sweep_that_is_killed_goes_on(whole: list[dict[str, str]], tmp_path: Path) -> None:
+def test_a_killed_sweep_continues(whole: list[dict[str, str]], tmp_path: Path) -> None:
     workers: list[int] = []
     for cells in (2, 6):
         with begun(tmp_path) as process:
             until(lambda cells=cells: stored(tmp_path) >= cells, process)  # type: ignore[misc]
             workers += children(process.pid)
             process.kill()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))  # nobody goes on without the one who asked
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))  # workers end with their parent
     kept = stored(tmp_path)
     assert 6 <= kept < 16
     with begun(tmp_path) as process:
@@ -141,7 +141,7 @@ with ThreadPoolExecutor(1) as executor:
 """
 
 
-def test_a_disk_that_is_full_loses_nothing_that_was_stored(tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_stored_cell(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
     command = [sys.executable, "-c", FULL, str(path), "56000"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_loses_nothing_that_was_stored(tmp_path: Path) -> No
     assert told[0].done == len(kept)
 
 
-def test_a_store_that_is_full_keeps_what_it_has(tmp_path: Path) -> None:
+def test_a_full_store_keeps_its_cells(tmp_path: Path) -> None:
     with CellStore(tmp_path / "cells.sqlite") as store:
         store.begin({}, {}, "", [])
         store.add([StoredCell("a", "{}", "done", run=b"x")])
@@ -169,8 +169,8 @@ def test_a_store_that_is_full_keeps_what_it_has(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_store_that_was_being_written_when_its_process_died_is_as_before(tmp_path: Path) -> None:
-    """The process is killed in the midst of a transaction whose pages are in the file already."""
+def test_a_transaction_of_a_killed_process_is_rolled_back(tmp_path: Path) -> None:
+    """The process is killed within a transaction after pages of it have been written to the file."""
     program = """
 import os, signal, sys
 from gavel_py.report.runs.files import INSERT, CellStore, StoredCell

@@ -1,4 +1,4 @@
-"""What is wrong with a sweep is told before anything is played, with file, line and what would be right."""
+"""Faults of the spec of a sweep are reported before any cell runs, with file, line and remedy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def told(tmp_path: Path, text: str) -> str:
         ((WHOLE, "a: [\n"), "is not valid YAML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(change: tuple[str, str], said: str, tmp_path: Path) -> None:
+def test_faults_name_their_line(change: tuple[str, str], said: str, tmp_path: Path) -> None:
     assert change[0] in WHOLE
     assert said in told(tmp_path, WHOLE.replace(*change))
 
@@ -108,14 +108,14 @@ def test_all_faults_come_together(tmp_path: Path) -> None:
         (simulations(throughputs="x.csv", profile="gavel-osdi20"), "throughputs: and profile both say how fast jobs run"),
     ],
 )
-def test_what_does_not_go_together_is_told_before_anything_is_played(spec: dict[str, Any], said: str) -> None:
+def test_values_that_do_not_fit_together_are_refused_before_any_cell_runs(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(gp.InputError) as caught:
         gp.plan_sweep(spec)
     assert said in str(caught.value)
 
 
 def spec_and_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The folder of a spec, and another one, where we are."""
+    """The folder of a spec, and another one as the working directory."""
     folder, here = tmp_path / "specs", tmp_path / "here"
     folder.mkdir()
     here.mkdir()
@@ -123,7 +123,7 @@ def spec_and_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path
     return folder, here
 
 
-def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
+def test_paths_are_relative_to_the_spec_and_those_of_changes_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = spec_and_here(tmp_path, monkeypatch)
@@ -151,7 +151,7 @@ def test_paths_are_relative_to_the_spec_and_those_of_options_to_where_we_are(
         {"policies": "fifo"},
     ],
 )
-def test_paths_inside_of_what_is_given_beside_a_file_are_from_where_we_are_too(
+def test_nested_paths_of_changes_are_relative_to_the_working_directory(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = spec_and_here(tmp_path, monkeypatch)
@@ -167,7 +167,7 @@ def test_paths_inside_of_what_is_given_beside_a_file_are_from_where_we_are_too(
     assert len(gp.plan_sweep("../specs/s.yaml", **changes)) == 1
 
 
-def test_objects_of_one_label_are_given_names() -> None:
+def test_objects_with_the_same_label_need_names() -> None:
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     traces = [gp.generate_trace(2, profile, jobs_per_hour=4, seed=seed) for seed in range(2)]
     policies = [gp.resolve_policy("fifo"), gp.resolve_policy("fifo", constraints=[gp.Quota(tenant="a", share=0.5)])]

@@ -1,4 +1,4 @@
-"""What comes of a sweep: rows, runs, the store, and what happens to cells that fail or whose process dies."""
+"""Results of sweeps: rows, runs and the store; cells that fail, and processes that die."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 
 @pytest.fixture(scope="module")
 def threads() -> ThreadPoolExecutor:
-    """Nobody dies here, and no process has to begin."""
+    """An executor of threads, for cells that do not kill their process; it starts no processes."""
     with ThreadPoolExecutor(2) as executor:
         yield executor
 
 
-def test_a_cell_is_what_the_simulator_makes_of_it(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_cell_equals_the_simulation(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "max_min_fairness", seeds=1, round_seconds=[360, 720], results=str(tmp_path / "s.sqlite"))
     rows = gp.sweep(spec, executor=threads)
     assert [(row["policy"], row["round_seconds"]) for row in rows] == [
@@ -73,13 +73,13 @@ def test_a_window_of_jobs_is_measured_in_each_cell(threads: ThreadPoolExecutor, 
         assert row["finish_time_fairness"] == pytest.approx(sum(ratios.values()) / 4)
         assert run.labels["measure_jobs"] == "2:6"
         assert (len(run.jct_seconds), len(run.fairness)) == (4, 4)
-    # Another window makes other cells; without one, nothing is said of it.
+    # Another window makes other cells; without one, rows have no such column.
     assert gp.plan_sweep(spec, measure_jobs=(2, 6)).kept()["done"] == 3
     assert gp.plan_sweep(spec, measure_jobs=(2, 7)).kept()["done"] == 0
     assert "measure_jobs" not in gp.sweep(spec, executor=threads)[0]
 
 
-def test_a_static_cell_is_what_solve_makes_of_it(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_static_cell_equals_solve(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     rows = gp.sweep(solves("max_min_fairness", "fifo", seeds=1), executor=threads, results=str(tmp_path / "s.sqlite"))
     trace = gp.generate_trace(5, PROFILE, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
     problem = gp.AllocationProblem.from_jobs(trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), PROFILE)
@@ -93,7 +93,7 @@ def test_a_static_cell_is_what_solve_makes_of_it(threads: ThreadPoolExecutor, tm
         assert list(share.values()) == pytest.approx(allocation.time_fractions[of_type].mean(axis=0).tolist())
 
 
-def test_fairness_is_that_of_isolated_which_is_played_once(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_fairness_is_relative_to_isolated_which_runs_once(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "isolated", seeds=2, fairness=True, results=str(tmp_path / "s.sqlite"))
     plan = gp.plan_sweep(spec)
     assert (len(plan), plan.yardsticks, len(plan.labels)) == (6, 2, 4)
@@ -105,8 +105,8 @@ def test_fairness_is_that_of_isolated_which_is_played_once(threads: ThreadPoolEx
     assert len(fifo.fairness) == 8
 
 
-def test_equal_cells_are_played_once(threads: ThreadPoolExecutor) -> None:
-    """A trace in which nothing is drawn is the same under all seeds, and a policy under two names is one."""
+def test_equal_cells_run_once(threads: ThreadPoolExecutor) -> None:
+    """A trace without random draws is the same for all seeds, and a policy with two names is one."""
     trace = gp.Trace([gp.Submission(gp.Job("a", job_type="ResNet-50 (batch size 64)", total_steps=1e5))])
     spec = simulations("fifo", {"policy": "fifo", "name": "first"}, seeds=3, traces=[trace], loads=None)
     plan = gp.plan_sweep(spec)
@@ -116,7 +116,7 @@ def test_equal_cells_are_played_once(threads: ThreadPoolExecutor) -> None:
     assert len({row["mean_jct_seconds"] for row in rows}) == 1
 
 
-def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failed_cell_has_its_error_and_the_others_continue(tmp_path: Path) -> None:
     spec = solves("fifo", Failing(), "isolated", Leaving()) | {"results": str(tmp_path / "s.sqlite")}
     rows = gp.sweep(spec, workers=1)
     said = {row["policy"]: (row["status"], (row["error"] or "").splitlines()[-1:]) for row in rows}
@@ -129,12 +129,12 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert [run.labels["policy"] for run in gp.read_runs(spec["results"])] == ["fifo", "isolated"] * 3
     told = []
     again = gp.sweep(spec, on_progress=told.append)
-    assert again == rows  # nothing was played again, not even what has failed
+    assert again == rows  # no cell was run again, not even the failed one
     assert [(each.done, each.failed, each.kept, each.left) for each in told] == [(6, 6, 12, 0)]
     assert timeless(gp.sweep(spec, workers=1, retry_failed=True)) == timeless(rows)
 
 
-def test_cells_that_have_failed_count_as_left_only_if_they_are_to_be_tried_again(tmp_path: Path) -> None:
+def test_failed_cells_remain_only_if_they_are_retried(tmp_path: Path) -> None:
     plan = gp.plan_sweep(solves(Failing(), seeds=2) | {"results": str(tmp_path / "s.sqlite")})
     assert plan.estimate(8).workers == 2  # no more processes than cells
     plan.play(workers=1)
@@ -148,24 +148,22 @@ def test_a_policy_that_fails_does_not_stop_the_estimate(policy: gp.Policy) -> No
 
 
 @pytest.mark.filterwarnings("error::gavel_py.GavelWarning")
-def test_what_was_told_when_the_sweep_was_planned_is_not_told_by_its_estimate() -> None:
+def test_warnings_of_the_plan_are_not_repeated_by_the_estimate() -> None:
     clusters = [{"v100": gpus, "t4": 1} for gpus in range(1, 13)]
     with pytest.warns(gp.GavelWarning, match="1 GPUs are left out"):
         plan = gp.plan_sweep(simulations("fifo", seeds=1, clusters=clusters), allow_unknown_types=True)
     assert plan.estimate(1).cell_seconds > 0
 
 
-def test_progress_is_told_ten_times_a_second_at_most(threads: ThreadPoolExecutor) -> None:
+def test_progress_is_reported_at_most_ten_times_a_second(threads: ThreadPoolExecutor) -> None:
     told: list[gp.Progress] = []
     gp.sweep(simulations(seeds=12, fairness=True), executor=threads, on_progress=told.append)
     assert told[-1].left == 0
-    assert len(told) <= told[-1].seconds / PAUSE_SECONDS + 3  # at the beginning and at the end besides
+    assert len(told) <= told[-1].seconds / PAUSE_SECONDS + 3  # plus those at the beginning and at the end
 
 
 @pytest.mark.parametrize(("times", "status", "attempts"), [(1, "done", 2), (2, "failed", 2)])
-def test_a_process_that_dies_costs_its_cell_only_which_is_tried_once_more(
-    times: int, status: str, attempts: int, tmp_path: Path
-) -> None:
+def test_the_cell_of_a_dead_process_is_tried_once_more(times: int, status: str, attempts: int, tmp_path: Path) -> None:
     dying = Dying(mark=str(tmp_path / "mark"), times=times)
     rows = gp.sweep(solves("fifo", dying, "isolated", seeds=1) | {"seeds": [0, 1]}, workers=2)
     found = {(row["policy"], row["seed"]): (row["status"], row["attempts"]) for row in rows}
@@ -187,14 +185,14 @@ def test_a_cell_whose_process_dies_each_time_fails(tmp_path: Path) -> None:
     }
 
 
-def test_an_executor_of_ones_own_that_breaks_is_told_and_the_sweep_goes_on_later(tmp_path: Path) -> None:
+def test_a_broken_executor_of_the_user_is_an_error_and_the_sweep_can_be_continued(tmp_path: Path) -> None:
     spec = solves("fifo", Dying(mark=str(tmp_path / "mark"), times=1), seeds=2) | {"results": str(tmp_path / "s.sqlite")}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own, pytest.raises(ExecutorError, match="goes on from here"):
         gp.sweep(spec, executor=own)
     assert [row["status"] for row in gp.sweep(spec, workers=1)] == ["done"] * 4
 
 
-def test_a_spec_that_changes_keeps_what_it_has_and_shows_what_it_asks_for(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_changed_spec_keeps_stored_cells_and_returns_its_own(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     path = str(tmp_path / "s.sqlite")
     first = gp.sweep(solves("fifo", "isolated", seeds=2), executor=threads, results=path)
     told: list[gp.Progress] = []
@@ -207,7 +205,7 @@ def test_a_spec_that_changes_keeps_what_it_has_and_shows_what_it_asks_for(thread
     assert told[0].left == 0
 
 
-def test_a_file_that_changes_is_another_cell(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_changed_input_file_makes_another_cell(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     spec = simulations("fifo", seeds=1, traces=[str(trace)], loads=None, results=str(tmp_path / "s.sqlite"))
     jcts = []
@@ -217,7 +215,7 @@ def test_a_file_that_changes_is_another_cell(threads: ThreadPoolExecutor, tmp_pa
     assert jcts[1] == pytest.approx(2 * jcts[0])
 
 
-def test_the_store_tells_what_was_asked_and_by_what_it_was_computed(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_the_store_records_the_spec_and_the_versions(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     gp.sweep(solves("fifo", seeds=1), executor=threads, results=str(tmp_path / "s.sqlite"))
     connection = sqlite3.connect(tmp_path / "s.sqlite")
     ((spec, versions),) = connection.execute("SELECT spec, versions FROM sessions").fetchall()
@@ -243,7 +241,7 @@ def test_rows_are_tables(name: str, spec: dict[str, Any], threads: ThreadPoolExe
         assert parquet.read_table(tmp_path / name).to_pylist() == rows
 
 
-def test_processes_have_one_thread_for_linear_algebra_and_leave_the_environment_alone() -> None:
+def test_processes_use_one_thread_for_linear_algebra_and_keep_the_environment() -> None:
     from gavel_py.sweeps.local import THREADS, LocalProcesses
 
     before = dict(os.environ)
