@@ -18,7 +18,7 @@ def generator_state(chance: np.random.Generator) -> dict[str, Any]:
 
 
 def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
-    """Return a generator that continues from a state of `generator_state`."""
+    """Return a generator that continues from the state that `generator_state` returned."""
     chance = np.random.default_rng(0)
     chance.bit_generator.state = state
     return chance

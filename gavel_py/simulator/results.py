@@ -145,7 +145,7 @@ class Summary:
         queueing: time in the system without GPUs, of finished jobs.
         queueing_by_gpus: the same by gang size.
         usage: {accelerator type: {"gpu_seconds", "used", "idle", "down", "utilization"}}.
-        starts, preemptions, failures: sums over all jobs.
+        starts, preemptions, failures: sums over the measured jobs.
         with_deadline, late: jobs with a deadline, and those of them that missed it.
         cost: of the GPUs that jobs held; None if a price is unknown.
         promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised, and the part that rounds did not deliver.

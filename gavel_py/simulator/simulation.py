@@ -111,7 +111,7 @@ class Simulation:
         scheduler = RoundScheduler(cluster, profile, chosen, length, by_events=by_events, **scheduling)
         measuring = Measuring(job_window(measure_jobs))
         arrivals = Arrivals(trace, measuring.window)
-        start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0
+        start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
         drain_seconds = 0.0 if round_seconds is None else round_seconds
         names = [node.name for node in cluster.nodes]
         events = NodeEvents(names, node_failures, maintenance, drain_seconds, np.random.default_rng([seed, 1]), start)

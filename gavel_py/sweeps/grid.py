@@ -71,7 +71,7 @@ def _check_scenario(cell: Cell) -> None:
 
 
 def _check_policy(cell: Cell) -> None:
-    """Check a policy on its scenario, in a simulation by constructing one for a trace without jobs, which checks all settings."""
+    """Check a policy on its scenario; for a simulation, by constructing it without jobs, which checks all settings at no cost."""
     task = cell.task
     settings: dict[str, Any] = dict(task.settings.value)
     try:
