@@ -1,10 +1,10 @@
-"""How long the command line takes: `gavel --help`, and solving 1,000 jobs, against an interpreter that does nothing.
+"""Time of the command line: `gavel --help` and solving 1,000 jobs, against an interpreter that runs an empty program.
 
     python benchmarks/command_line.py            print the table
     python benchmarks/command_line.py --write    and put it into docs/performance.md
 
-Each figure is the median of 7 runs of a whole process after one warm-up; the commands take turns, so that a machine whose
-speed drifts slows all of them alike.
+Each figure is the median of 7 runs of a whole process after one warm-up; the commands alternate, so that a drift of the
+machine's speed affects all of them equally.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import gavel_py as gp
 RUNS = 7
 JOBS = 1_000
 PRICES = {"v100": 2.48, "p100": 1.46, "k80": 0.45}
-"""Dollars per GPU-hour; some policies ask for them."""
+"""Dollars per GPU-hour, which some policies read."""
 
 
 def write_cluster(path: Path) -> None:
@@ -66,7 +66,7 @@ def commands(jobs: Path, cluster: Path) -> dict[str, list[str]]:
         "importing cvxpy, highspy, scipy.sparse, pydantic": [python, "-c", imports],
         **{
             f"`gavel solve`, {JOBS:,} jobs, `{name}`": [*solve, name] for name in gp.policy_names() if name != "allox"
-        },  # which takes no gangs
+        },  # which does not support gangs
     }
 
 

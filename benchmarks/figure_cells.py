@@ -1,4 +1,4 @@
-"""One point of one curve under one seed, played."""
+"""One cell of a figure: a point of a curve for one seed, simulated."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Cell", "Played", "Scale", "play"]
 TYPES = ("v100", "p100", "k80")
 
 LONGER = 2
-"""A trace so many times as long as it takes to reach the end of the window goes on until the last measured job has left."""
+"""Length of a trace relative to the end of the window, so that arrivals continue until the last measured job has left."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """gpus: of each type."""
+    """gpus: number of GPUs of each type."""
 
     gpus: int = 36
     round_seconds: float = 360.0
@@ -30,7 +30,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Cell:
-    """One simulation: x jobs per hour, or x jobs; scale: on what they are played."""
+    """One simulation of x jobs per hour, or of x jobs; scale: the size of the cluster."""
 
     figure: str
     curve: str
@@ -41,13 +41,13 @@ class Cell:
 
     @property
     def parts(self) -> tuple[Figure, Curve]:
-        """The figure and the curve that it is of."""
+        """The figure and the curve of the cell."""
         figure = next(each for each in FIGURES if each.key == self.figure)
         return figure, next(each for each in (*figure.curves, *figure.variants) if each.key == self.curve)
 
     @property
     def cluster(self) -> gp.Cluster:
-        """One node for each type: the published simulator knows no nodes, and slows no gang that is spread over several."""
+        """Return a cluster with one node per type: the published simulator has no nodes, and no slowdown of spread gangs."""
         gpus = self.scale.gpus
         return gp.Cluster.from_counts(dict.fromkeys(TYPES, (gpus, gpus)))
 
@@ -56,8 +56,8 @@ class Cell:
 class Played:
     """hours: the mean completion time of the measured jobs, or the makespan; median_hours: of the completion times.
 
-    alone_hours: the mean of what the measured jobs would take alone on V100; undelivered: the part of what allocations promised
-    all jobs that rounds did not deliver; seconds: what it took to play.
+    alone_hours: the mean duration of the measured jobs on V100 without queueing; undelivered: the part of the time promised by
+    allocations that rounds did not deliver; seconds: computing time.
     """
 
     hours: float
@@ -69,7 +69,7 @@ class Played:
 
 
 def play(cell: Cell) -> Played:
-    """Play one cell until its last measured job has left."""
+    """Simulate a cell until its last measured job has left."""
     figure, curve = cell.parts
     started = time.perf_counter()
     trace = _trace(figure, curve, cell)

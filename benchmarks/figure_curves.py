@@ -1,6 +1,6 @@
-"""The figures: what is on their axes, their curves, and the variants that tell where a difference comes from. All of it is data.
+"""The figures as data: their axes, their curves, and the variants that explain differences.
 
-A further curve is one more `Curve`, drawn and tabled beside the published one of the same key.
+A new curve is one more `Curve`; it is drawn and tabulated beside the published one with the same key.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import gavel_py as gp
 __all__ = ["FIGURES", "LABELS", "Curve", "Figure", "Window"]
 
 LABELS = {"gandiva": "Gandiva's sharing", "sharing": "aware, with sharing"}
-"""Published curves, where a figure has none of ours beside them."""
+"""Published curves of figures that we do not reproduce."""
 
 
 @dataclass(frozen=True)
 class Curve:
     """A policy and how it is simulated.
 
-    mechanism: makes what says who runs in a round; settings: others of `gp.Simulation`; jobs: makes the jobs that arrive.
+    mechanism: makes the mechanism of rounds; settings: other settings of `gp.Simulation`; jobs: makes the trace.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Window:
-    """The jobs that are measured, by order of arrival: first to end - 1. Jobs go on arriving until the last of them has left."""
+    """The measured jobs in order of arrival: first to end - 1. Arrivals continue until the last of them has left."""
 
     first: int
     end: int
@@ -48,8 +48,8 @@ class Window:
 class Figure:
     """xs: jobs per hour, or the number of jobs of a static trace; at: the x that is compared.
 
-    seeds, window: at this x. Elsewhere there is one seed and a smaller window; but where the queue grows without end, it counts how
-    long that has gone on.
+    seeds, window: at this x. Other points have one seed and a smaller window. Where the queue grows without end, the result depends
+    on the window.
     """
 
     key: str
@@ -65,13 +65,13 @@ class Figure:
     window: Window = Window(1000, 2000)
 
     def window_of(self, x: float) -> Window:
-        """The jobs that are measured at x; after 1,000 jobs the cluster is as full as it will be, if it is not overloaded."""
+        """Return the window of jobs measured at x; after 1,000 jobs, a cluster without overload is in its steady state."""
         return self.window if x == self.at else min(self.window, Window(1000, 2000), key=lambda each: each.end)
 
     def scaled(self, factor: float, few: Window) -> Figure:
-        """Return its first point and the one that is compared, for a cluster so many times as large; few: the jobs to measure.
+        """Return the first point of the figure and the compared one, on a cluster of a fraction of the size; few: jobs to measure.
 
-        Static traces shrink to a fifth of that besides.
+        Static traces shrink to a fifth of that.
         """
         fitting = {x: float(round(x * factor / 5)) if self.is_static else x * factor for x in (self.xs[0], self.at)}
         fewer = {fitting[x]: hours for x, hours in self.published.items() if x in fitting}

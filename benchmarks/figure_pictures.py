@@ -1,4 +1,4 @@
-"""The figures as SVG, or PNG by the ending: our curves as lines, what was published as rings of the same colour."""
+"""The figures as SVG or PNG, depending on the suffix: our curves as lines, published values as rings of the same colour."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["draw"]
 
 COLOURS = {"aware": "#0072B2", "agnostic": "#D55E00", "fifo-bug": "#D55E00", "fifo": "#E69F00", "fairness": "#009E73"}
 COLOURS |= {"gandiva": "#CC79A7", "sharing": "#56B4E9"}
-"""They can be told apart with any kind of colour vision."""
+"""Colours that can be distinguished with any colour vision."""
 
 HIGHEST = 130.0
-"""Mean completion times above this tell of a queue that grows without end and no more, so the picture ends there."""
+"""Upper limit of the axis: larger mean completion times only show that the queue grows without end."""
 
 STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "gavel-py",  # the same cells make the same bytes
+    "svg.hashsalt": "gavel-py",  # equal cells give equal bytes
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.spines.top": False,

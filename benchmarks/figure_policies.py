@@ -1,4 +1,4 @@
-"""What the published code decides where this product decides otherwise, so that the difference can be measured."""
+"""Decisions of the published code that differ from ours, so that the differences can be measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavel_py.scheduling.mechanism.demand import RoundDemand
 __all__ = ["InteriorFairness", "RandomTypeFifo", "ShuffledPriority", "all_on_v100"]
 
 SLACK = 1e-6
-"""What the solver leaves beyond the limits is less than this part."""
+"""Relative violation of the limits that the solver may leave."""
 
 
 @cache
@@ -26,7 +26,7 @@ def _drawn(job_id: str, types: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomTypeFifo(gp.OrderedPolicy):
-    """First in, first out, each job on a type drawn among those with room, where it stays: what the published FIFO is to do."""
+    """First in, first out, each job on a random type with free GPUs, where it stays: the intention of the published FIFO."""
 
     preemptive: bool = gp.option(False, "jobs that run keep their accelerator type")
     backfill: bool = gp.option(False, "let later jobs pass one that does not fit")
@@ -38,16 +38,16 @@ class RandomTypeFifo(gp.OrderedPolicy):
         return arrivals
 
     def view(self, jobs: JobClasses) -> JobClasses:
-        """Each job sees the types in an order of its own, drawn by its id."""
+        """Each job has its own random order of types, seeded by its id."""
         return jobs.with_throughputs(np.array([_drawn(jobs.example(row), len(jobs.capacities)) for row in range(len(jobs))]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class InteriorFairness(gp.FormulaPolicy):
-    """Max-min fairness as the published code solves it: that optimum of max θ, θ <= s_i·thr_i / P_i, which an interior point finds.
+    """Max-min fairness as in the published code: the optimum of max θ, θ <= s_i·thr_i / P_i, that an interior-point method finds.
 
-    There is no second objective. When all jobs fit, one of them sets the level, and the others have what the middle of all optima
-    leaves them. Clarabel stands for ECOS, which the published code calls.
+    There is no second objective. If all jobs fit, one of them determines the level, and the others get the centre of the optimal
+    face. Clarabel replaces ECOS, which the published code calls.
     """
 
     def fractions(self, jobs: JobClasses) -> NDArray[np.float64]:
@@ -62,7 +62,7 @@ class InteriorFairness(gp.FormulaPolicy):
 
 
 class ShuffledPriority:
-    """The published rule for rounds of agnostic policies: types are given away in turn, in an order drawn for each round."""
+    """The published mechanism of agnostic policies: types are assigned in turn, in a random order for each round."""
 
     def __init__(self) -> None:
         self._chance = np.random.default_rng(0)
@@ -73,10 +73,10 @@ class ShuffledPriority:
 
 
 def all_on_v100(demand: RoundDemand) -> NDArray[np.int64]:
-    """What becomes of FIFO in the published code: each job is given all of its time on V100, column 0, with room or without.
+    """FIFO of the published code in effect: each job gets all of its time on V100, column 0, whether or not GPUs are free.
 
-    `FIFOPolicy` draws the index of a type at random, and then books the job on the type at which a loop variable was left, the last
-    one by name. Rounds let all jobs take turns on V100, those first that had the least time there; P100 and K80 are idle.
+    `FIFOPolicy` draws the index of a type, but then assigns the job to the type at which a loop variable was left, the last
+    one by name. In rounds, all jobs take turns on V100, those with the least time there first; P100 and K80 are idle.
     """
     fractions = np.zeros_like(demand.fractions)
     fractions[:, 0] = demand.throughputs[:, 0] > 0

@@ -1,4 +1,4 @@
-"""What was published, in hours, to stand beside our figures: {x: {curve: hours}}, means over seeds 0 to 2.
+"""Published values to compare with ours: {x: {curve: hours}}, means over seeds 0 to 2.
 
 Sources: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads" (OSDI 2020), section 7 and
 figures 8 and 9, and the means printed in `continuous_jobs_multigpu.ipynb` of https://github.com/stanford-futuredata/gavel (MIT).

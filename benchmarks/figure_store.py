@@ -1,4 +1,4 @@
-"""Finished cells in a file, one JSON line each, so that a run that is interrupted goes on where it was."""
+"""Finished cells in a file, one JSON line each, so that an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["finished", "run"]
 
 
 def finished(path: Path) -> dict[Cell, Played]:
-    """Return the cells in a file, which need not be there; the last of several; a line that was cut off is none."""
+    """Return the cells in a file, none if it does not exist. The last line of a cell counts, and a truncated line is ignored."""
     cells = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -29,7 +29,7 @@ def finished(path: Path) -> dict[Cell, Played]:
 
 
 def run(cells: Iterable[Cell], path: Path | None, workers: int) -> Mapping[Cell, Played]:
-    """Play the cells that the file does not have, in so many processes, and append each to it; none if 0."""
+    """Simulate the cells that are not in the file, in this number of processes, and append each to it; 0: simulate none."""
     wanted = list(dict.fromkeys(cells))
     results = {} if path is None else finished(path)
     left = [cell for cell in wanted if cell not in results] if workers else []

@@ -1,4 +1,4 @@
-"""The played cells as Markdown tables: each curve beside the published one, and what each variant changes."""
+"""The cells as Markdown tables: each curve beside the published one, and the effect of each variant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hours_of(results: Results, figure: Figure, curve: str, x: float) -> list[flo
 
 
 def curve_table(results: Results, figure: Figure) -> str:
-    """One line for each x; for each curve our mean and, if there is one, the published one; then those that we do not have."""
+    """Return a row for each x: for each curve our mean and the published one, then the published curves without ours."""
     ours = [each.key for each in figure.curves]
     told = {key for values in figure.published.values() for key in values}
     header = ["jobs" if figure.is_static else "jobs/h"]
@@ -42,7 +42,7 @@ def curve_table(results: Results, figure: Figure) -> str:
 
 
 def variant_table(results: Results, figure: Figure) -> str:
-    """One line for each curve and variant at the x that is compared, under seed 0: the same jobs for all."""
+    """Return a row for each curve and variant at the compared x with seed 0, the same jobs for all."""
     rows = []
     for curve in (*figure.curves, *figure.variants):
         key = (figure.key, curve.key, figure.at, 0, figure.window)
@@ -55,7 +55,7 @@ def variant_table(results: Results, figure: Figure) -> str:
 
 
 def _text(hours: list[float], seeds: int) -> str | None:
-    """The mean; the least and the most where there are several seeds, and how many where some have not been played yet."""
+    """Return the mean; with several seeds also the range, and the number of seeds if some are missing."""
     if not hours:
         return None
     mean = f"{fmean(hours):.1f}"

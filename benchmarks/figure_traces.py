@@ -1,4 +1,4 @@
-"""The jobs of the published runs, drawn again from their seeds, or others of the same mix from our generator."""
+"""The jobs of the published runs, drawn again from their seeds, or jobs of the same mix from our generator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PROFILE", "generated_jobs", "published_jobs"]
 
 PROFILE = "gavel-osdi20"
 
-# The published list of models, in its order: those that were measured with several GPUs, and those that run on one only.
+# The published list of models in its order: those measured with several GPUs, and those that run on one only.
 SIZES = {
     "ResNet-18": (16, 32, 64, 128, 256),
     "ResNet-50": (16, 32, 64, 128),
@@ -26,7 +26,7 @@ MODELS = [*SEVERAL, *(f"Recommendation (batch size {size})" for size in (512, 10
 def published_jobs(count: int, jobs_per_hour: float | None, gangs: bool, seed: int) -> list[gp.Submission]:
     """Return the first jobs of a published run: the numbers of Python's generator in the published order, jobs from seed + 2.
 
-    Each job takes one number for its gang, also where all have one GPU, two for its duration, and one for each model that is tried
+    Each job consumes one random number for its gang, even if all have one GPU, two for its duration, and one for each model tried
     until one fits its gang. Times between arrivals are exponential, from seed + 3; the first job arrives at 0.
     """
     profile = gp.ThroughputProfile.builtin(PROFILE)

@@ -1,9 +1,9 @@
-"""How long water-filling and hierarchies take, and how many levels and programs they need.
+"""Time of water-filling and hierarchical policies, and the number of levels and programs they need.
 
     python benchmarks/filling.py            print the table (about a minute)
     python benchmarks/filling.py --write    and put it into docs/performance.md
 
-Each figure is the median of 5 runs after one warm-up; each work takes turns with its baseline, max-min fairness of the same jobs,
+Each figure is the median of 5 runs after one warm-up; each case alternates with its baseline, max-min fairness of the same jobs,
 which is one level instead of several.
 """
 
@@ -28,7 +28,7 @@ GANGS, GANG_PARTS = [1, 2, 4, 8], [0.7, 0.1, 0.15, 0.05]
 
 @dataclass(frozen=True)
 class Work:
-    """What is solved: its name, target in seconds, problem and policy."""
+    """A case: its name, target in seconds, problem and policy."""
 
     name: str
     target: float | None
@@ -37,7 +37,7 @@ class Work:
 
 
 def problem(jobs: int, users: int, plenty: float) -> gp.AllocationProblem:
-    """Jobs of 83 classes and 8 weights on 4 types with `plenty` times the GPUs that they ask for."""
+    """Return jobs of 83 classes and 8 weights on 4 types with `plenty` times the GPUs that they request."""
     chance = np.random.default_rng(0)
     table = chance.lognormal(0, 1, (83, 1)) * SPEEDS * chance.lognormal(0, 0.4, (83, 4))
     types = chance.integers(0, 83, jobs)
@@ -54,7 +54,7 @@ def problem(jobs: int, users: int, plenty: float) -> gp.AllocationProblem:
 
 
 def tree(levels: list[int], *, fifo: bool = False) -> gp.TenantTree:
-    """Tenants with levels[0] at the top, and so on; the last level are the users, of whom every fifth is fifo if asked for."""
+    """Return a tree of tenants with levels[0] at the top; the last level are users, every fifth of them fifo if requested."""
     chance = np.random.default_rng(1)
     names = [f"level-{depth}-" for depth in range(len(levels) - 1)] + ["user-"]
     return gp.TenantTree(
@@ -102,7 +102,7 @@ def measured(work: Work) -> list[Any]:
     assert route is not None
     worst = max(stage.gap for stage in allocation.stages)
     ours, first = median(seconds[1:]), median(baseline[1:])
-    levels = len(allocation.stages) - 1  # the first stage is the first stop, within the first level
+    levels = len(allocation.stages) - 1  # the first stage is within the first level
     return [work.name, ours, work.target, ours / first, levels, route.programs, f"{worst:.0e}", len(route.failed)]
 
 

@@ -5,7 +5,7 @@
     python benchmarks/gavel_figures.py --only makespan                one of: single, gangs, fifo, makespan
     python benchmarks/gavel_figures.py --quick                        a small cluster and few jobs: seconds, and no result
 
-Each finished cell is a line in the store, so that a run that is interrupted goes on where it was.
+Each finished cell is a line in the store, so that an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUICK_WINDOW = Window(3, 9)
 
 
 def cells_of(figure: Figure, scale: Scale) -> Iterator[Cell]:
-    """The cells of a figure, those of the published point first: a run that is interrupted has the most of it."""
+    """Return the cells of a figure, those of the published point first, since a run may be interrupted."""
     at = figure.at
     for x in sorted(figure.xs, key=lambda each: each != at):
         yield from (Cell(figure.key, curve.key, x, 0, figure.window_of(x), scale) for curve in figure.curves)
@@ -38,7 +38,7 @@ def cells_of(figure: Figure, scale: Scale) -> Iterator[Cell]:
 
 
 def text_of(figure: Figure, results: Results) -> str:
-    """The tables of a figure, and a line below each."""
+    """Return the tables of a figure, with a line below each."""
     command = f"`python benchmarks/gavel_figures.py --only {figure.key} --write`"
     at, others = (f"jobs {each.first:,} to {each.end - 1:,}" for each in map(figure.window_of, (figure.at, figure.xs[0])))
     seeds = f"{figure.seeds} seeds at {figure.at:g}, least and most in brackets; one elsewhere" if figure.seeds > 1 else "one seed"

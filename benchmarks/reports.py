@@ -3,8 +3,8 @@
     python benchmarks/reports.py            print the table (a minute or two)
     python benchmarks/reports.py --write    and put it into docs/performance.md
 
-Runs made up with fixed seeds, in a file as `gavel simulate --run-out` writes it; `gavel report` reads it in a process of its own.
-Processor time: other work on the machine does not count.
+Synthetic runs with fixed seeds, in a file as `gavel simulate --run-out` writes it; `gavel report` reads it in a separate process.
+Times are CPU times, so other load on the machine does not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def scenes() -> Iterator[tuple[str, list[gp.Run]]]:
 
 
 def measured(folder: Path, runs: list[gp.Run]) -> tuple[float, float, float, float]:
-    """Processor and wall seconds, megabytes of the page, and gigabytes of memory."""
+    """CPU and wall seconds, megabytes of the page, and gigabytes of memory."""
     gp.write_runs(folder / "runs.json", runs)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "gavel_py", "report", str(folder / "runs.json"), "-o", str(folder / "report.html")]

@@ -17,7 +17,7 @@ from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, RoundDemand,
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep what the solver prints by itself, past Python, from the tables."""
+    """Suppress the output that the solver prints at C level, which would spoil the tables."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -30,9 +30,9 @@ def silence() -> Iterator[None]:
 
 
 def choose_exactly(demand: RoundDemand, *, hysteresis_rounds: float = HYSTERESIS_ROUNDS) -> NDArray[np.int64]:
-    """Maximise Σ s_i·score_ij·x_ij, x in {0, 1}: one type per job, whole gangs on the GPUs there are; then fill what is left."""
+    """Maximise Σ s_i·score_ij·x_ij, x in {0, 1}: one type per job, whole gangs within the capacities; then fill idle GPUs."""
     scores = scores_of(demand, hysteresis_rounds)
-    # What the mechanism leaves to be filled, the program may fill itself: worth less than anything that is owed.
+    # The program may also fill idle GPUs with jobs without a deficit, at a score below any deficit.
     worth = np.where(np.isfinite(scores), 1.0 + scores, np.where(demand.possible, 0.5, -np.inf))
     rows, columns = np.nonzero(np.isfinite(worth))
     chosen = np.full(len(demand.num_gpus), -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Rounds as users of `RoundScheduler` have them: what the first ones deliver, when jobs start, and which gangs are on one node."""
+"""Rounds of `RoundScheduler`: what the first ones deliver, when jobs start, and which gangs are on one node."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import gavel_py as gp
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 SHORT_ROUNDS = 12
-"""A job that leaves within so many rounds is short."""
+"""A job that leaves within this number of rounds is short."""
 
 
 @dataclass
 class Course:
-    """What came of one run.
+    """The result of a run.
 
     undelivered, least: {number of rounds: share} undelivered by then, and the lower bound of the delivery report; worst: the
     largest deficit of any job on any type after any round, in rounds; running, restarts: jobs, one per round; waits: rounds to the
     first start of each job that came after the first round and has started; short_jobs: jobs that left within 12 rounds; short,
-    short_promised: GPU-seconds that these lacked and were promised; together, at_most: {whether one node is all that they are
-    promised: gangs of several GPUs on one node, one per round}, and how many the best packing would have there.
+    short_promised: their shortfall and promise in GPU-seconds; together, at_most: {whether they are promised time on one node
+    only: gangs of several GPUs on one node, one per round}, and the number that the best packing would have there.
     """
 
     undelivered: dict[int, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Course:
         return self.restarts / max(1, self.running)
 
     def together_share(self, *promised: bool) -> float:
-        """Of all gangs with these promises."""
+        """Return the number of gangs on one node over that of the best packing, for gangs with these promises."""
         together, at_most = (sum(counts[key] for key in promised) for counts in (self.together, self.at_most))
         return together / max(1, at_most)
 
@@ -61,7 +61,7 @@ def of_demo(_: int) -> Scene:
 
 
 def course_of(scene: Scene, mechanism: str, at: tuple[int, ...]) -> Course:
-    """Play all phases of a scene under `max_min_fairness`; at: the numbers of rounds after which shares are noted."""
+    """Run all phases of a scene under `max_min_fairness`; at: the numbers of rounds after which shares are recorded."""
     scheduler = gp.RoundScheduler(scene.cluster, scene.profile, mechanism=mechanism, round_seconds=1.0)  # type: ignore[arg-type]
     course, came, ran, there = Course(), dict[str, int](), set[str](), set[str]()
     number = 0
@@ -89,7 +89,7 @@ def course_of(scene: Scene, mechanism: str, at: tuple[int, ...]) -> Course:
 
 
 def worst_deficit(report: gp.DeliveryReport) -> float:
-    """The largest number of rounds that any job is owed on one type."""
+    """Return the largest deficit of any job on any type, in rounds."""
     accounts = report.jobs.values()
     return max(
         (
@@ -102,7 +102,7 @@ def worst_deficit(report: gp.DeliveryReport) -> float:
 
 
 def best_first_round(cluster: gp.Cluster, jobs: list[gp.Job]) -> float:
-    """The least share that any first round leaves undelivered: max Σ s_i X_ij y_ij, y binary, by an exact program."""
+    """Return the least share that any first round leaves undelivered: max Σ s_i X_ij y_ij, y binary, by an exact program."""
     problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile())
     fractions, sizes = gp.solve(problem, "max_min_fairness").time_fractions, problem.num_gpus
     rows, columns = np.nonzero(fractions > 1e-9)
@@ -116,7 +116,7 @@ def best_first_round(cluster: gp.Cluster, jobs: list[gp.Job]) -> float:
 
 
 def _note_short(course: Course, scheduler: gp.RoundScheduler, job_id: str, came: int, now: int) -> None:
-    """Enter the account of a job that has just left."""
+    """Add the account of a job that has just left."""
     if not 0 < came <= now <= came + SHORT_ROUNDS:
         return
     account = scheduler.delivery().jobs[job_id]
@@ -126,7 +126,7 @@ def _note_short(course: Course, scheduler: gp.RoundScheduler, job_id: str, came:
 
 
 def _count_together(course: Course, scheduler: gp.RoundScheduler, begun: gp.Round) -> None:
-    """Gangs that are promised no time on more nodes are counted apart from those that are promised some."""
+    """Count gangs on one node, separately for those that are promised time on more nodes."""
     cluster, allocation = scheduler.cluster, scheduler.allocation
     assert allocation is not None
     spread = allocation.spread_fractions
@@ -147,10 +147,10 @@ def _count_together(course: Course, scheduler: gp.RoundScheduler, begun: gp.Roun
 
 
 def most_together(gangs: Counter[int], nodes: NDArray[np.int64]) -> int:
-    """The most gangs that can each be on one node, where all sizes of gangs and nodes are powers of two.
+    """Return the largest number of gangs that can each be on one node, if all sizes of gangs and nodes are powers of two.
 
-    Then gangs of at least s GPUs fit nodes of at least s GPUs if and only if they have no more GPUs in all; the largest are split
-    first, since that splits the fewest.
+    Then gangs of at least s GPUs fit on nodes of at least s GPUs if and only if they need no more GPUs in all; the largest are
+    split first, since that splits the fewest.
     """
     kept = Counter(gangs)
     for size in sorted(gangs, reverse=True):

@@ -1,4 +1,4 @@
-"""An exact program for where gangs stand: as many as possible on the fewest nodes that hold them, everybody placed."""
+"""An exact program for placement: as many gangs as possible on the fewest nodes that can hold them, with all gangs placed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import gavel_py as gp
 from gavel_py.scheduling.placement import Gang, place
 
 NODES = (8, 8, 4, 4, 2, 2, 1, 3, 6)
-"""Shapes that clusters mix: those of openb, and odd ones."""
+"""Mixed sizes of nodes: those of openb, and odd ones."""
 
 
 class Counted(NamedTuple):
-    """Of some gangs: how many there are, how many the exact program has on the fewest nodes, and how many `place` has."""
+    """The number of gangs, and of those on the fewest nodes by the exact program and by `place`."""
 
     gangs: int
     exactly: int
@@ -25,7 +25,7 @@ class Counted(NamedTuple):
 
 
 def compared(seed: int, *, odd: bool) -> Counted:
-    """Gangs that fill a few nodes up to a random part, placed from nothing; odd: of any size, on nodes of any."""
+    """Place gangs that fill a random part of a few empty nodes; odd: gangs and nodes of any size."""
     chance = np.random.default_rng(seed)
     nodes = chance.choice(NODES if odd else (8, 4, 2, 1), int(chance.integers(2, 7))).tolist()
     sizes = _gangs(chance, int(sum(nodes) * chance.uniform(0.5, 1.0)), (1, 2, 3, 4, 5, 6, 8, 12) if odd else (1, 2, 4, 8, 16))
@@ -40,7 +40,7 @@ def compared(seed: int, *, odd: bool) -> Counted:
 
 
 def fewest(nodes: Sequence[int], size: int) -> int:
-    """On how many nodes a gang must be at least."""
+    """Return the minimum number of nodes of a gang."""
     return int(np.searchsorted(np.cumsum(sorted(nodes, reverse=True)), size)) + 1
 
 
@@ -75,7 +75,7 @@ def most_together(nodes: Sequence[int], sizes: Sequence[int]) -> int:
 
 
 def _gangs(chance: np.random.Generator, gpus: int, sizes: Sequence[int]) -> list[int]:
-    """Sizes that fit a number of GPUs together, as they come."""
+    """Return random gang sizes that fit a number of GPUs together."""
     chosen: list[int] = []
     for size in chance.choice(sizes, 12).tolist():
         if sum(chosen) + size <= gpus:

@@ -1,4 +1,4 @@
-"""Playing rounds under some rule for who runs, and what comes of it."""
+"""Rounds of a scene under a mechanism, and their results."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Outcome:
 
 
 def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, ...] = (), placed: bool = True) -> Outcome:
-    """Play all phases of a scene. resets: whether rounds received under the last allocation are forgotten with it.
+    """Run all phases of a scene. resets: whether rounds received under the last allocation are dropped with it.
 
-    placed: without, GPUs are only counted, and a job restarts when it comes back or changes its type.
+    placed: if not, GPUs are only counted, and a job restarts when it resumes or changes its type.
     """
     names, sizes = scene.cluster.accelerator_names, np.array([job.num_gpus for job in scene.jobs])
     outcome = Outcome(sizes, *(np.zeros((len(sizes), len(names))) for _ in range(2)))
@@ -86,7 +86,7 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
 def demand_of(
     phase: Phase, ledger: DeliveryLedger, held: dict[str, Assignment], received: Floats, new: NDArray[np.bool_]
 ) -> RoundDemand:
-    """new: the jobs that have never run."""
+    """Run a round; new: the jobs that have never run."""
     problem = phase.problem
     return RoundDemand(
         deficits=ledger.deficits(problem.job_ids),

@@ -1,4 +1,4 @@
-"""What the benchmark of rounds plays: jobs of the measured profile on clusters of three types, and their fractions."""
+"""Scenes of the benchmark of rounds: jobs of the measured profile on clusters of three types, and their time fractions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = ("v100", "p100", "k80")
 SIZES, PARTS = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
 OPENB = Path(__file__).resolve().parents[2] / "shared" / "data" / "openb" / "openb_node_list_gpu_node.csv"
 
-# Rounds from one allocation to the next where jobs come and go.
+# Rounds from one allocation to the next in scenes with arrivals and departures.
 PHASE = 6
 # A round of 360 s in minutes: the published job generator draws durations in minutes.
 ROUND_MINUTES = 6.0
@@ -28,7 +28,7 @@ ROUND_MINUTES = 6.0
 
 @dataclass(frozen=True)
 class Phase:
-    """Rounds under one allocation: rows: the jobs of the scene that are there; fractions: (len(rows), K) X."""
+    """Rounds under one allocation; rows: the jobs of the scene in the system; fractions: (len(rows), K) X."""
 
     rows: Indices
     problem: gp.AllocationProblem
@@ -38,7 +38,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Scene:
-    """jobs: all that ever come, sorted by id; profile: their throughputs."""
+    """A scene; jobs: all jobs of all phases, sorted by id; profile: their throughputs."""
 
     cluster: gp.Cluster
     jobs: list[gp.Job]
@@ -57,7 +57,7 @@ def kinds(size: int) -> list[str]:
 
 
 def cluster_of(per_type: int) -> gp.Cluster:
-    """GPUs of each type in as many nodes of 8 as of 4, and one of what is left."""
+    """Return the GPUs of each type in as many nodes of 8 as of 4, and one node with the rest."""
     nodes = []
     for name in TYPES:
         sizes = [8, 4] * (per_type // 12) + [per_type % 12] * (per_type % 12 > 0)
@@ -66,7 +66,7 @@ def cluster_of(per_type: int) -> gp.Cluster:
 
 
 def jobs_for(chance: np.random.Generator, gpus: int, sizes: tuple[int, ...] = SIZES) -> Iterator[gp.Job]:
-    """Jobs until they ask for so many GPUs; with fewer sizes, their parts are those of `PARTS` among each other."""
+    """Yield random jobs until they request this number of GPUs; the sizes have the proportions of `PARTS`."""
     parts = np.array([PARTS[SIZES.index(size)] for size in sizes])
     number = 0
     while gpus > 0:
@@ -82,14 +82,14 @@ def fixed(seed: int, per_type: int, rounds: int, sizes: tuple[int, ...] = SIZES)
 
 
 def scene_of(jobs: list[gp.Job], cluster: gp.Cluster, rounds: int) -> Scene:
-    """One allocation for these jobs and all rounds."""
+    """Return a scene with one allocation for these jobs in all rounds."""
     return Scene(cluster, jobs, [_phase(jobs, np.arange(len(jobs)), cluster, rounds)])
 
 
 def few_large(seed: int, whole_gangs: bool = True) -> Scene:
-    """36 GPUs, on each type one node of 8 and one of 4; 72 are asked for, five gangs of 8 among them: no rounds can deliver all.
+    """36 GPUs, one node of 8 and one of 4 of each type; 72 GPUs are requested, also by five gangs of 8: rounds cannot deliver all.
 
-    whole_gangs: whether the allocation heeds which gangs fit a type together.
+    whole_gangs: whether the allocation respects which gangs fit on a type together.
     """
     cluster = cluster_of(12)
     small = list(jobs_for(np.random.default_rng(seed), 32, (1, 2, 4)))
@@ -98,10 +98,10 @@ def few_large(seed: int, whole_gangs: bool = True) -> Scene:
 
 
 def coming_and_going(seed: int, per_type: int, rounds: int, times: float = 2.0) -> Scene:
-    """Jobs leave after `times` the stay of the published generator, and others replace them. 2: since half of the jobs wait."""
+    """Jobs leave after `times` the duration of the published generator and are replaced; 2, since half of the jobs wait."""
     chance, cluster = np.random.default_rng(seed), cluster_of(per_type)
     drawn = jobs_for(chance, 2 * cluster.num_gpus + 1_000_000)
-    # Those who are there at the start have lasted for a while: they are drawn by how long they last, at any time of their stay.
+    # The first jobs are in their steady state: drawn in proportion to their duration, at a random time of it.
     starts, ends, jobs = [], [], []
     candidates = times * _stays(chance, 100_000)
     for now in range(0, rounds, PHASE):
@@ -119,7 +119,7 @@ def coming_and_going(seed: int, per_type: int, rounds: int, times: float = 2.0) 
 
 
 def _stays(chance: np.random.Generator, count: int) -> Floats:
-    """Rounds that jobs are there: 60·10^U(1.5, 3) s with probability 0.8, else 60·10^U(3, 4) s."""
+    """Return the durations of jobs in rounds: 60·10^U(1.5, 3) s with probability 0.8, else 60·10^U(3, 4) s."""
     exponents = np.where(chance.random(count) < 0.8, chance.uniform(1.5, 3, count), chance.uniform(3, 4, count))
     stays: Floats = 10**exponents / ROUND_MINUTES
     return stays
@@ -133,7 +133,7 @@ def _phase(jobs: list[gp.Job], rows: Indices, cluster: gp.Cluster, rounds: int, 
 def openb(seed: int, rounds: int = 30) -> Scene:
     """Every eighth GPU node of the openb cluster, on whose types nodes differ in size.
 
-    Types are as fast as one pleases: each job draws its speeds. A gang runs only on types with a node that holds it.
+    Each job draws its speeds at random. A gang runs only on types with a node that can hold it.
     """
     nodes = [node for node in gp.Cluster.from_file(OPENB).nodes if node.num_gpus][::8]
     cluster, chance = gp.Cluster(nodes), np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""CPU time of one round of `RoundScheduler`, as its users call it."""
+"""CPU time of one round of `RoundScheduler`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from round_scenes import cluster_of, jobs_for, profile
 
 import gavel_py as gp
 
-# The first rounds start all gangs, and are no measure of those after them.
+# The first rounds start all gangs, so they are not typical.
 WARM_UP = 3
 REPLACED = 0.01
 
-# More than jobs do meanwhile; nearly all jobs of users say how many they have.
+# More than jobs do during the benchmark; nearly all real jobs have a number of steps.
 TOTAL_STEPS = 1e9
 
 
 @dataclass
 class Times:
-    """CPU seconds of calls of `next_round`, and what of them was solving, as the clock saw it. jobs: in the system."""
+    """CPU seconds of calls of `next_round`, and the wall seconds of solving within them; jobs: in the system."""
 
     jobs: int
     in_all: list[float] = field(default_factory=list)
@@ -29,9 +29,9 @@ class Times:
 
 
 def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times]:
-    """Return the times of so many rounds after each kind of change since the round before.
+    """Return the times of this number of rounds after each kind of change.
 
-    Twice as many GPUs are asked for as there are, under `max_min_fairness`, with throughputs of gangs on one node and on several.
+    Jobs request twice the GPUs of the cluster, under `max_min_fairness`, with throughputs for consolidated and spread gangs.
     """
     cluster, chance = cluster_of(per_type), np.random.default_rng(0)
     scheduler = gp.RoundScheduler(cluster, profile(), mechanism=mechanism)  # type: ignore[arg-type]
@@ -42,10 +42,10 @@ def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times
     steps = 0.0
 
     def nothing() -> None:
-        """Neither jobs nor nodes have changed."""
+        """Change nothing."""
 
     def replaced() -> None:
-        """One job in a hundred leaves, and as many like them come."""
+        """Replace one job in a hundred by a similar one."""
         places = chance.choice(len(jobs), max(1, int(REPLACED * len(jobs))), replace=False).tolist()
         for place in places:
             scheduler.cancel(jobs[place].job_id)
@@ -53,7 +53,7 @@ def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times
         scheduler.submit_all([jobs[place] for place in places])
 
     def reported() -> None:
-        """All jobs have made progress."""
+        """Report progress of all jobs."""
         nonlocal steps
         steps += 1.0
         scheduler.report_all({job.job_id: steps for job in jobs})

@@ -1,11 +1,11 @@
-"""What rounds deliver of what allocations promise: the deficit mechanism and the published rule, side by side.
+"""The part of promised time that rounds deliver, with the deficit mechanism and with the published one.
 
     python benchmarks/rounds.py                 print the tables (some ten minutes)
     python benchmarks/rounds.py --write         and put them into docs/performance.md
     python benchmarks/rounds.py --only churn    one of: first, fixed, churn, turns, small, large, nodes, speed
     python benchmarks/rounds.py --seeds 2       fewer seeds than 10
 
-Shares are means over the seeds, worst cases the largest. Two processes play seeds at a time; times are CPU times of one alone.
+Shares are means over the seeds, worst cases maxima. Two processes run seeds at a time; times are CPU times of a single process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def outcomes(build: Callable[[int], object], seeds: int, rule: str, at: tuple[in
 
 
 def row(name: str, rule: str, played: Sequence[Outcome], after: int | None = None) -> list[object]:
-    """after: the shares after so many rounds; what else there is counts over all rounds."""
+    """Return a row; after: take shares after this number of rounds; other figures are of all rounds."""
     shares = [outcome.short_after[after] if after else (outcome.undelivered(), outcome.by_size) for outcome in played]
     by_size = [100 * mean(sizes[size] for _, sizes in shares) for size in SIZES]
     worst, idle = max(outcome.worst for outcome in played), sum(outcome.idle for outcome in played)

@@ -1,4 +1,4 @@
-"""Whether two checkouts give the same answers: problems, rounds, simulations and a sweep, compared bit by bit.
+"""Compares the answers of two checkouts bit by bit: problems, rounds, simulations and a sweep.
 
     python benchmarks/same_answers.py BEFORE AFTER [--problems 200] [--scenarios 20]
     python benchmarks/same_answers.py --keep tests/properties/known_answers.json
@@ -180,7 +180,7 @@ POLICIES = ("max_min_fairness", "fifo", "min_makespan", "hierarchical", "shortes
 
 
 def _rounds(seed: int) -> Document:
-    """Rounds in which jobs and nodes come, fail and go, with gangs of all sizes, shared GPUs, and a file in between."""
+    """Return rounds with arrivals, failures and departures, with gangs of all sizes, shared GPUs, and a save and load."""
     import numpy as np
 
     import gavel_py as gp

@@ -1,11 +1,11 @@
-"""How long large problems take: a million jobs; 10,000 jobs against one row per job, against POP, and from round to round.
+"""Time of large problems: a million jobs; 10,000 jobs against one row per job, against POP, and from round to round.
 
     python benchmarks/scale.py            print the tables (several minutes)
     python benchmarks/scale.py --write    and put them into docs/performance.md
     python benchmarks/scale.py --quick    a tenth of the jobs and one run, to see that all of it works
 
-Each figure is the median of 5 runs after one warm-up; what is compared takes turns, so that a machine whose speed drifts slows
-all of it alike. What takes more than 20 s runs once, and its table says so. Peak memory is read from /proc: this needs Linux.
+Each figure is the median of 5 runs after one warm-up; compared programs alternate, so that a drift of the machine's speed affects
+all of them equally. A program of more than 20 s runs once, and its table says so. Peak memory is read from /proc (Linux).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import gavel_py as gp
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
-Sample = dict[str, Any]  # seconds by what they were spent on, and what came out
+Sample = dict[str, Any]  # seconds by step, and results
 
 SLOW = 20.0
 GANGS, GANG_PARTS = [1, 2, 4, 8], [0.7, 0.1, 0.15, 0.05]
 TYPE_SPEEDS, TYPE_PARTS = np.array([1.0, 0.6, 0.35, 0.8]), np.array([0.2, 0.3, 0.4, 0.1])
 STEPS, TIMES = ("steps_remaining",), ("steps_remaining", "elapsed_seconds", "isolated_seconds")
 POLICIES = {"max_total_throughput": (), "max_min_fairness": (), "min_makespan": STEPS, "finish_time_fairness": TIMES}
-# What a million jobs are solved for: policy, what differs between jobs of one class, targets in seconds and in passes.
+# Cases of a million jobs: policy, what differs between jobs of one class, targets in seconds and in passes.
 WORKS: dict[str, tuple[str, tuple[str, ...], float, float | None]] = {
     "`max_total_throughput`": ("max_total_throughput", (), 0.3, 25),
     "`max_min_fairness`": ("max_min_fairness", (), 0.3, 25),
@@ -51,7 +51,7 @@ WITHOUT = "interior point, no crossover, no presolve"
 
 @dataclass(frozen=True)
 class Jobs:
-    """N jobs, job i with the throughputs in row types[i] of the table; there are GPUs for a fifth of what they ask for."""
+    """N jobs, job i with the throughputs in row types[i] of the table; the cluster has a fifth of the GPUs they request."""
 
     table: Floats
     types: Indices
@@ -68,7 +68,7 @@ class Jobs:
         return Jobs(self.table, self.types[rows], self.gangs[rows], by_job, self.capacities)
 
     def problem(self, names: tuple[str, ...] = (), throughputs: Floats | None = None) -> gp.AllocationProblem:
-        """The problem with these columns, `from_types` unless the (N, K) throughputs are handed in."""
+        """Return the problem with these columns, by `from_types` unless (N, K) throughputs are given."""
         arrays: Any = {name: self.columns[name] for name in names} | {"num_gpus": self.gangs}
         if throughputs is None:
             return gp.AllocationProblem.from_types(self.table, self.types, self.capacities, **arrays)
@@ -76,12 +76,12 @@ class Jobs:
 
 
 def speeds(chance: np.random.Generator, rows: int) -> Floats:
-    """Throughputs of job types: each has its own steps/s, and GPU types differ, for some jobs more than for others."""
+    """Return random throughputs of job types, with different speedups between GPU types."""
     return chance.lognormal(0, 1, (rows, 1)) * TYPE_SPEEDS * chance.lognormal(0, 0.4, (rows, len(TYPE_SPEEDS)))
 
 
 def drawn(chance: np.random.Generator, table: Floats, types: Indices, gangs: Indices, count: int) -> Jobs:
-    """Draw what is a job's own, for capacities that fit the first `count` of these jobs."""
+    """Draw the individual columns of jobs, and capacities that fit the first `count` of these jobs."""
     elapsed = chance.uniform(0, 1e5, len(types))
     columns = {
         "weights": chance.uniform(0.5, 2, len(types)),
@@ -93,7 +93,7 @@ def drawn(chance: np.random.Generator, table: Floats, types: Indices, gangs: Ind
 
 
 def of_classes(count: int) -> Jobs:
-    """Jobs of 83 classes, each with its throughputs and its gang size."""
+    """Return jobs of 83 classes, each with its throughputs and gang size."""
     chance = np.random.default_rng(0)
     table, gangs, types = speeds(chance, 83), chance.choice(GANGS, 83, p=GANG_PARTS), chance.integers(0, 83, count)
     return drawn(chance, table, types, gangs[types], count)
@@ -111,7 +111,7 @@ def all_different(count: int) -> tuple[Jobs, Jobs]:
 
 @dataclass
 class Trial:
-    """How often each work is timed, and of every allocation of ours: what it is of, gap, violation, failed routes."""
+    """The number of timed runs, and for each of our allocations its problem, gap, violation and failed routes."""
 
     runs: int
     found: list[tuple[str, float, float, tuple[str, ...]]] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Trial:
         return {name: samples if samples[0]["seconds"] > SLOW else samples[1:] for name, samples in taken.items()}
 
     def ours(self, what: str, build: Callable[[], gp.AllocationProblem], solve: Callable[..., gp.Allocation]) -> Sample:
-        """Time building and solving a problem, and prove the allocation anew, untimed."""
+        """Time building and solving a problem, and verify the allocation, untimed."""
         started = time.perf_counter()
         problem = build()
         built = time.perf_counter()
@@ -139,7 +139,7 @@ class Trial:
 
 
 def timed(work: Callable[[], object]) -> Sample:
-    """Time a work of milliseconds, as the mean of 20."""
+    """Time a function of milliseconds, as the mean of 20 calls."""
     started = time.perf_counter()
     for _ in range(20):
         work()
@@ -147,7 +147,7 @@ def timed(work: Callable[[], object]) -> Sample:
 
 
 def plain(throughputs: Floats, gangs: Indices, capacities: Floats, options: dict[str, str]) -> Sample:
-    """Max-min fairness with one row per job, as one writes it down in cvxpy, from the arrays to X (0 if there is none)."""
+    """Solve max-min fairness with one row per job in cvxpy, from the arrays to X (0 without a solution)."""
     import cvxpy as cp
 
     started = time.perf_counter()
@@ -166,7 +166,7 @@ def plain(throughputs: Floats, gangs: Indices, capacities: Floats, options: dict
 
 
 def pop(jobs: Jobs, parts: int) -> Sample:
-    """POP: jobs dealt out at random into parts with an equal share of all GPUs each; the slowest part counts."""
+    """Solve by POP: jobs in random parts with an equal share of all GPUs each; the slowest part counts."""
     order, throughputs, share = np.random.default_rng(2).permutation(len(jobs.types)), jobs.throughputs, jobs.capacities / parts
     solved = [plain(throughputs[rows], jobs.gangs[rows], share, INTERIOR_POINT) for rows in np.array_split(order, parts)]
     seconds, statuses = [one["seconds"] for one in solved], sorted({one["status"] for one in solved})
@@ -183,7 +183,7 @@ def mid(samples: list[Sample], key: str = "seconds") -> float:
 
 
 def figures(samples: list[Sample]) -> tuple[float, str]:
-    """Two cells: the median, and least to most."""
+    """Return two cells: the median and the range."""
     times = [sample["seconds"] for sample in samples]
     return median(times), f"{min(times):.3g} to {max(times):.3g}" if len(times) > 1 else "one run"
 
@@ -236,23 +236,23 @@ def a_million(trial: Trial, count: int) -> Iterator[str]:
 
 
 def peak(work: str, count: int) -> float:
-    """Do this work and return the peak memory of the process in MB."""
+    """Run this program and return the peak memory of the process in MB."""
     import cvxpy  # noqa: F401
     import highspy  # noqa: F401
 
     if work != IMPORTS:
         policy, reads, *_ = WORKS[work.removesuffix(ARRAYS)]
         jobs = of_classes(count)
-        throughputs = jobs.throughputs if work.endswith(ARRAYS) else None  # kept while solving, as by a caller
+        throughputs = jobs.throughputs if work.endswith(ARRAYS) else None  # kept during the solve, as a caller would
         gp.solve(jobs.problem(reads, throughputs), policy)
-    # Not getrusage: what that says of a new process may be the peak of the one that started it.
+    # Not getrusage, which may return the peak of the parent for a new process.
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024 / 1e6
 
 
 def one_row_per_job(trial: Trial, count: int) -> Iterator[str]:
-    """The same jobs with one row per job, and with POP."""
+    """Compare with one row per job, and with POP."""
     jobs, fair = of_classes(count), partial(gp.solve, policy="max_min_fairness")
     rows = partial(plain, jobs.throughputs, jobs.gangs, jobs.capacities)
     ours, level = "`from_types` and `solve`", "the same with `efficiency=False`"
@@ -281,7 +281,7 @@ def one_row_per_job(trial: Trial, count: int) -> Iterator[str]:
 
 
 def from_round_to_round(trial: Trial, count: int) -> Iterator[str]:
-    """Cold and warm solves of jobs that all differ, of which 1 % have been replaced."""
+    """Time cold and warm solves of distinct jobs, 1 % of which have been replaced."""
     first, later = all_different(count)
 
     def solved(policy: str, kept: bool) -> Sample:

@@ -1,12 +1,12 @@
-"""Time of an allocation in which jobs share GPUs, beside the program over all pairs of jobs.
+"""Time of an allocation with space sharing, against the program over all pairs of jobs.
 
     python benchmarks/sharing.py            print the table (some minutes)
     python benchmarks/sharing.py --write    and put it into docs/performance.md
 
-Single-GPU jobs of the 26 models of the built-in profile, drawn with a fixed seed, and half as many GPUs as jobs, in three types.
-Medians of the CPU time of 5 runs. The program over all pairs is written down with numpy, so that its time is that of HiGHS alone,
-and runs once. A million jobs are of the 83 models and gang sizes that were measured on all three types, with numbers of steps
-that differ, which `min_makespan` reads; each policy has a process of its own.
+Random single-GPU jobs of the 26 models of the built-in profile, with a fixed seed, on half as many GPUs as jobs, of three types.
+Medians of the CPU time of 5 runs. The program over all pairs is built with NumPy, so that its time is that of HiGHS alone,
+and runs once. The million jobs are of the 83 models and gang sizes that were measured on all three types, with different numbers
+of steps, which `min_makespan` reads; each policy has a separate process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def problem_of(count: int) -> gp.AllocationProblem:
 
 
 def all_pairs(problem: gp.AllocationProblem) -> float:
-    """The level of max-min fairness from the program over all pairs of jobs."""
+    """Return the level of max-min fairness by the program over all pairs of jobs."""
     pairs, (count, types) = problem.pairs, problem.throughputs.shape
     assert pairs is not None
     first, second = np.triu_indices(count, 1)
@@ -97,7 +97,7 @@ def rows() -> Iterator[list[object]]:
 
 
 def of_classes(count: int) -> dict[str, np.ndarray]:
-    """The arrays of `from_types` for jobs of all models and gang sizes that were measured on all types."""
+    """Return the arguments of `from_types` for jobs of all models and gang sizes that were measured on all types."""
     chance, profile = np.random.default_rng(0), gp.ThroughputProfile.builtin("gavel-osdi20")
     there = [(n, s) for s in (1, 2, 4, 8) for n in profile.job_types if all(profile.has(n, s, t) for t in TYPES)]
     one_each = [gp.Job(f"{name} {size}", job_type=name, num_gpus=size, total_steps=1.0) for name, size in there]
@@ -114,7 +114,7 @@ def of_classes(count: int) -> dict[str, np.ndarray]:
 
 
 def at_scale(policy: str, count: int) -> list[object]:
-    """CPU time of the problem, the solve and the proof made anew, with the peak memory of this process."""
+    """Return CPU times of building, solving and verifying, and the peak memory of this process."""
     few, arrays = gp.AllocationProblem.from_types(**of_classes(1000)), of_classes(count)
     gp.solve(few, policy)  # imports
     seconds = []

@@ -1,8 +1,8 @@
-"""How fast the simulator is: the published small traces, 1,000 active jobs, and the Philly trace where it is at hand.
+"""Speed of the simulator: the published small traces, 1,000 active jobs, and optionally the Philly trace.
 
 python benchmarks/simulator.py                      the small ones
 python benchmarks/simulator.py --philly FILE        and Philly, 82,247 jobs: minutes
-python benchmarks/simulator.py --philly FILE --events --decisions 5000    the first decisions of it without rounds, and not the rest
+python benchmarks/simulator.py --philly FILE --events --decisions 5000    only its first decisions, in event mode
 python benchmarks/simulator.py --write ...          and put the table into docs/performance.md
 """
 
@@ -24,7 +24,7 @@ ACTIVE, CHANGED = 1_000, 10
 
 
 def generated(jobs: int) -> tuple[gp.Trace, gp.ThroughputProfile]:
-    """Jobs of the published mix, all there at the start."""
+    """Return jobs of the published mix, all submitted at time 0."""
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     return gp.generate_trace(jobs, profile, jobs_per_hour=None, seed=0), profile
 
@@ -46,7 +46,7 @@ def of_small_traces(folder: Path) -> Iterator[list[object]]:
 
 
 def of_active_jobs() -> Iterator[list[object]]:
-    """1,000 jobs of a day and more on 500 GPUs: rounds per second, of which one in so many changes the allocation."""
+    """Simulate 1,000 jobs of a day and more on 500 GPUs: rounds per second, and how often the allocation changes."""
     trace, profile = generated(3 * ACTIVE)
     long = [each.job.model_copy(update={"total_steps": (each.job.total_steps or 1.0) * 100}) for each in trace]
     jobs = [job.model_copy(update={"arrival_seconds": 360.0 * max(0, i - ACTIVE) * CHANGED}) for i, job in enumerate(long)]
@@ -65,7 +65,7 @@ def of_active_jobs() -> Iterator[list[object]]:
 
 
 def of_philly_by_events(path: Path, decisions: int | None) -> Iterator[list[object]]:
-    """Without rounds: as many decisions as jobs arrive and end, or the first so many of them."""
+    """Simulate in event mode: a decision for each arrival and end of a job, or only the first ones."""
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     trace, profile = gp.assign_job_types(gp.read_trace(path), profile, seed=0, extrapolate=True)
     cluster = gp.Cluster.from_counts({"v100": (400, 8), "p100": (400, 4), "k80": (400, 4)})

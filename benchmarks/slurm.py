@@ -1,4 +1,4 @@
-"""How long a driver of Slurm takes to read, follow and decide: 5,000 jobs and 2,000 GPUs in JSON as Slurm 22.05 prints it.
+"""Time of the Slurm driver to read, reconcile and decide: 5,000 jobs and 2,000 GPUs in the JSON of Slurm 22.05.
 
 python benchmarks/slurm.py            print the table
 python benchmarks/slurm.py --write    and put it into docs/performance.md
@@ -25,7 +25,7 @@ START = 1_700_000_000.0
 
 
 class Replies:
-    """Answers as a cluster of this size does; jobs run where they were last sent."""
+    """Simulates the commands of a cluster of this size; jobs run where they were started last."""
 
     def __init__(self) -> None:
         chance = random.Random(0)  # noqa: S311
@@ -78,7 +78,7 @@ class Replies:
 
 
 class Clock:
-    """Time that passes when it is told."""
+    """A clock that advances on request."""
 
     seconds = START + 10.0
 
@@ -100,7 +100,7 @@ def measured() -> list[list[object]]:
         printed = time.process_time()
         for command in ("sinfo", "squeue"):
             replies.run([command])
-        printing = time.process_time() - printed  # that is Slurm's work, not the driver's
+        printing = time.process_time() - printed  # the time of Slurm, not of the driver
         began = time.process_time()
         decided = driver.plan()
         took = time.process_time() - began - printing
@@ -114,7 +114,7 @@ def measured() -> list[list[object]]:
 
 
 def warm_up(profile: gp.ThroughputProfile) -> None:
-    """Import what programs need."""
+    """Import the modules of linear programs."""
     gp.simulate([gp.Job("a", job_type=KINDS[0], total_steps=10)], gp.Cluster.from_counts({"v100": 1}), profile, "max_min_fairness")
 
 

@@ -4,7 +4,7 @@ python benchmarks/slurm_comparison.py                     the table; an hour, an
 python benchmarks/slurm_comparison.py --seeds 0 --at-once 1
 python benchmarks/slurm_comparison.py --write             and put it into docs/slurm.md
 
-Jobs sleep: they do steps at the measured speed of the GPU type on which they are. Each run has a cluster of its own.
+Jobs sleep: they do steps at the measured speed of their GPU type. Each run has its own cluster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 class Runs:
-    """Runs by name of the system and seed, kept in a file where one is given."""
+    """Runs by name of the system and seed, stored in a file if one is given."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

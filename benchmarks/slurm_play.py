@@ -1,4 +1,4 @@
-"""Playing a workload on a real Slurm, by Slurm's own scheduler or driven from outside, and what became of the jobs."""
+"""Running a workload on a real Slurm, under its own scheduler or the driver, and the results of its jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.submitting import stays, submit
 from tests.slurm.loopback.waiting import until
 
-# Left to itself, Slurm gives the fastest GPUs that are free.
+# By itself, Slurm assigns the fastest free GPUs.
 NODES = (Nodes("v100", 9, weight=1), Nodes("p100", 9, weight=2), Nodes("k80", 9, weight=3))
 LONGEST_RUN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class System:
-    """Who schedules. options: of slurm.conf; driver: what drives the cluster meanwhile."""
+    """A scheduler; options: of slurm.conf; driver: the process that drives the cluster, if any."""
 
     name: str
     partition: str = "plain"
@@ -34,7 +34,7 @@ class System:
 
 @dataclass(frozen=True)
 class Played:
-    """jct_seconds: from a job's arrival to its end, by its own account; starts: how often jobs started, on the average."""
+    """The result of a run; jct_seconds: from the arrival of each job to its end, as the job reports it; starts: mean per job."""
 
     jct_seconds: list[float]
     makespan_seconds: float
@@ -62,6 +62,6 @@ def play(system: System, trace: gp.Trace) -> Played:
 
 
 def _all_done(cluster: LoopbackCluster, left: set[int]) -> bool:
-    """Whether no job is left; those that are done leave the set."""
+    """Return True if no job is left; jobs that are done are removed from the set."""
     left -= {job for job in left if (found := stays(cluster, job)) and found[-1].done}
     return not left

@@ -1,4 +1,4 @@
-"""How long a round takes on a real Slurm of 27 nodes: 60 jobs take turns on 108 GPUs; needs Slurm (slurm-wlm, munge).
+"""Time of a round on a real Slurm of 27 nodes: 60 jobs take turns on 108 GPUs; needs Slurm (slurm-wlm, munge).
 
 python benchmarks/slurm_rounds.py            print the table
 python benchmarks/slurm_rounds.py --write    and put it into docs/performance.md

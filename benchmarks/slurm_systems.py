@@ -20,7 +20,7 @@ POLICIES = ("max_min_fairness", "shortest_job_first", "min_makespan")
 
 
 def systems() -> list[System]:
-    """Slurm's two schedulers, and it driven from outside with some policies."""
+    """Return the two schedulers of Slurm, and the driver with several policies."""
     on_its_own = [System("Slurm, FIFO", options={"SchedulerType": "sched/builtin"}), System("Slurm, backfill")]
     submit_plugin = plugin()
     driven = [System(f"`{name}`", "gavel", submit_plugin, driver=partial(driven_by, name)) for name in POLICIES]
@@ -29,7 +29,7 @@ def systems() -> list[System]:
 
 @contextmanager
 def driven_by(policy: str, cluster: LoopbackCluster) -> Iterator[Driver]:
-    """`gavel slurm run` with this policy, told that a stop and a start cost three seconds, as they do here; it is there first."""
+    """`gavel slurm run` with this policy, configured for a restart cost of three seconds, as here; it starts before the jobs."""
     words = [
         "--policy",
         policy,

@@ -1,4 +1,4 @@
-"""Jobs for a comparison on a real Slurm: drawn from the measured profile, a second here standing for a minute."""
+"""Jobs for a comparison on a real Slurm: drawn from the measured profile, with a second for a minute."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def measured() -> gp.ThroughputProfile:
 
 
 def workload(seed: int) -> gp.Trace:
-    """Gangs of the published mix; how long they run on a V100 is log-uniform; they arrive at random in a minute."""
+    """Return gangs of the published mix, with log-uniform durations on V100 and random arrivals within a minute."""
     durations = gp.LogUniform(((1.0, SHORTEST_SECONDS, LONGEST_SECONDS),))
     profile = measured()
     return gp.generate_trace(JOBS, profile, jobs_per_hour=3600 * JOBS / ARRIVING_SECONDS, durations=durations, seed=seed)
 
 
 def work_of(job: gp.Job) -> Work:
-    """The job as its user would submit it: any type of GPU, a fifth more time than the slowest type needs, and what it is."""
+    """Return the job as a user submits it: any GPU type, 1.2 times the duration on the slowest type as limit, and its job type."""
     profile = measured()
     speeds = {name: profile.throughput(job.job_type, job.num_gpus, name) for name in profile.accelerators}
     able = {name: speed for name, speed in speeds.items() if speed}

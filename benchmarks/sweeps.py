@@ -1,8 +1,8 @@
-"""What a sweep costs beside what it plays: cells of 5 ms, and the example of 120 simulations.
+"""Overhead of a sweep: cells of 5 ms, and the example of 120 simulations.
 
-python benchmarks/sweeps.py                   1,000 cells of 5 ms beside the same without an engine
+python benchmarks/sweeps.py                   1,000 cells of 5 ms, against the same cells without a sweep
 python benchmarks/sweeps.py --write           and put the table into docs/performance.md
-python benchmarks/sweeps.py --example DIR     play examples/sweep.yaml, or go on with it, in this folder
+python benchmarks/sweeps.py --example DIR     run examples/sweep.yaml, or continue it, in this folder
 python benchmarks/sweeps.py --quick           a few cells: seconds, and no result
 """
 
@@ -32,7 +32,7 @@ CELL_SECONDS = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Busy(gp.FormulaPolicy):
-    """It computes for a stated time of the processor, and gives each job its part of the cluster."""
+    """A policy that uses a fixed CPU time, and gives each job its share of the cluster."""
 
     def fractions(self, jobs: JobClasses) -> np.ndarray:
         spin()
@@ -41,7 +41,7 @@ class Busy(gp.FormulaPolicy):
 
 
 def spin() -> None:
-    """Compute for so much of the processor's time, however busy the computer is."""
+    """Use this CPU time, however busy the machine is."""
     until = time.process_time() + CELL_SECONDS
     while time.process_time() < until:
         pass
@@ -59,19 +59,19 @@ def spec(cells: int, results: Path) -> dict[str, object]:
 
 
 def alone(tasks: Sequence[Task]) -> None:
-    """Play cells in a process that does nothing else, and forget what comes of them."""
+    """Run cells in a process, and drop their results."""
     for task in tasks:
         run_cell(task)
 
 
 def ideal(tasks: Sequence[Task], workers: int) -> None:
-    """The same cells with no engine: each process is told once which it has to play."""
+    """Run the same cells without a sweep: each process gets all of its cells at once."""
     with get_context("spawn").Pool(workers) as pool:
         pool.map(alone, [tasks[n::workers] for n in range(workers)], chunksize=1)
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
-    """Seconds on the wall, and of processors, those of processes that have ended included."""
+    """Return wall and CPU seconds, including those of processes that have ended."""
     began, cpu = time.perf_counter(), _cpu()
     call()
     return time.perf_counter() - began, _cpu() - cpu
@@ -83,7 +83,7 @@ def _cpu() -> float:
 
 
 def engine_rows(cells: int, workers: int, repeats: int) -> list[list[object]]:
-    """The ideal and the engine side by side, several times in turn; the least of each counts."""
+    """Time the ideal and the sweep alternately, several times; the minimum of each counts."""
     found: dict[str, list[tuple[float, float]]] = {
         "processes that are told once what to do": [],
         "gavel sweep, each cell stored": [],
@@ -101,7 +101,7 @@ def engine_rows(cells: int, workers: int, repeats: int) -> list[list[object]]:
 
 
 def example(folder: Path, workers: int) -> None:
-    """Play the example, and tell what it took."""
+    """Run the example, and print its times."""
     results = folder / "example.sqlite"
     wall, _ = timed(lambda: gp.sweep(EXAMPLE, results=str(results), workers=workers, on_progress=_told()))
     connection = sqlite3.connect(results)

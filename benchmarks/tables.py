@@ -1,4 +1,4 @@
-"""What all benchmarks share: Markdown tables, where they were measured, and their place in a page of docs/."""
+"""Support for benchmarks: Markdown tables, a description of the machine, and insertion into a page of docs/."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""How late a solve ends whose time limit passes, where all jobs differ, and how far from optimal its answer may be.
+"""Delay of solves beyond their time limit, for jobs that all differ, and the gap of their answers.
 
     python benchmarks/time_limit.py            print the table (about 6 minutes)
     python benchmarks/time_limit.py --write    and put it into docs/performance.md
     python benchmarks/time_limit.py --quick    a tenth of the jobs, to see that all of it works
 
-Each solve runs in a process of its own that has solved a small problem before, so that imports are not part of it. A policy that is
+Each solve runs in a separate process that has solved a small problem before, so that imports do not count. A policy that is
 done before its limit has the status optimal.
 """
 
@@ -28,7 +28,7 @@ NAME = "time limit"
 
 
 def problem(jobs: int) -> gp.AllocationProblem:
-    """Jobs that all differ, with GPUs for about a sixteenth of what they ask for."""
+    """Return distinct jobs, with GPUs for about a sixteenth of their requests."""
     chance = np.random.default_rng(0)
     speeds = chance.uniform(0.2, 1, (jobs, 1)) * np.sort(chance.uniform(1, 8, (jobs, TYPES)), axis=1)
     return gp.AllocationProblem.from_arrays(
@@ -41,7 +41,7 @@ def problem(jobs: int) -> gp.AllocationProblem:
 
 
 def timed(jobs: int, policy: str, limit: float) -> tuple[float, str, float, float]:
-    """Seconds of one solve, its status, its gap, and its CPU seconds, which are fewer where other processes took the cores."""
+    """Wall seconds of a solve, its status, its gap, and its CPU seconds, which are fewer if other processes used the cores."""
     gp.solve(problem(50), policy)
     asked = problem(jobs)
     started, began = time.perf_counter(), time.process_time()

@@ -1,4 +1,4 @@
-"""The command line: what users type, what they get, and what they are told when something is wrong."""
+"""The command line: options, output and error messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def small(tmp_path: Path) -> list[str]:
-    """Three jobs with throughputs of their own on a cluster of 2 + 1 GPUs."""
+    """Three jobs with their own throughputs on a cluster of 2 + 1 GPUs."""
     (tmp_path / "jobs.csv").write_text("job_id,num_gpus,total_steps\na,1,100\nb,1,50\nc,2,10\n")
     (tmp_path / "speeds.csv").write_text("job_id,v100,k80\na,4,1\nb,2,2\nc,2,0\n")
     return ["jobs.csv", "--cluster", "v100:2,k80:1", "--throughputs", "speeds.csv"]
@@ -45,12 +45,12 @@ def test_solve_shows_jobs_and_a_summary(gavel: Gavel, small: list[str]) -> None:
     outcome = gavel("solve", *small, "--policy", "max_total_throughput", "--set", "normalized=false")
     assert outcome.code == 0
     assert outcome.err == ""
-    # a and b have both types to themselves: c would need both V100 for 2 steps/s where a alone makes 4 on one.
+    # a and b get both types: c would need both V100 for 2 steps/s, while a does 4 steps/s on one of them.
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["a", "1", "100.0%", ".", "4", "1.333"] in rows
     assert "objective 6, proven bound 6; 3 jobs" in outcome.out
     published = gavel("solve", *small, "--policy", "max_total_throughput", "--set", "normalized=false", "--no-whole-gangs")
-    assert "objective 7, proven bound 7; 3 jobs" in published.out  # c has half of the time beside a, with half a gang
+    assert "objective 7, proven bound 7; 3 jobs" in published.out  # c runs half of the time beside a
 
 
 def test_json_is_one_document_with_the_keys_of_the_contract(gavel: Gavel, small: list[str]) -> None:
@@ -166,7 +166,7 @@ def test_rounds_show_gpus_and_what_was_delivered(gavel: Gavel, small: list[str])
 
 
 def test_no_width_is_told_but_by_the_test_itself() -> None:
-    """Test runners tell their workers a width, in which tables would be cut (tests/conftest.py)."""
+    """Test runners set a width of the terminal for their workers, which would truncate tables (tests/conftest.py)."""
     assert "COLUMNS" not in os.environ
 
 

@@ -1,4 +1,4 @@
-"""The documentation is true: its examples run, its tables name what there is, and its links lead somewhere.
+"""The documentation is true: its examples run, its tables list what exists, and its links have targets.
 
 A fenced block whose info string names a file, as in ```csv jobs.csv, is written to that file before the examples of its page run.
 """
@@ -37,7 +37,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: the number of its first line, its language, what follows the language, and its lines."""
+    """A fenced block: the number of its first line, its language, the rest of its info string, and its lines."""
 
     line: int
     language: str
@@ -47,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """A line of a console block that starts with "$ ": where it stands, the exit code it must have, and the output shown."""
+    """A command of a console block (a line that starts with "$ "): its place, expected exit code and output."""
 
     line: int
     words: list[str]
@@ -69,7 +69,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """The commands of a console block; a line that ends in a backslash goes on in the next one."""
+    """Return the commands of a console block; a line that ends in a backslash is continued by the next one."""
     shown: list[tuple[int, str, list[str]]] = []
     joining = False
     for number, line in enumerate(block.lines, block.line):
@@ -89,7 +89,7 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def run_as_user(command: Command, folder: Path) -> tuple[int, str]:
-    """Run a `gavel` command in a process of its own, as a user would; return its exit code and all that a terminal would show."""
+    """Run a `gavel` command in a new process, as a user would; return its exit code and its output."""
     surroundings = {"PYTHONPATH": str(Path(gp.__file__).parents[1]), "GAVEL_PY_STORE": str(folder / "store.sqlite")}
     done = subprocess.run(
         [sys.executable, "-m", "gavel_py", *command.words[1:]],
@@ -104,7 +104,7 @@ def run_as_user(command: Command, folder: Path) -> tuple[int, str]:
 
 
 def run_in_this_process(command: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """Run a `gavel` command without a new process, which would spend most of its time on imports; return the same."""
+    """Run a `gavel` command in this process, which saves the time of imports; return its exit code and its output."""
     monkeypatch.setattr(sys, "argv", command.words)
     shown = io.StringIO()
     with redirect_stdout(shown), redirect_stderr(shown), pytest.raises(SystemExit) as exit_:
@@ -113,32 +113,32 @@ def run_in_this_process(command: Command, monkeypatch: pytest.MonkeyPatch) -> tu
 
 
 def matches(shown: str, output: str) -> bool:
-    """Say whether the output is as shown, where "..." stands for anything, be it nothing, and white space for any white space."""
+    """Return True if the output is as shown, where "..." matches any text, and white space any white space."""
     pieces = (re.escape(" ".join(piece.split())) for piece in shown.split("..."))
     return re.fullmatch(".*".join(pieces), " ".join(output.split())) is not None
 
 
 def sections(page: Path) -> dict[str, str]:
-    """The text under each heading, fenced blocks left out."""
+    """Return {heading: text}, without fenced blocks."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     parts = re.split(r"^#+ +(.*)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def table(text: str) -> dict[str, list[str]]:
-    """The rows of the tables in a text that start with a `name`, by that name."""
+    """Return the rows of tables that start with a `name`, by that name."""
     rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line.startswith("|"))
     return {row[0].strip("`"): row[1:] for row in rows if re.fullmatch(r"`[\w.]+`", row[0])}
 
 
 def anchor(heading: str) -> str:
-    """The name that a forge gives a heading."""
+    """Return the anchor of a heading on a forge."""
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a copy of the examples; what commands import from it is forgotten afterwards."""
+    """A folder with a copy of the examples; modules that commands import from it are removed afterwards."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     before = set(sys.modules)
     yield tmp_path

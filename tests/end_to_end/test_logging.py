@@ -1,4 +1,4 @@
-"""What is logged with the standard module: nothing unless it is asked for, then a line for each thing that an operator follows."""
+"""Logging with the standard module: nothing by default, then a line for each event of interest to an operator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def problem() -> gp.AllocationProblem:
 
 
 def told(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
-    """What one module has logged, after its level."""
+    """Return the messages of a module, each after its level."""
     return [f"{each.levelname} {each.getMessage()}" for each in caplog.records if each.name == f"gavel_py.{logger}"]
 
 
@@ -124,7 +124,7 @@ class TestCommand:
         found = [[LINE.fullmatch(line).group(1, 2) for line in each.err.splitlines()] for each in (verbose, all_of_it)]  # type: ignore[union-attr]
         assert found[0] == [("INFO", "gavel_py.allocation.solver")]
         assert {("INFO", "gavel_py.allocation.solver"), ("DEBUG", "gavel_py.optimization.solving.highs")} <= set(found[1])
-        assert gavel("solve", *EXAMPLE, "--csv").err == ""  # nothing stays as the command before has set it
+        assert gavel("solve", *EXAMPLE, "--csv").err == ""  # settings of the previous command do not remain
         assert logging.getLogger("gavel_py").level == logging.NOTSET
 
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is found wrong after the files have been read still names the file, the line and the field."""
+"""Faults that are found after the files have been read still name the file, the line and the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that is rough in ways that are easily overlooked: each is refused in clear words, or does what it says."""
+"""Malformed input that is easily overlooked is refused with a clear message, or has the documented effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Solvers and schedulers that several threads use, that are called back by what they call, and that a fork carries to a child."""
+"""Solvers and schedulers that are used by several threads, called back by policies, and copied by a fork."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
-"""Seconds after which a test fails that would otherwise wait for ever."""
+"""Seconds after which a test fails instead of waiting for ever."""
 
 Call = Callable[[], Any]
 
@@ -50,7 +50,7 @@ def value(seed: int, name: str = "max_min_fairness", jobs: int = 12) -> float:
 
 
 def in_threads(*calls: Call) -> list[Any]:
-    """What the calls return, each made by a thread of its own at the same time, which often gives way to the others."""
+    """Return the results of calls, each made by a separate thread at the same time, with frequent switches."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     try:
@@ -72,7 +72,7 @@ def asking(call: Call) -> gp.Policy:
 
 
 class Waits:
-    """A call that does not end before it is told to, and says when it has begun."""
+    """A call that signals its start, and ends on request."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -84,7 +84,7 @@ class Waits:
 
 @contextmanager
 def in_the_middle_of(call: Call, waits: Waits) -> Iterator[None]:
-    """Within this, another thread is in the middle of the call."""
+    """Keep another thread within the call for the block."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(call)
         try:
@@ -103,7 +103,7 @@ def test_four_threads_with_two_hundred_mixed_calls_each(tmp_path: Path) -> None:
 
 class TestSolver:
     def test_different_solvers_run_in_parallel(self) -> None:
-        meeting = threading.Barrier(2, timeout=PATIENCE)  # neither gets any further before the other is there, too
+        meeting = threading.Barrier(2, timeout=PATIENCE)  # each waits for the other
         in_threads(*(lambda: gp.Solver(asking(meeting.wait)).solve(problem(0)) for _ in range(2)))
 
     def test_one_solver_solves_one_problem_after_the_other(self) -> None:
@@ -136,7 +136,7 @@ class TestSolver:
         assert [each.objective_value for each in found] == pytest.approx([expected] * 4, rel=1e-9)
 
     def test_a_policy_may_use_the_solver_that_asks_it(self) -> None:
-        """It does so between two programs of the search for the best level, of which the second goes on from the first."""
+        """The policy calls back between two programs of the level search, the second of which starts from the first."""
         others: list[float | None] = []
 
         class Curious(MaxMinFairness):
@@ -236,7 +236,7 @@ class TestScheduler:
         unlocked = ("load", "from_dict", *(option.name for option in fields(SchedulerOptions)))
         for name in [name for name in dir(gp.RoundScheduler) if not name.startswith("_") and name not in unlocked]:
             ask[name] = given.get(name) or (lambda name=name: _read(made, name))
-        # What the policy and the profile are is decided by no round.
+        # Rounds do not change the policy and the profile.
         del ask["policy"], ask["profile"]
         ended: list[str] = []
 
@@ -375,7 +375,7 @@ class TestForkedChild:
         assert made.next_round().index == 1
 
     def test_it_is_refused_what_another_thread_was_changing(self) -> None:
-        """Part of the change may have been made, and nothing in the child can tell which."""
+        """The change may be incomplete, and the child cannot detect how."""
         waits = Waits()
 
         class Checking(Fixed):
@@ -403,7 +403,7 @@ class TestForkedChild:
 
     @pytest.mark.skipif(sys.version_info >= (3, 12), reason="cached properties have no locks any more")
     def test_it_goes_on_where_another_thread_was_computing_a_cached_property(self) -> None:
-        """Its lock is one for all objects of the class."""
+        """The lock of a `cached_property` is shared by all objects of the class."""
         waits, lock = Waits(), vars(gp.AllocationProblem)["equal_share"].lock
 
         def compute() -> None:
@@ -414,7 +414,7 @@ class TestForkedChild:
             in_child(lambda: gp.solve(problem(0)))
 
     def test_whenever_it_is_forked(self) -> None:
-        """Threads solve, each with a solver of its own."""
+        """Threads solve, each with its own solver."""
         stop = threading.Event()
         gp.solve(problem(0), "nash_welfare")  # a module that is being imported when a process forks cannot be imported in the child
 

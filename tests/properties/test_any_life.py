@@ -1,4 +1,4 @@
-"""Whatever happens to jobs and nodes: no GPU is given twice, nothing is lost, and what was loaded goes on as what lives on."""
+"""Random histories of jobs and nodes: no GPU is assigned twice, accounts add up, and loaded schedulers behave the same."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def clusters(draw: st.DrawFn) -> gp.Cluster:
 
 
 class Life(RuleBasedStateMachine):
-    """Two schedulers are told the same; one lives on, the other is saved and loaded, or copied. An account is kept beside them."""
+    """Two schedulers get the same calls; one is saved and loaded, or copied, now and then. A model keeps its own accounts."""
 
     @initialize(
         cluster=clusters(),
@@ -228,7 +228,7 @@ class Life(RuleBasedStateMachine):
         self.check_sums()
 
     def decide(self) -> None:
-        """Note who is there if a round is decided now, which it is once."""
+        """Record the jobs in the system if a round is decided now, which happens once."""
         if not self.is_planned:
             self.decided, self.is_planned = set(self.known), True
 

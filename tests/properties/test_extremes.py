@@ -11,7 +11,7 @@ import gavel_py as gp
 
 
 def long_here(steps: float, seconds: float) -> dict[str, Any]:
-    """Two jobs that have been here for a long time, with all of it isolated."""
+    """Two jobs that have been in the system for a long time, all of it counted as isolated time."""
     return {"steps_remaining": [steps] * 2, "elapsed_seconds": [seconds] * 2, "isolated_seconds": [seconds] * 2}
 
 

@@ -13,7 +13,7 @@ from tests.support.shared_data import SHARED, needs_shared_data
 
 pytestmark = needs_shared_data
 
-# Published name -> our policy and options. Other published policies belong to policies that we do not have yet.
+# Published name -> our policy and options. The other published policies have no counterpart yet.
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "max_min_fairness_perf": ("max_min_fairness", {}),
     "max_min_fairness": ("max_min_fairness", {"agnostic": True}),
@@ -102,7 +102,7 @@ def test_objective_value_is_what_its_formula_says(case_id: str) -> None:
 
 @pytest.mark.parametrize("case_id", ["isolated_1gpu_n8_s0", "isolated_mgpu_n8_s0"])
 def test_the_isolated_share_is_the_published_one(case_id: str) -> None:
-    """But for time where a job cannot run, which we do not give. The file has nine digits after the point."""
+    """Compare, except for time where a job cannot run, which we do not give. The file has nine decimal digits."""
     case = load_case(case_id)
     problem = problem_of(case)
     allocation = gp.solve(problem, "isolated")
@@ -123,7 +123,7 @@ def test_strategy_proof_throughputs_are_the_reference_ones() -> None:
 @pytest.mark.parametrize("size", ["1gpu", "mgpu"])
 @pytest.mark.parametrize("agnostic", [False, True])
 def test_water_filling_throughputs_are_the_reference_ones(size: str, agnostic: bool) -> None:
-    """The whole vector v, which is unique; that of the twin is the time that jobs run at all."""
+    """Compare the whole vector v, which is unique; for the agnostic twin, v is the total time of each job."""
     case = load_case(f"max_min_fairness_water_filling{'' if agnostic else '_perf'}_{size}_n8_s0")
     allocation = gp.solve(problem_of(case), "water_filling", agnostic=agnostic)
     found = allocation.time_fractions.sum(axis=1) if agnostic else allocation.normalized_throughputs
@@ -140,7 +140,7 @@ def test_water_filling_throughputs_of_jobs_that_share_are_the_reference_ones() -
     "case_id", [f"max_min_fairness_water_filling_{kind}_n8_s0" for kind in ("perf_hier_1gpu", "perf_hier_mgpu", "packed_hier_1gpu")]
 )
 def test_hierarchical_throughputs_are_the_reference_ones(case_id: str) -> None:
-    """The v of the file are less than 3e-7 away; its reference optimum is that of the first level."""
+    """The values v of the file are within 3e-7; its reference optimum is that of the first level."""
     case = load_case(case_id)
     entities = zip(*(case["instance"]["entities"][name] for name in ("weights", "policies")), strict=True)
     tree = gp.TenantTree([gp.Tenant(f"entity-{i}", weight=weight, policy=rule) for i, (weight, rule) in enumerate(entities)])

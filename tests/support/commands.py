@@ -1,4 +1,4 @@
-"""Running a command line within the test's process."""
+"""Runs command lines within the process of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gavel = Callable[..., Outcome]
 
 
 def runner(capsys: pytest.CaptureFixture[str], *before: str) -> Gavel:
-    """A function that runs `gavel`, with these words before all others, and tells what came of it."""
+    """Return a function that runs `gavel` with these arguments before its own, and returns the outcome."""
 
     def run(*arguments: str) -> Outcome:
         with pytest.raises(SystemExit) as exit_:
@@ -36,7 +36,7 @@ def runner(capsys: pytest.CaptureFixture[str], *before: str) -> Gavel:
 
 
 def enter_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a folder the working directory, and the place of the store of throughput profiles."""
+    """Make a folder the working directory and the place of the profile store."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GAVEL_PY_STORE", str(folder / "store.sqlite"))
 

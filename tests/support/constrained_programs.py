@@ -1,6 +1,6 @@
 """Constraints as one dense linear program per problem, by scipy: one row or variable per job, written from their formulas.
 
-Nothing of `gavel_py.policies.constraints` is used but the records and their fields.
+Of `gavel_py.policies.constraints`, only the records and their fields are used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass
 class Ban:
-    """Where one job may run, by one rule. shared: by a limit of 0 on several jobs."""
+    """The types on which a rule allows a job to run. shared: the rule is a limit of 0 on several jobs."""
 
     name: str
     job: int
@@ -33,7 +33,7 @@ class Ban:
 
 @dataclass
 class Row:
-    """Σ a_ij X_ij <= most; price: what the objective loses per unit beyond it, None where it must hold."""
+    """Σ a_ij X_ij <= most; price: penalty per unit of violation, None for a hard limit."""
 
     name: str
     table: Floats
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass
 class Wishes:
-    """What constraints ask for, rule by rule. insisting: rules that want one job to run, as (name, job)."""
+    """The rules of constraints. insisting: rules that require a job to run, as (name, job)."""
 
     problem: gp.AllocationProblem
     bans: list[Ban] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Wishes:
     switch_cost: float = 0.0
 
     def allowed(self, names: Collection[str] | None = None, *, shared: bool = True) -> Mask:
-        """(N, K) where jobs may run, by all rules or those named."""
+        """Return (N, K) where jobs may run by all rules, or by those named."""
         allowed = self.problem.runnable.copy()
         for ban in self.bans:
             if (names is None or ban.name in names) and (shared or not ban.shared):
@@ -64,7 +64,7 @@ class Wishes:
         return allowed
 
     def contradicts(self, names: Collection[str] | None = None) -> bool:
-        """Whether a job that is to run somewhere has no type left."""
+        """Return True if a job that must run has no type left."""
         able, allowed = self.problem.runnable.any(axis=1), self.allowed(names, shared=False).any(axis=1)
         return any(able[i] and not allowed[i] for name, i in self.insisting if names is None or name in names)
 
@@ -80,7 +80,7 @@ class Wishes:
 
 
 def wishes(problem: gp.AllocationProblem, constraints: Sequence[gp.Constraint]) -> Wishes:
-    """Read the constraints: first where jobs may not run, then upper limits, then the rest, which depends on where jobs can run."""
+    """Read the constraints: first exclusions, then upper limits, then the rest, which depends on where jobs can run."""
     asked = Wishes(problem)
     for phase in (WHERE, AT_MOST, AT_LEAST):
         for each in constraints:
@@ -97,7 +97,7 @@ def _row_of(problem: gp.AllocationProblem, job: str) -> list[int]:
 
 
 def _gpus(problem: gp.AllocationProblem, jobs: Sequence[bool] | Mask, accelerator: str | None = None) -> Floats:
-    """(N, K) GPUs that these jobs hold on these types, per unit of time."""
+    """Return (N, K) the GPUs of these jobs on these types, per unit of time fraction."""
     there = [accelerator in (None, name) for name in problem.accelerator_types]
     table: Floats = problem.num_gpus[:, None] * np.array(jobs, dtype=float)[:, None] * np.array(there, dtype=float)
     return table
@@ -141,7 +141,7 @@ def _all_the_time(asked: Wishes, each: gp.KeepRunning) -> None:
 
 
 def _has_no_say(asked: Wishes, i: int, each: gp.MinThroughput | gp.Deadline) -> bool:
-    """Whether job i gets no time anyhow, and that is no conflict."""
+    """Return True if job i gets no time in any case, which is not a conflict."""
     return not asked.allowed()[i].any() and (each.penalty is not None or (isinstance(each, gp.Deadline) and each.job is None))
 
 
@@ -262,7 +262,7 @@ class Program:
 
 
 def _with_wishes(asked: Wishes) -> Program:
-    """The valid allocations that keep all that must hold, with what the rest costs."""
+    """The valid allocations that satisfy all hard rules, with the penalties of the others."""
     problem, allowed = asked.problem, asked.allowed()
     program = Program(problem, allowed)
     for row in asked.rows:
@@ -294,7 +294,7 @@ def best_level(asked: Wishes, need: Floats) -> float:
 
 
 def excess(asked: Wishes, names: Collection[str] | None = None) -> float:
-    """The least part by which GPUs and rules must give way for all hard rules, or those named, to hold; 0 where they can."""
+    """Return the least relative relaxation of GPUs and rules that makes all hard rules, or those named, feasible; 0 if they are."""
     if asked.contradicts(names):
         return np.inf
     problem = asked.problem

@@ -1,4 +1,4 @@
-"""Random problems with tenants, prices, deadlines and a past, and random constraints on them."""
+"""Random problems with tenants, prices, deadlines and previous allocations, and random constraints on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENANTS = ("red", "blue", "green")
 
 @st.composite
 def tenanted(draw: st.DrawFn, max_jobs: int = 8, max_types: int = 3, *, distinct: bool = False) -> gp.AllocationProblem:
-    """A problem in which many jobs are equal, or with `distinct` none."""
+    """Draw a problem in which many jobs are equal, or with `distinct` none."""
     n, k, kinds = draw(st.integers(1, max_jobs)), draw(st.integers(1, max_types)), draw(st.integers(1, 3))
     chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     table = chance.choice([0.0, 1.0, 2.0, 4.0, 0.37, 9.1], (kinds, k), p=[0.15, 0.2, 0.2, 0.2, 0.15, 0.1])
@@ -43,7 +43,7 @@ def tenanted(draw: st.DrawFn, max_jobs: int = 8, max_types: int = 3, *, distinct
 
 @st.composite
 def constraints(draw: st.DrawFn, problem: gp.AllocationProblem, *, soft: bool = False, most: int = 4) -> list[gp.Constraint]:
-    """A few constraints on this problem, which may conflict; with `soft` some are, and now and then change has a cost."""
+    """Draw a few constraints on a problem, which may conflict; `soft`: some are soft, and sometimes a change has a cost."""
     found = [draw(st.sampled_from(KINDS))(draw, problem) for _ in range(draw(st.integers(0, most)))]
     if soft:
         price = st.sampled_from([0.01, 0.3, 1.0, 20.0])

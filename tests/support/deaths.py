@@ -1,4 +1,4 @@
-"""How a process dies that saves its state, as the head of a program: ways by name, called just before it saves."""
+"""Ways in which a process dies while it saves its state: the head of a program with functions to call before the save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins and short cuts for tests: a throughput profile that is a table in memory, and the message of a refusal."""
+"""Test doubles: a throughput profile in memory, and the message of a refused call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["FakeProfile", "refusal"]
 
 @dataclass(frozen=True)
 class FakeProfile:
-    """A profile from {job type: {accelerator: steps/s}}, the same for every gang size; what is not in it is 0."""
+    """A profile from {job type: {accelerator: steps/s}}, the same for every gang size; missing entries are 0."""
 
     speeds: Mapping[str, Mapping[str, float]]
     name: str = "fake"
@@ -35,7 +35,7 @@ class FakeProfile:
 
 
 def refusal(call: Callable[..., object], *args: Any, **fields: Any) -> str:
-    """Return the message of the `InputError` that the call raises; nothing is kept of the error itself."""
+    """Return the message of the `InputError` that the call raises, without keeping the error and its traceback."""
     try:
         call(*args, **fields)
     except InputError as error:

@@ -70,7 +70,7 @@ def best_value(problem: gp.AllocationProblem, gains: Floats) -> float:
 
 
 def best_level(problem: gp.AllocationProblem, need: Floats) -> float:
-    """max ℓ with thr_i >= ℓ·need_i for every job that can run; written on ℓ and X as they stand, without any scaling."""
+    """max ℓ with thr_i >= ℓ·need_i for every job that can run, in ℓ and X without scaling."""
     n, k = problem.throughputs.shape
     rows, limits = valid_rows(problem)
     active = np.flatnonzero(problem.runnable.any(axis=1))

@@ -1,4 +1,4 @@
-"""The lexicographic max-min by its definition, one dense linear program after the other, by scipy: for small problems only."""
+"""Lexicographic max-min by its definition, with a sequence of dense linear programs in scipy: for small problems only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.instances import TIGHT, Floats, valid_rows
 __all__ = ["leximin"]
 
 SLACKS = (1e-11, 1e-10, 1e-9)
-"""Parts by which what has been reached may be missed: the least that does not leave a program without an answer, for rounding."""
+"""Relative tolerances of the levels reached so far: the first that leaves the next program feasible is used."""
 
 RISES = 1e-7
 """A job that can rise by no more than this part of its level cannot rise."""
@@ -28,11 +28,11 @@ def leximin(
     limits: Floats | None = None,
     allowed: NDArray[np.bool_] | None = None,
 ) -> Floats:
-    """Return (N,) u_i = Σ_j gains_ij X_ij of the valid X whose worst u is best, of these whose second worst is best, and so on.
+    """Return (N,) u_i = Σ_j gains_ij X_ij of the valid X with the largest minimum, then the largest second smallest u, and so on.
 
-    All undecided jobs are raised to the best level that they can have together; those of them that can have no more, even if each
-    of the others has just what it has now, are decided. Jobs that can run nowhere stay at 0.
-    rows, limits: (R, N K) and (R,) of what X must keep beside validity, rows X <= limits; allowed: (N, K) where jobs may run.
+    All free jobs are raised to the largest common level; those that cannot exceed it, even if every other job only keeps its
+    level, are fixed. Jobs that can run nowhere stay at 0.
+    rows, limits: (R, N K) and (R,) of further constraints, rows X <= limits; allowed: (N, K) where jobs may run.
     """
     space = _Space.of(problem, gains, rows, limits, allowed)
     undecided = set(np.flatnonzero(space.allowed.any(axis=1)).tolist())
@@ -48,7 +48,7 @@ def leximin(
 
 @dataclass
 class _Space:
-    """The allocations to choose from, rows X <= limits and X = 0 where not allowed, and what they are worth to each job."""
+    """The feasible allocations, rows X <= limits and X = 0 where not allowed, and their values for each job."""
 
     gains: Floats
     rows: Floats
@@ -70,7 +70,7 @@ class _Space:
         return cls(gains, valid, most, problem.runnable if allowed is None else allowed)
 
     def most(self, levels: Floats, rising: list[int]) -> float:
-        """Return the most that all `rising` jobs can have at the same time, while each of the others keeps its level."""
+        """Return the largest common level of all `rising` jobs, while every other job keeps its level."""
         n, k = self.gains.shape
         fastest = self.gains.max(axis=1)
         units = np.where(fastest > 0, fastest, 1.0)

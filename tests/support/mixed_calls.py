@@ -1,4 +1,4 @@
-"""A program: four threads call one solver and one scheduler, 200 times each, and all that they have seen must fit together.
+"""A program: four threads call one solver and one scheduler, 200 times each, and their results must be consistent.
 
 python -m tests.support.mixed_calls FOLDER, where files are saved.
 """
@@ -20,14 +20,14 @@ import gavel_py as gp
 THREADS, CALLS = 4, 200
 SECONDS = 360.0
 GANGS = {"a": 1, "b": 2, "c": 1, "d": 4, "e": 1, "f": 2, "g": 1, "h": 1}
-TOTAL_STEPS = 1e9  # nobody finishes
+TOTAL_STEPS = 1e9  # no job finishes
 
 speeds = np.random.default_rng(1).uniform(0.5, 8.0, (len(GANGS), 3))
 PROFILE = gp.ThroughputProfile.from_matrix(speeds, job_ids=list(GANGS), accelerators=["v100", "p100", "k80"])
 
 
 class Mixed:
-    """The solver and the scheduler that are shared, and what calls have returned."""
+    """The shared solver and scheduler, and the results of calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Mixed:
         self.failures: list[str] = []
 
     def run(self) -> None:
-        """Let the threads make their calls."""
+        """Run the threads."""
         threads = [threading.Thread(target=self.call, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -56,7 +56,7 @@ class Mixed:
             sys.exit("\n".join(self.failures))
 
     def call(self, number: int) -> None:
-        """Make the calls of one thread, each kind as often as any other, in an order of its own."""
+        """Make the calls of one thread, each equally often, in a random order."""
         chance = random.Random(number)  # noqa: S311
         kinds = [self.solve, self.next_round, self.plan_next, self.update, self.report_all, self.save, self.delivery]
         calls = (kinds * (CALLS // len(kinds) + 1))[:CALLS]
@@ -94,7 +94,7 @@ class Mixed:
         self.reports.append(self.scheduler.delivery())
 
     def check(self) -> None:
-        """Check that what the calls have returned is what they would have returned one after the other."""
+        """Check that the results are those of the same calls made one after the other."""
         begun = sorted(self.rounds, key=lambda each: each.index)
         assert [each.index for each in begun] == list(range(len(begun)))
         assert [each.start_seconds for each in begun] == [SECONDS * number for number in range(len(begun))]
@@ -109,7 +109,7 @@ class Mixed:
             self.check_file(path, begun)
 
     def check_accounts(self, begun: list[gp.Round]) -> None:
-        """What was delivered at any time is what the rounds until then have given, job by job."""
+        """The delivered time of each job at any time is that of the rounds until then."""
         had: Counter[str] = Counter()
         after = [dict(had)]
         for each in begun:
@@ -124,7 +124,7 @@ class Mixed:
         assert {i: job.num_gpus * job.delivered_seconds for i, job in told[-1].jobs.items()} == after[-1]
 
     def check_file(self, path: Path, begun: list[gp.Round]) -> None:
-        """A scheduler that was saved in between goes on from there."""
+        """A scheduler that was saved in between continues from there."""
         again = gp.RoundScheduler.load(path, PROFILE)
         last = again.last_start_seconds
         count = 0 if last is None else round(last / SECONDS) + 1
@@ -142,7 +142,7 @@ def check_gpus(each: gp.Round) -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-4)  # other threads come in between more often than they would
+    sys.setswitchinterval(1e-4)  # switch threads more often than by default
     mixed = Mixed(Path(sys.argv[1]))
     mixed.run()
     mixed.check()

@@ -1,4 +1,4 @@
-"""Linear programs solved in fractions: small ones, of whatever orders of magnitude, without any tolerance."""
+"""Small linear programs solved exactly in fractions, for any orders of magnitude."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = list[Fraction]
 
 
 def least(costs: Sequence[Fraction], rows: Sequence[Sequence[Fraction]], limits: Sequence[Fraction]) -> Fraction | None:
-    """Return min costs·x such that rows·x <= limits and x >= 0, by the simplex method with Bland's rule; None if no x will do.
+    """Return min costs·x such that rows·x <= limits and x >= 0, by the simplex method with Bland's rule; None if infeasible.
 
     The program must be bounded.
     """
@@ -33,7 +33,7 @@ def least(costs: Sequence[Fraction], rows: Sequence[Sequence[Fraction]], limits:
         helpers = [Fraction(column >= count + slacks) for column in range(width)]
         if _optimize(table, basis, helpers) != 0:
             return None
-        for m, column in enumerate(basis):  # a helper that stays in the basis at 0 gives its place to whatever there is
+        for m, column in enumerate(basis):  # an artificial variable in the basis at 0 is replaced by any other
             others = [j for j in range(count + slacks) if table[m][j] != 0]
             if column >= count + slacks and others:
                 _pivot(table, basis, m, others[0])
@@ -42,7 +42,7 @@ def least(costs: Sequence[Fraction], rows: Sequence[Sequence[Fraction]], limits:
 
 
 def _optimize(table: list[Row], basis: list[int], costs: Row) -> Fraction:
-    """Pivot until no column lowers the costs; return these."""
+    """Pivot until no column reduces the costs; return the minimum costs."""
     while True:
         prices = [costs[column] if column < len(costs) else Fraction(0) for column in basis]
         reduced = [cost - sum(p * line[j] for p, line in zip(prices, table, strict=True) if p) for j, cost in enumerate(costs)]

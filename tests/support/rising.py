@@ -1,4 +1,4 @@
-"""Hierarchical fairness by its definition, one dense linear program after the other, by scipy: slow, for small problems only."""
+"""Hierarchical fairness by its definition, with a sequence of dense linear programs in scipy: for small problems only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.instances import TIGHT, Floats, valid_rows
 __all__ = ["incremental_leximin"]
 
 KEPT = 1 - 1e-9
-"""The part of what has been reached that must be kept, so that rounding leaves no program without an answer."""
+"""The part of the values reached so far that must be kept, so that rounding makes no program infeasible."""
 
 RISES = 1e-6
 """A job that can rise by no more than this part of its fastest cannot rise."""
@@ -28,11 +28,11 @@ def incremental_leximin(
     limits: Floats | None = None,
     allowed: NDArray[np.bool_] | None = None,
 ) -> Floats:
-    """Return (N,) v_i. Every job that can still rise does so above its value so far, by θ w'_i / s_i with the largest θ there is.
+    """Return (N,) v_i. Every job that can still rise exceeds its value so far by θ w'_i / s_i, with the largest θ.
 
     After that, jobs which can rise no further if each of the others keeps what it has never can again, since the others only get
     more; w' is then shared out anew among those that can. Jobs that can run nowhere stay at 0.
-    rows, limits: (R, N K) and (R,) of what X must keep beside validity, rows X <= limits; allowed: (N, K) where jobs may run.
+    rows, limits: (R, N K) and (R,) of further constraints, rows X <= limits; allowed: (N, K) where jobs may run.
     """
     programs = _Programs.of(problem, rows, limits, problem.runnable if allowed is None else allowed)
     members = _Members(tree, problem, np.flatnonzero(programs.allowed.any(axis=1)).tolist())
@@ -47,14 +47,14 @@ def incremental_leximin(
 
 
 class _Members:
-    """Who stands below whom, by name; jobs are numbers. The root is None."""
+    """The children of each tenant by name; jobs are numbers, and the root is None."""
 
     def __init__(self, tree: gp.TenantTree, problem: gp.AllocationProblem, jobs: list[int]) -> None:
         self.tree, self.problem, self.jobs = tree, problem, jobs
         self.tenants = tree.tenants or tuple(gp.Tenant(name) for name in sorted(set(problem.tenants)))
 
     def shares(self, rising: set[int]) -> Floats:
-        """(N,) w', which sums to 1 over the jobs that can rise."""
+        """Return (N,) w', which sums to 1 over the jobs that can rise."""
         found = np.zeros(self.problem.num_jobs)
         self._give(found, None, self.tree.policy, 1.0, rising)
         return found
@@ -75,7 +75,7 @@ class _Members:
         return [i for i in self.jobs if self.problem.tenants[i] == name]
 
     def _below(self, name: str) -> list[int]:
-        """The jobs of a tenant and of all below it, whether they can rise or not."""
+        """Return the jobs of a tenant and its descendants, whether they can rise or not."""
         return self._own(name) + [i for t in self.tenants if t.parent == name for i in self._below(t.name)]
 
     def _arrival(self, i: int) -> float:
@@ -84,7 +84,7 @@ class _Members:
 
 @dataclass
 class _Programs:
-    """The allocations to choose from, rows X <= limits and X = 0 where not allowed, and what they are worth: v = gains X."""
+    """The feasible allocations, rows X <= limits and X = 0 where not allowed, and their values v = gains X."""
 
     gains: Floats
     rows: Floats

@@ -1,4 +1,4 @@
-"""Where the real data for development lies; a test that needs it skips, with the reason, where it is absent."""
+"""The place of real data for development; tests that need it are skipped, with the reason, if it is absent."""
 
 from __future__ import annotations
 
