@@ -7,7 +7,7 @@ In both cases it may be bound by constraints that rule out types (`place_binding
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,8 +16,9 @@ import numpy as np
 from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, is_all, time_bindings
 from gavel_py.allocation.explain.records import Binding
 from gavel_py.allocation.result import Allocation
-from gavel_py.optimization.checking.certificates import Certificate, Evidence, Prices
+from gavel_py.optimization.checking.certificates import Certificate, Evidence
 from gavel_py.optimization.formulation.colocation import Balance, SelfPairingCut
+from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.optimization.solving.levels import limit_prices
@@ -135,40 +136,12 @@ def place_bindings(evidence: Evidence, times: Floats, i: int) -> Iterator[Bindin
             yield Binding("place", name, None, f"{name} keeps it off {before.accelerator_types[j]}")
 
 
-@dataclass(frozen=True, eq=False)
-class ColumnTypes:
-    """The accelerator types behind the K' columns and the rows of a proof.
-
-    names, gpus: of the K types; source: (K',) the type of each column; joint: {type: the row of `Rules.hard_rows` for its GPUs};
-    partner_rows: the rows that balance the time of partners and rule out self-pairing.
-    """
-
-    names: tuple[str, ...]
-    gpus: Floats
-    source: Indices
-    joint: Mapping[int, int]
-    partner_rows: frozenset[int]
-
-    def any_of(self, columns: Mask) -> Mask:
-        """Return (..., K) whether any column of a type is set in (..., K') columns."""
-        found = np.zeros((*columns.shape[:-1], len(self.names)), dtype=bool)
-        for column, j in enumerate(self.source.tolist()):
-            found[..., j] |= columns[..., column]
-        return found
-
-    def scarce(self, prices: Prices) -> Mask:
-        """Return (K,) the types whose GPUs have a price."""
-        scarce = self.any_of(prices.gpus > 0)
-        for j, row in self.joint.items():
-            scarce[j] |= row < len(prices.limits) and prices.limits[row] > 0
-        return scarce
-
-
-def column_types(evidence: Evidence) -> ColumnTypes:
-    """Return the accelerator types behind the columns and rows of a proof."""
-    problem, columns = evidence.asked, evidence.columns
-    partner_rows = frozenset(r for r, row in enumerate(evidence.rules.hard_rows) if isinstance(row, Balance | SelfPairingCut))
-    return ColumnTypes(problem.accelerator_types, problem.capacities, columns.source, columns.joint, partner_rows)
+def any_column(columns: Columns, mask: Mask) -> Mask:
+    """Return (..., K) whether any column of a type is set in a (..., K') mask."""
+    found = np.zeros((*mask.shape[:-1], len(columns.base.capacities)), dtype=bool)
+    for column, j in enumerate(columns.source.tolist()):
+        found[..., j] |= mask[..., column]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +152,6 @@ class _ProofBindings:
     """
 
     duals: Duals
-    types: ColumnTypes
     allocation: Allocation
     evidence: Evidence
     i: int
@@ -195,12 +167,13 @@ class _ProofBindings:
         yield from self._floors()
         yield from self._limits()
         yield from self._types()
-        partner_rows = [r for r in self.types.partner_rows if duals.prices.limits[r] > 0 and self._costs(r).max() > 0]
-        if partner_rows and not is_all(self.times):
+        scarce_partners = [r for r in self.partner_rows if duals.prices.limits[r] > 0 and self._costs(r).max() > 0]
+        if scarce_partners and not is_all(self.times):
             text = "it would share GPUs for longer, and the time of those who could be its partners is worth more elsewhere"
             yield Binding("partners", "partners", None, text)
         # Time binds by its slack rather than by its price, which is not unique where the types of the job are full too.
-        yield from time_bindings(duals.jobs, duals.at, self.times, [self.types.names[j] for j in self.types.source.tolist()])
+        names = self.allocation.accelerator_types
+        yield from time_bindings(duals.jobs, duals.at, self.times, [names[j] for j in self.evidence.columns.source.tolist()])
         if duals.kept_part < 1:
             text = f"it keeps {duals.kept_part:.1%} of its time, so that nobody gains by stating wrong throughputs"
             yield Binding("discount", "discount", None, text)
@@ -208,14 +181,23 @@ class _ProofBindings:
     @cached_property
     def scarce_types(self) -> Mask:
         """(K,) the types that have a price and could make the job faster."""
-        jobs, at = self.duals.jobs, self.duals.at
+        jobs, at, prices, columns = self.duals.jobs, self.duals.at, self.duals.prices, self.evidence.columns
         useful = could_use(jobs.throughputs[at], jobs.runnable[at], self.times)
-        return self.types.any_of(useful) & self.types.scarce(self.duals.prices)
+        scarce = any_column(columns, prices.gpus > 0)
+        for j, row in columns.joint.items():
+            scarce[j] |= row < len(prices.limits) and prices.limits[row] > 0
+        return any_column(columns, useful) & scarce
+
+    @cached_property
+    def partner_rows(self) -> frozenset[int]:
+        """The rows of `Rules.hard_rows` that balance the time of partners or rule out self-pairing."""
+        rows = self.evidence.rules.hard_rows
+        return frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | SelfPairingCut))
 
     @cached_property
     def scarce_limits(self) -> list[int]:
         """The user's limits with a price in which the job's time counts, as indices of `Rules.hard_rows`."""
-        own = self.types.partner_rows.union(self.types.joint.values())
+        own = self.partner_rows.union(self.evidence.columns.joint.values())
         return [r for r in np.flatnonzero(self.duals.prices.limits).tolist() if r not in own and self._costs(r).any()]
 
     def _costs(self, r: int) -> Floats:
@@ -246,7 +228,7 @@ class _ProofBindings:
     def _types(self) -> Iterator[Binding]:
         prices = self.allocation.shadow_prices if self.duals.is_main else None
         for j in np.flatnonzero(self.scarce_types).tolist():
-            name, gpus = self.types.names[j], float(self.types.gpus[j])
+            name, gpus = self.allocation.accelerator_types[j], float(self.evidence.asked.capacities[j])
             text = f"{name} is scarce: all of it is needed ({gpus:g} {'GPU' if gpus == 1 else 'GPUs'})"
             if prices is None:
                 yield Binding("gpus", name, None, text)
@@ -301,9 +283,9 @@ def duals_of_job(allocation: Allocation, certificate: Certificate, i: int) -> tu
 def _by_proof(allocation: Allocation, evidence: Evidence, certificate: Certificate, i: int) -> Reasons:
     duals, by_class = duals_of_job(allocation, certificate, i)
     times = by_class[duals.at]
-    found = _ProofBindings(duals, column_types(evidence), allocation, evidence, i, times / duals.kept_part)
+    found = _ProofBindings(duals, allocation, evidence, i, times / duals.kept_part)
     rows = [duals.jobs.rules.hard_rows[r] for r in found.scarce_limits]
-    contested = _contested(evidence.asked, found.types, found.scarce_types, rows)
+    contested = _contested(evidence, found.scarce_types, rows)
     # With co-location, constraints on types apply to all columns of a type alike, so time is summed by type.
     by_type = allocation.time_fractions[i] if evidence.times is not None else times
     bindings = (*found.bindings(), *place_bindings(evidence, by_type, i))
@@ -313,17 +295,18 @@ def _by_proof(allocation: Allocation, evidence: Evidence, certificate: Certifica
 def _by_order(policy: OrderedPolicy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
     order = service_order_of(policy, evidence.problem, evidence.rules, allocation.time_fractions, i)
     rows = [order.jobs.rules.hard_rows[r] for r in np.flatnonzero(order.exhausted_limits)]
-    contested = _contested(evidence.asked, column_types(evidence), order.exhausted_types, rows)
+    contested = _contested(evidence, order.exhausted_types, rows)
     before = np.zeros(evidence.problem.num_jobs, dtype=bool)
     before[order.jobs.jobs] = order.before
     bindings = (*order.bindings(), *place_bindings(evidence, allocation.time_fractions[i], i))
     return Reasons(bindings, contested & before[:, None])
 
 
-def _contested(problem: AllocationProblem, types: ColumnTypes, scarce: Mask, limits: Iterable[Row]) -> Mask:
+def _contested(evidence: Evidence, scarce: Mask, limits: Iterable[Row]) -> Mask:
     """(N, K) the time of all jobs on scarce types, and where it counts in limits that are used up."""
+    problem = evidence.asked
     all_jobs = np.arange(problem.num_jobs)
     contested = np.repeat(scarce[None], problem.num_jobs, axis=0)
     for row in limits:
-        contested |= types.any_of(row.costs(all_jobs, problem.num_gpus) > 0)
+        contested |= any_column(evidence.columns, row.costs(all_jobs, problem.num_gpus) > 0)
     return contested
