@@ -1,4 +1,4 @@
-"""What all tests share: surroundings in which the width of a terminal is not told."""
+"""Fixtures of all tests: a fixed environment without a terminal width."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ register_profiles()
 
 
 @pytest.fixture(autouse=True)
-def _no_width_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are as wide as into a pipe, also in commands that a test starts, whatever the shell or the test runner says."""
+def _no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables have the width of a pipe, also in subprocesses, whatever the environment of the test runner."""
     for name in ("COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _can_be_interrupted() -> None:
-    """A shell that starts the tests in the background lets them ignore Ctrl-C, and all that they start."""
+def _restore_sigint() -> None:
+    """Restore the handler of SIGINT, which shells set to ignore for background processes and all their children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

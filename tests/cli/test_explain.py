@@ -1,4 +1,4 @@
-"""`gavel explain` and `gavel solve --what-if` as users type them."""
+"""The commands `gavel explain` and `gavel solve --what-if`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return run
 
 
-def test_the_text_says_what_it_gets_what_holds_it_what_would_help_and_who_has_it(gavel: Gavel) -> None:
+def test_the_text_has_allocation_bindings_one_more_gpu_and_holders(gavel: Gavel) -> None:
     code, out, err = gavel("explain", "resnet", *SMALL)
     assert (code, err) == (0, "")
     headings = ["What holds it there", "What one more GPU would change", "Who has what it could use"]
@@ -47,7 +47,7 @@ def test_the_text_says_what_it_gets_what_holds_it_what_would_help_and_who_has_it
     assert ["bert", "0.5", "."] in [line.split() for line in out.splitlines()]
 
 
-def test_the_document_is_that_of_the_python_call(gavel: Gavel) -> None:
+def test_the_json_equals_the_explanation_of_the_api(gavel: Gavel) -> None:
     document = json.loads(gavel("explain", "resnet", *SMALL, "-p", "min_makespan", "--json")[1])
     explanation = gp.Explanation.from_dict(document)
     assert (explanation.job_id, explanation.policy) == ("resnet", "min_makespan")
@@ -57,7 +57,7 @@ def test_the_document_is_that_of_the_python_call(gavel: Gavel) -> None:
     assert explanation.objective == pytest.approx(gp.explain(problem, "resnet", "min_makespan").objective)
 
 
-def test_a_job_that_is_left_out_is_explained_by_its_reason(gavel: Gavel) -> None:
+def test_an_excluded_job_is_explained_by_the_reason(gavel: Gavel) -> None:
     code, out, _ = gavel("explain", "wide", *SMALL)
     assert code == 0
     assert out == (
@@ -100,14 +100,14 @@ def test_the_comparison_names_the_jobs_that_gain_and_lose_most(gavel: Gavel) -> 
     assert ["bert", "0.8", "0.2", "-0.6"] in rows
 
 
-def test_jobs_that_fit_nowhere_any_more_are_named(gavel: Gavel, tmp_path: Path) -> None:
+def test_newly_excluded_jobs_are_named(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,num_gpus\na,1\nb,2\n")
     (tmp_path / "speeds.csv").write_text("job_id,v100\na,1\nb,1\n")
     _, out, _ = gavel("solve", "jobs.csv", "-c", "v100:2", "--throughputs", "speeds.csv", "--what-if", "v100-1")
     assert "Left out then:\n  b: its gang of 2 GPUs fits nowhere" in out
 
 
-def test_constraints_that_only_the_other_cluster_cannot_keep_are_told_as_such(gavel: Gavel, tmp_path: Path) -> None:
+def test_constraints_infeasible_only_on_the_changed_cluster_name_the_change(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("constraints:\n  - {kind: min_throughput, job: bert, rate: 4}\n")
     code, _, err = gavel("solve", *SMALL, "--constraints", "rules.yaml", "--what-if", "k80+1", "--what-if", "v100-1")
     assert code == 2
@@ -126,14 +126,14 @@ def test_several_policies_are_each_compared(gavel: Gavel) -> None:
     assert documents[0]["what_if"][0]["objective_change"] is None
 
 
-def test_csv_tells_the_clusters_apart(gavel: Gavel) -> None:
+def test_csv_has_a_column_for_the_change(gavel: Gavel) -> None:
     rows = list(csv.DictReader(io.StringIO(gavel("solve", *SMALL, "-p", "fifo", "--what-if", "v100+1", "--csv")[1])))
     assert [row["what_if"] for row in rows] == [""] * 4 + ["v100+1"] * 4
     assert [row["v100"] for row in rows if row["job_id"] == "lstm"] == ["0.0", "1.0"]
     assert "what_if" not in gavel("solve", *SMALL, "-p", "fifo", "--csv")[1]
 
 
-def test_a_change_of_nothing_changes_nothing(gavel: Gavel) -> None:
+def test_an_unchanged_cluster_has_the_same_allocation(gavel: Gavel) -> None:
     out = gavel("solve", *SMALL, "--what-if", "v100+0")[1]
     assert "v100+0: 0 of 4 jobs gain, 0 lose\n" in out
 

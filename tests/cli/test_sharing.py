@@ -1,4 +1,4 @@
-"""gavel solve --sharing: who shares GPUs with whom."""
+"""The option --sharing of gavel solve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_pairs_are_listed_with_their_time_and_gain(gavel: Gavel, jobs: list[str]
     assert "1 pair on" in outcome.out
 
 
-def test_a_formula_may_say_who_shares(gavel: Gavel, jobs: list[str]) -> None:
+def test_formula_policies_may_return_pairs(gavel: Gavel, jobs: list[str]) -> None:
     outcome = gavel("solve", *jobs, "--sharing", "-p", "gandiva,seed=3")
     assert (outcome.code, outcome.err) == (0, "")
     assert "1 pair on" in outcome.out
@@ -51,7 +51,7 @@ def test_the_json_has_all_pairs(gavel: Gavel, jobs: list[str]) -> None:
     assert "pairs" not in json.loads(gavel("solve", *jobs, "--json").out)
 
 
-def test_pairs_that_gain_too_little_are_left_out(gavel: Gavel, jobs: list[str]) -> None:
+def test_pairs_below_the_minimum_gain_are_excluded(gavel: Gavel, jobs: list[str]) -> None:
     assert "No two jobs share GPUs.\n" in gavel("solve", *jobs, "--sharing", "--min-gain", "5").out
     assert json.loads(gavel("solve", *jobs, "--sharing", "--min-gain", "5", "--json").out)["pairs"] == []
 
@@ -65,12 +65,12 @@ def test_pairs_that_gain_too_little_are_left_out(gavel: Gavel, jobs: list[str]) 
         (["--sharing", "--profile", "nvidia-2023"], "profile 'nvidia-2023'"),
     ],
 )
-def test_what_does_not_go_with_sharing_is_refused(gavel: Gavel, jobs: list[str], arguments: list[str], message: str) -> None:
+def test_options_incompatible_with_sharing_are_refused(gavel: Gavel, jobs: list[str], arguments: list[str], message: str) -> None:
     outcome = gavel("solve", *jobs, *arguments)
     assert outcome.code != 0
     assert message in outcome.err
     assert "Traceback" not in outcome.err
 
 
-def test_a_matrix_of_jobs_knows_no_pairs(gavel: Gavel, small: list[str]) -> None:
+def test_a_matrix_by_job_has_no_pairs(gavel: Gavel, small: list[str]) -> None:
     assert "knows no speeds of jobs that share GPUs, which --sharing needs" in gavel("solve", *small, "--sharing").err

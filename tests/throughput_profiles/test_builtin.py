@@ -1,4 +1,4 @@
-"""The built-in profiles: checked as any other, and equal to their sources to four significant digits."""
+"""The built-in profiles: valid, and equal to their sources to four significant digits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestEveryBuiltin:
         about = {field: getattr(profile, field) for field in ("description", "licence", "notice", "url")}
         assert ThroughputProfile(name, profile.measurements, **about) == profile
 
-    def test_it_says_where_it_comes_from(self, name: str) -> None:
+    def test_it_names_its_origin(self, name: str) -> None:
         profile = ThroughputProfile.builtin(name)
         assert profile.description
         assert profile.licence
@@ -66,7 +66,7 @@ class TestGavel:
         assert profile.throughput("ResNet-50 (batch size 128)", 2, "k80") == 0.0
 
     @needs_shared_data
-    def test_every_entry_of_the_source_and_no_other(self) -> None:
+    def test_it_has_exactly_the_entries_of_the_source(self) -> None:
         published = json.loads((SHARED / "gavel" / "simulation_throughputs.json").read_text())
         expected: dict[Entry, float] = {}
         for kind, table in published.items():
@@ -99,7 +99,7 @@ class TestNvidia:
         assert profile.throughput("BERT-Large pre-train seq128 (TensorFlow1, mixed, batch 64)", 256, "a100-40gb") == 77480.0
 
     @needs_shared_data
-    def test_every_row_of_the_source_and_no_other(self) -> None:
+    def test_it_has_exactly_the_rows_of_the_source(self) -> None:
         with open(SHARED / "nvidia" / "training_throughput.csv", encoding="utf-8", newline="") as file:
             published = list(csv.DictReader(file))
         profile = ThroughputProfile.builtin("nvidia-2023")

@@ -1,4 +1,4 @@
-"""Our CSV of measurements: what it may leave out, each fault with its line, and that it brings back what was written."""
+"""CSV files of measurements: defaults, faults with their lines, and round trips."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_pair(tmp_path: Path) -> None:
     assert profile.rows[0].source == "measured"
 
 
-def test_gpu_memory_is_written_where_something_is_known_of_it(tmp_path: Path) -> None:
+def test_the_column_of_gpu_memory_is_written_only_if_known(tmp_path: Path) -> None:
     text = HEADER[:-1] + ",gpu_memory_gb\nresnet,2,v100,consolidated,3.0,,,run 1,10.5\nbert,1,v100,consolidated,1.0,,,,\n"
     profile = ThroughputProfile.from_csv(write(tmp_path, text))
     assert [row.gpu_memory_gb for row in profile.rows] == [10.5, None]
@@ -49,7 +49,7 @@ def test_gpu_memory_is_written_where_something_is_known_of_it(tmp_path: Path) ->
     assert target.getvalue() == text
 
 
-def test_gpu_memory_is_above_0_and_of_gangs_alone(tmp_path: Path) -> None:
+def test_gpu_memory_must_be_positive_and_not_of_a_pair(tmp_path: Path) -> None:
     path = write(tmp_path, HEADER[:-1] + ",gpu_memory_gb\na,1,v100,,3,,,,0\na,2,v100,,3,b,1,,4\n")
     with pytest.raises(InputError) as caught:
         ThroughputProfile.from_csv(path)
@@ -163,7 +163,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
 
 
 @given(st.lists(measurements(), max_size=6, unique_by=lambda m: m.canonical().entry))
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, rows: list[Measurement]) -> None:
+def test_reading_restores_what_was_written(tmp_path_factory: pytest.TempPathFactory, rows: list[Measurement]) -> None:
     path = tmp_path_factory.mktemp("round_trip") / "p.csv"
     profile = ThroughputProfile("p", rows)
     profile.to_csv(path)

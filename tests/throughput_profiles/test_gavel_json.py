@@ -1,4 +1,4 @@
-"""The throughputs JSON of the published Gavel, and what may be wrong with it."""
+"""The throughputs JSON of the published Gavel, and its faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(folder: Path, document: object) -> Path:
     return path
 
 
-def test_alone_spread_and_pairs(tmp_path: Path) -> None:
+def test_throughputs_alone_spread_and_in_pairs(tmp_path: Path) -> None:
     profile = ThroughputProfile.from_gavel_json(write(tmp_path, GOOD))
     assert profile.name == "throughputs"
     assert profile.accelerators == ("v100",)
@@ -107,7 +107,7 @@ def test_all_faults_are_reported_together(tmp_path: Path) -> None:
     assert len(caught.value.faults) == 3
 
 
-def test_a_key_that_stands_twice_in_the_text(tmp_path: Path) -> None:
+def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "throughputs.json"
     path.write_text('{"v100": {}, "v100": {}}')
     with pytest.raises(InputError, match="key 'v100' stands twice in one object"):
@@ -115,7 +115,7 @@ def test_a_key_that_stands_twice_in_the_text(tmp_path: Path) -> None:
 
 
 @needs_shared_data
-def test_the_published_file_holds_what_the_built_in_profile_holds() -> None:
+def test_the_published_file_equals_the_built_in_profile() -> None:
     published = ThroughputProfile.from_gavel_json(SHARED / "gavel" / "simulation_throughputs.json")
     builtin = ThroughputProfile.builtin("gavel-osdi20")
     assert len(published) == len(builtin)

@@ -1,4 +1,4 @@
-"""Throughputs known job by job, from an array or a file."""
+"""Throughputs by job, from an array or a file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def matrix() -> ThroughputMatrix:
 
 
 class TestLookup:
-    def test_rows_are_found_by_job_id_whatever_the_type(self, matrix: ThroughputMatrix) -> None:
+    def test_rows_are_looked_up_by_job_id(self, matrix: ThroughputMatrix) -> None:
         jobs = [Job("c", job_type="resnet"), Job("a", num_gpus=8), Job("c")]
         assert matrix.matrix(jobs, ["k80", "v100"]).tolist() == [[2.0, 0.0], [1.0, 4.0], [2.0, 0.0]]
 
-    def test_of_one_job(self, matrix: ThroughputMatrix) -> None:
+    def test_the_throughput_of_one_job(self, matrix: ThroughputMatrix) -> None:
         assert matrix.job_throughput(Job("a"), "k80") == 1.0
         assert matrix.job_throughput(Job("c"), "v100") == 0.0
 
@@ -38,25 +38,25 @@ class TestLookup:
         array[0, 0] = 9.0
         assert matrix.matrix([Job("a")], ["v100", "k80"]).tolist() == [[1.5, 2.5]]
 
-    def test_it_cannot_be_changed(self, matrix: ThroughputMatrix) -> None:
+    def test_it_is_immutable(self, matrix: ThroughputMatrix) -> None:
         with pytest.raises(ValueError, match="read-only"):
             matrix.values[0, 0] = 1.0
 
-    def test_a_result_may_be_changed_without_harm(self, matrix: ThroughputMatrix) -> None:
+    def test_results_are_copies(self, matrix: ThroughputMatrix) -> None:
         matrix.matrix([Job("a")], ["v100"])[0, 0] = 99.0
         assert matrix.job_throughput(Job("a"), "v100") == 4.0
 
-    def test_missing_where_the_job_may_not_run_counts_as_zero(self, matrix: ThroughputMatrix) -> None:
+    def test_missing_values_count_as_zero_where_the_job_may_not_run(self, matrix: ThroughputMatrix) -> None:
         jobs = [Job("b", allowed_accelerators=("v100",)), Job("x", allowed_accelerators=("h100",))]
         assert matrix.matrix(jobs, ["v100", "k80"]).tolist() == [[3.0, 0.0], [0.0, 0.0]]
 
-    def test_a_throughput_of_one_job_is_never_zero_for_missing(self, matrix: ThroughputMatrix) -> None:
+    def test_a_missing_throughput_of_one_job_is_an_error(self, matrix: ThroughputMatrix) -> None:
         with pytest.raises(MissingThroughputError, match="has no throughput on 'k80' for job 'b'; write 0 if it cannot run"):
             matrix.job_throughput(Job("b", allowed_accelerators=("v100",)), "k80")
 
 
 class TestMissing:
-    def test_all_that_is_missing_is_reported_once_each(self, matrix: ThroughputMatrix) -> None:
+    def test_each_missing_value_is_reported_once(self, matrix: ThroughputMatrix) -> None:
         jobs = [Job("b"), Job("aa"), Job("cc"), Job("a")]
         with pytest.raises(MissingThroughputError) as caught:
             matrix.matrix(jobs, ["k80", "v10"])
@@ -74,7 +74,7 @@ class TestMissing:
         with pytest.raises(UnknownNameError, match="'v10' is not in it"):
             matrix.job_throughput(Job("a"), "v10")
 
-    def test_spread_gangs_are_not_known(self, matrix: ThroughputMatrix) -> None:
+    def test_spread_throughputs_are_missing(self, matrix: ThroughputMatrix) -> None:
         with pytest.raises(MissingThroughputError, match="knows consolidated throughputs only; 'spread' was asked for job 'a'"):
             matrix.job_throughput(Job("a"), "v100", "spread")
 
@@ -93,7 +93,7 @@ class TestFaultsOfArrays:
         assert (fault.where, fault.field) == ("throughput matrix 'm', row 2", "k80")
         assert fault.problem.endswith(f"found {cell!r}")
 
-    def test_names_that_stand_twice_or_are_empty(self) -> None:
+    def test_duplicate_and_empty_names(self) -> None:
         with pytest.raises(InputError) as caught:
             ThroughputMatrix("m", ["a", "a", ""], ["v100", "v100"], np.ones((3, 2)))
         assert [str(fault) for fault in caught.value.faults] == [
@@ -113,7 +113,7 @@ class TestFiles:
         path.write_text(text)
         return ThroughputProfile.from_matrix(path)
 
-    def test_columns_in_the_order_of_the_header_whatever_is_empty(self, tmp_path: Path) -> None:
+    def test_columns_have_the_order_of_the_header(self, tmp_path: Path) -> None:
         matrix = self.read(tmp_path, "v100,job_id,k80,p100\n,a,1,\n0,b,,\n")
         assert matrix.name == "m"
         assert matrix.accelerators == ("v100", "k80", "p100")

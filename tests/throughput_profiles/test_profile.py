@@ -1,4 +1,4 @@
-"""What a throughput profile knows, what it does not, and how it says so."""
+"""Lookups in throughput profiles, and errors for missing throughputs."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class TestLookup:
         assert profile.has("resnet", 1, "k80")
         assert profile.throughput("resnet", 1, "k80") == 0.0
 
-    def test_missing_is_not_zero(self, profile: ThroughputProfile) -> None:
+    def test_a_missing_throughput_is_an_error(self, profile: ThroughputProfile) -> None:
         assert not profile.has("bert", 1, "k80")
         with pytest.raises(MissingThroughputError):
             profile.throughput("bert", 1, "k80")
 
-    def test_a_missing_pair_is_missing_although_both_are_known_alone(self, profile: ThroughputProfile) -> None:
+    def test_an_unmeasured_pair_is_missing_even_if_both_are_known_alone(self, profile: ThroughputProfile) -> None:
         assert not profile.has("resnet", 1, "v100", partner="resnet")
         with pytest.raises(MissingThroughputError, match="sharing with 'resnet'"):
             profile.pair("resnet", "resnet", 1, "v100")
 
-    def test_of_a_job(self, profile: ThroughputProfile) -> None:
+    def test_the_throughput_of_a_job(self, profile: ThroughputProfile) -> None:
         job = Job("j", job_type="resnet", num_gpus=8)
         assert profile.job_throughput(job, "v100") == 25.0
         assert profile.job_throughput(job, "v100", "spread") == 20.0
@@ -89,14 +89,14 @@ class TestLookup:
     def test_a_job_type_known_only_as_a_partner_is_known(self) -> None:
         assert ThroughputProfile("p", [pair("a", 1.0, "b", 2.0)]).job_types == ("a", "b")
 
-    def test_it_cannot_be_changed(self, profile: ThroughputProfile) -> None:
+    def test_it_is_immutable(self, profile: ThroughputProfile) -> None:
         with pytest.raises(FrozenInstanceError):
             profile.name = "other"  # type: ignore[misc]
 
-    def test_it_survives_pickling(self, profile: ThroughputProfile) -> None:
+    def test_it_can_be_pickled(self, profile: ThroughputProfile) -> None:
         assert pickle.loads(pickle.dumps(profile)) == profile  # noqa: S301
 
-    def test_measurements_come_back_each_pair_once(self) -> None:
+    def test_measurements_have_each_pair_once(self) -> None:
         profile = ThroughputProfile("p", [pair("b", 2.0, "a", 1.0), pair("a", 1.0, "b", 2.0)])
         assert profile.measurements == (pair("a", 1.0, "b", 2.0),)
 
@@ -145,11 +145,11 @@ class TestMatrix:
         assert profile.matrix([], ["k80", "v100"]).shape == (0, 2)
         assert profile.matrix([Job("a", job_type="resnet")], []).shape == (1, 0)
 
-    def test_missing_where_the_job_may_not_run_counts_as_zero(self, profile: ThroughputProfile) -> None:
+    def test_missing_values_count_as_zero_where_the_job_may_not_run(self, profile: ThroughputProfile) -> None:
         jobs = [Job("a", job_type="bert", allowed_accelerators=("v100",))]
         assert profile.matrix(jobs, ["v100", "k80", "h100"]).tolist() == [[2.0, 0.0, 0.0]]
 
-    def test_all_that_is_missing_is_reported_once_each(self, profile: ThroughputProfile) -> None:
+    def test_each_missing_value_is_reported_once(self, profile: ThroughputProfile) -> None:
         jobs = [
             Job("fine", job_type="resnet"),
             Job("j1", job_type="bert"),
@@ -181,7 +181,7 @@ class TestMatrix:
             profile.matrix(jobs, profile.accelerators)
         assert len(caught.value.faults) == 3000
 
-    def test_each_kind_of_job_gets_its_own_row(self, profile: ThroughputProfile) -> None:
+    def test_jobs_of_different_types_have_different_rows(self, profile: ThroughputProfile) -> None:
         sizes = [1, 2, 8] * 10
         jobs = [Job(str(n), job_type="resnet", num_gpus=size) for n, size in enumerate(sizes)]
         expected = [[{1: 4.0, 2: 7.5, 8: 25.0}[size]] for size in sizes]
@@ -189,14 +189,14 @@ class TestMatrix:
 
 
 class TestContradictions:
-    def test_an_entry_that_stands_twice(self) -> None:
+    def test_duplicate_entries_are_refused(self) -> None:
         with pytest.raises(InputError) as caught:
             ThroughputProfile("p", [alone("a", 1, "v100", 1.0), alone("b", 1, "v100", 1.0), alone("a", 1, "v100", 1.0)])
         assert str(caught.value) == (
             "throughput profile 'p', measurement 3: 'a' on 1 x v100 (consolidated) stands twice, first at measurement 1"
         )
 
-    def test_a_pair_that_stands_twice_from_the_same_side(self) -> None:
+    def test_duplicate_pairs_are_refused(self) -> None:
         with pytest.raises(InputError, match=r"measurement 2: 'b' on 1 x v100 .* stands twice, first at measurement 1"):
             ThroughputProfile("p", [pair("b", 1.0, "a", 2.0), pair("b", 1.0, "a", 2.0)])
 
@@ -213,7 +213,7 @@ class TestContradictions:
         assert len(ThroughputProfile("p", [pair("a", 1.0, "b", 2.0), pair("b", 3.0, "a", 3.0, "k80")])) == 2
 
     @pytest.mark.parametrize("name", ["", "two\nlines"])
-    def test_a_name_that_cannot_be_shown(self, name: str) -> None:
+    def test_unprintable_names_are_refused(self, name: str) -> None:
         with pytest.raises(InputError, match="must be printable and not empty"):
             ThroughputProfile(name, [])
 

@@ -1,4 +1,4 @@
-"""The store: what it keeps, what it refuses, and that several processes may use it at once."""
+"""The profile store: saving and loading, refusals, and use by several processes at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> ThroughputStore:
 
 
 class TestKeeping:
-    def test_what_is_saved_is_loaded(self, store: ThroughputStore) -> None:
+    def test_loading_restores_what_was_saved(self, store: ThroughputStore) -> None:
         pairs = [
             measurement("b", 0.1, partner_job_type="a", partner_steps_per_second=0.3),
             measurement("c", 0.0, placement="spread"),
@@ -57,7 +57,7 @@ class TestKeeping:
     def test_a_built_in_profile_is_loaded_by_name(self, store: ThroughputStore) -> None:
         assert store.load("nvidia-2023") == ThroughputProfile.builtin("nvidia-2023")
 
-    def test_the_largest_profile_survives(self, store: ThroughputStore) -> None:
+    def test_the_largest_built_in_profile_can_be_saved(self, store: ThroughputStore) -> None:
         rows = ThroughputProfile.builtin("gavel-osdi20").rows
         copy = ThroughputProfile("copy", ThroughputProfile.builtin("gavel-osdi20").measurements)
         store.save(copy)
@@ -89,14 +89,14 @@ class TestKeeping:
 
 
 class TestAdding:
-    def test_new_rows_and_new_figures_for_old_rows(self, store: ThroughputStore) -> None:
+    def test_rows_are_added_and_updated(self, store: ThroughputStore) -> None:
         store.save(ThroughputProfile("mine", [measurement("a", 1.0), measurement("b", 2.0)], description="kept"))
         store.add("mine", [measurement("a", 1.5, source="monday"), measurement("c", 3.0)])
         loaded = store.load("mine")
         assert loaded.measurements == (measurement("a", 1.5, source="monday"), measurement("b", 2.0), measurement("c", 3.0))
         assert loaded.description == "kept"
 
-    def test_a_profile_is_made_when_there_is_none(self, store: ThroughputStore) -> None:
+    def test_a_missing_profile_is_created(self, store: ThroughputStore) -> None:
         store.add("mine", [measurement("a")])
         assert store.load("mine") == ThroughputProfile("mine", [measurement("a")])
 
@@ -106,13 +106,13 @@ class TestAdding:
         assert len(store.load("mine")) == 1
         assert store.load("mine").pair("a", "b", 1, "v100") == (1.5, 2.5)
 
-    def test_contradictions_change_nothing(self, store: ThroughputStore) -> None:
+    def test_contradictions_leave_the_store_unchanged(self, store: ThroughputStore) -> None:
         store.add("mine", [measurement("a", 1.0)])
         with pytest.raises(InputError, match="stands twice"):
             store.add("mine", [measurement("a", 2.0), measurement("a", 3.0)])
         assert store.load("mine").throughput("a", 1, "v100") == 1.0
 
-    def test_what_it_takes_of_gpu_memory_stays_until_another_figure_comes(self, store: ThroughputStore) -> None:
+    def test_gpu_memory_is_kept_until_it_is_measured_again(self, store: ThroughputStore) -> None:
         store.add("mine", [measurement("a", 1.0, gpu_memory_gb=10.5)])
         store.add("mine", [measurement("a", 1.5)])
         assert store.load("mine").measurements == (measurement("a", 1.5, gpu_memory_gb=10.5),)
@@ -134,7 +134,7 @@ OLD = """
     INSERT INTO measurements VALUES (1, 1, 'a', 1, 'v100', 'consolidated', 2.0, NULL, NULL, 'run 1'),
         (2, 1, 'a', 1, 'v100', 'consolidated', 0.5, 'b', 0.25, '');
 """
-"""What the first schema of the store made, with a profile."""
+"""A store of schema 1 with one profile."""
 
 
 class TestFirstSchema:
@@ -156,14 +156,14 @@ class TestFirstSchema:
             connection.executescript(OLD)
         return ThroughputStore(tmp_path / "old.sqlite")
 
-    def test_is_read_as_it_is(self, old: ThroughputStore) -> None:
+    def test_is_read_without_migration(self, old: ThroughputStore) -> None:
         before = old.path.read_bytes()
         assert old.load("old") == self.THEN
         assert old.names()[-1] == "old"
         assert old.summaries()[-1].rows == 2
         assert old.path.read_bytes() == before
 
-    def test_becomes_the_present_one_when_it_is_written_to(self, old: ThroughputStore) -> None:
+    def test_is_migrated_on_the_first_write(self, old: ThroughputStore) -> None:
         old.add("old", [measurement("a", 2.5, gpu_memory_gb=11)])
         assert old.load("old").gpu_memory_gb("a", 1, "v100") == 11
         assert old.load("old").rows[1:] == self.THEN.rows[1:]
@@ -172,14 +172,14 @@ class TestFirstSchema:
             assert connection.execute("PRAGMA user_version").fetchone() == (2,)
             assert connection.execute("SELECT count(gpu_memory_gb) FROM measurements").fetchone() == (1,)
 
-    def test_stays_what_it_is_where_writing_fails(self, old: ThroughputStore) -> None:
+    def test_is_unchanged_if_writing_fails(self, old: ThroughputStore) -> None:
         before = old.path.read_bytes()
         with pytest.raises(InputError, match="'old' is taken"):
             old.save(ThroughputProfile("old", []))
         assert old.path.read_bytes() == before
         assert old.load("old") == self.THEN
 
-    def test_can_be_read_where_nobody_may_write(self, old: ThroughputStore) -> None:
+    def test_can_be_read_in_a_read_only_directory(self, old: ThroughputStore) -> None:
         make_read_only(old.path)
         assert old.load("old") == self.THEN
 
@@ -211,7 +211,7 @@ class TestRefusals:
         with pytest.raises(UnknownNameError, match="has no profile 'cluster-b'; did you mean 'cluster-a'"):
             use(store, "cluster-b")
 
-    def test_an_unknown_name_is_compared_with_those_that_would_do(self, store: ThroughputStore) -> None:
+    def test_an_unknown_name_suggests_only_valid_names(self, store: ThroughputStore) -> None:
         with pytest.raises(UnknownNameError, match="did you mean 'gavel-osdi20'"):
             store.load("gavel-osdi")
         with pytest.raises(UnknownNameError, match="has no profile 'gavel-osdi'; there are none"):
@@ -219,7 +219,7 @@ class TestRefusals:
 
 
 class TestWhere:
-    def test_reading_makes_no_file(self, store: ThroughputStore) -> None:
+    def test_reading_does_not_create_the_file(self, store: ThroughputStore) -> None:
         assert store.names() == ThroughputProfile.builtin_names()
         assert len(store.summaries()) == 2
         for use in (store.load, store.delete):
@@ -241,7 +241,7 @@ class TestWhere:
         assert path.name == "profiles.sqlite"
         assert "gavel-py" in path.parts
 
-    def test_a_path_with_characters_that_mean_something_in_an_address(self, tmp_path: Path) -> None:
+    def test_a_path_with_reserved_characters_of_urls(self, tmp_path: Path) -> None:
         store = ThroughputStore(tmp_path / "a?mode=ro #1 %41.sqlite")
         store.save(profile("mine"))
         assert store.load("mine") == profile("mine")
@@ -277,7 +277,7 @@ class TestBrokenFiles:
                 use()
             assert str(caught.value).startswith(f"profile store {store.path}: {problem}")
 
-    def test_no_database(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_database(self, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
         path.write_text("these are my notes\n" * 100)
         self.refuses(ThroughputStore(path), "is not an SQLite database")
@@ -289,7 +289,7 @@ class TestBrokenFiles:
         self.refuses(store, "was written by a newer gavel-py (schema 3, this one knows up to 2); upgrade gavel-py")
 
     @pytest.mark.parametrize("version", [0, 1])
-    def test_somebody_else_s_database(self, tmp_path: Path, version: int) -> None:
+    def test_a_database_of_another_application(self, tmp_path: Path, version: int) -> None:
         path = tmp_path / "other.sqlite"
         change(path, "CREATE TABLE profiles (name)")
         change(path, f"PRAGMA user_version = {version}")
@@ -305,13 +305,13 @@ class TestBrokenFiles:
         with pytest.raises(InputError, match=r"^profile store .* is damaged"):
             store.load("mine")
 
-    def test_a_row_that_other_tools_spoiled(self, store: ThroughputStore) -> None:
+    def test_an_invalid_row_written_by_another_tool(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
         change(store.path, "UPDATE measurements SET steps_per_second = -1 WHERE job_type = 'type-1'")
         with pytest.raises(InputError, match=r"profile 'mine', row 2 .*steps_per_second: must be at least 0, found -1"):
             store.load("mine")
 
-    def test_a_directory_that_cannot_be_made(self, tmp_path: Path) -> None:
+    def test_a_directory_that_cannot_be_created(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         store = ThroughputStore(tmp_path / "file" / "profiles.sqlite")
         with pytest.raises(InputError, match=r"cannot be used: (Not a directory|File exists)"):
@@ -353,7 +353,7 @@ class TestBrokenFiles:
         monkeypatch.undo()
         assert store.names() == (*ThroughputProfile.builtin_names(), "mine")
 
-    def test_a_file_that_another_process_keeps_locked(self, store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_locked_by_another_process(self, store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
         store.save(profile("mine"))
         monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
         with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
@@ -363,7 +363,7 @@ class TestBrokenFiles:
                 store.save(profile("new"))
 
 
-def test_an_import_that_fails_midway_leaves_nothing(store: ThroughputStore) -> None:
+def test_a_failed_import_is_rolled_back(store: ThroughputStore) -> None:
     store.save(profile("mine"))
     change(
         store.path,
@@ -377,7 +377,7 @@ def test_an_import_that_fails_midway_leaves_nothing(store: ThroughputStore) -> N
     assert store.load("mine") == profile("mine")
 
 
-def test_a_reader_sees_a_profile_before_or_after_but_never_half(store: ThroughputStore) -> None:
+def test_readers_never_see_a_partly_written_profile(store: ThroughputStore) -> None:
     seen = []
 
     class Watched(ThroughputProfile):
@@ -394,7 +394,7 @@ def test_a_reader_sees_a_profile_before_or_after_but_never_half(store: Throughpu
     assert store.load("new").rows == profile("mine", 5).rows
 
 
-def test_all_reads_of_one_look_see_the_same_state(store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_reads_of_a_transaction_see_the_same_state(store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(profile("mine"))
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
     with database.reading(store.path):

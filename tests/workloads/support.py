@@ -1,4 +1,4 @@
-"""Small files written in the formats of others, and what is read of them."""
+"""Small files in the formats of other systems, and what is read from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["file", "places", "read", "skipped"]
 
 
 def file(name: str, content: str) -> str:
-    """Write a file with this content, which may be indented as the test is, and return its name."""
+    """Write a file with this content, which is dedented, and return its name."""
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     Path(name).write_text(content, encoding="utf-8")
     return name
@@ -22,10 +22,10 @@ def read(name: str, content: str, **options: bool) -> Trace:
 
 
 def skipped(trace: Trace) -> dict[str, int]:
-    """Why entries were skipped, and how many."""
+    """Return {reason: number of skipped entries}."""
     return {skip.reason: skip.count for skip in trace.report.skipped}
 
 
 def places(trace: Trace) -> list[tuple[str, str]]:
-    """Where something is broken, and in which field."""
+    """Return the place and the field of each fault."""
     return [(fault.where, fault.field) for fault in trace.report.faults]

@@ -1,4 +1,4 @@
-"""Traces of Gavel, of all three ages."""
+"""Traces of Gavel in all three versions of the format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_seven_fields_have_no_weight_and_no_deadline() -> None:
     assert submission == Submission(Job("0", job_type="LM (batch size 5)", total_steps=100, num_gpus=4, arrival_seconds=7))
 
 
-def test_twelve_fields_tell_the_duration() -> None:
+def test_twelve_fields_include_the_duration() -> None:
     (submission,) = read("shockwave.trace", TWELVE)
     assert (submission.run_seconds, submission.job.deadline_factor, submission.job.arrival_seconds) == (3600, 1.5, 7)
 
@@ -41,7 +41,7 @@ def test_jobs_are_sorted_by_arrival_and_numbered_by_line() -> None:
     assert [submission.job.job_id for submission in trace] == ["1", "0"]
 
 
-def test_broken_lines_are_told_and_left_out() -> None:
+def test_broken_lines_are_skipped_and_reported() -> None:
     wrong = TEN.replace("2931", "many").replace("60.5", "nan")
     trace = read("a.trace", TEN + "one\ttwo\tthree\n" + wrong + SEVEN)
     assert [s.job.job_id for s in trace] == ["3", "0"]
@@ -54,7 +54,7 @@ def test_broken_lines_are_told_and_left_out() -> None:
     assert "Left out 2 broken:" in str(trace.report)
 
 
-def test_strict_makes_them_errors() -> None:
+def test_strict_turns_broken_lines_into_errors() -> None:
     name = file("a.trace", TEN + "one\ttwo\tthree\n")
     with pytest.raises(InputError, match=r"a\.trace, line 2: has 3 tab-separated fields; Gavel's traces have 7, 10 or 12"):
         read_trace(name, "gavel", strict=True)
@@ -62,7 +62,7 @@ def test_strict_makes_them_errors() -> None:
 
 @needs_shared_data
 @pytest.mark.parametrize(("name", "jobs"), [("small_test", 20), ("artifact_evaluation", 15), ("medium_test", 20)])
-def test_published_traces_are_read_as_a_job_set_reads_them(name: str, jobs: int) -> None:
+def test_published_traces_equal_the_job_set_of_the_file(name: str, jobs: int) -> None:
     path = SHARED / "gavel" / f"{name}.trace"
     trace = read_trace(path, strict=True)
     assert len(trace) == jobs

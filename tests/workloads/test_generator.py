@@ -1,4 +1,4 @@
-"""The generator: the same seed gives the same bytes, and means are where they should be."""
+"""The generator: reproducible traces with the expected distributions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def many() -> Trace:
 
 
 def within(found: float, expected: float, deviation: float, draws: int = MANY) -> bool:
-    """Say whether a mean of so many draws is within five standard deviations of what is expected."""
+    """Return whether a mean of `draws` random numbers is within five standard deviations of the expected one."""
     return abs(found - expected) < 5 * deviation / draws**0.5
 
 
@@ -56,7 +56,7 @@ def test_steps_are_the_duration_times_the_throughput_on_v100(many: Trace) -> Non
         assert submission.run_seconds == pytest.approx(steps / speed)
 
 
-def test_a_part_of_the_jobs_weighs_more(many: Trace) -> None:
+def test_heavy_share_sets_the_number_of_heavy_jobs(many: Trace) -> None:
     weights = Counter(submission.job.weight for submission in many)
     assert set(weights) == {1, 5}
     assert within(weights[5] / MANY, 0.2, 0.4)
@@ -64,7 +64,7 @@ def test_a_part_of_the_jobs_weighs_more(many: Trace) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("burstiness", [1.0, 2.0, 4.0])
-def test_gaps_between_arrivals_have_their_mean_and_spread(burstiness: float) -> None:
+def test_gaps_between_arrivals_have_the_given_mean_and_variation(burstiness: float) -> None:
     gaps = np.diff([s.job.arrival_seconds for s in generated(MANY, burstiness=burstiness, seed=1)])
     assert within(float(gaps.mean()), 900, 900 * burstiness)
     assert gaps.std() / gaps.mean() == pytest.approx(burstiness, rel=0.15)
@@ -77,7 +77,7 @@ def test_poisson_arrivals_are_exponential() -> None:
     assert distance < 2.23 / len(gaps) ** 0.5
 
 
-def test_job_types_are_alike_likely_among_those_of_the_gang(many: Trace) -> None:
+def test_job_types_are_drawn_uniformly_among_those_of_the_gang_size(many: Trace) -> None:
     types = Counter(submission.job.job_type for submission in many if submission.job.num_gpus == 1)
     assert len(types) == 26
     number = types.total()
@@ -92,18 +92,18 @@ def test_the_same_seed_gives_the_same_bytes(seed: int) -> None:
     assert generated(5, seed=seed) != generated(5, seed=seed + 1)
 
 
-def test_aspects_are_drawn_apart() -> None:
+def test_aspects_have_independent_random_streams() -> None:
     mixed, single = generated(seed=2), generated(seed=2, gang_mix={1: 1.0})
     assert [s.job.arrival_seconds for s in mixed] == [s.job.arrival_seconds for s in single]
     longer = generated(100, seed=2)
     assert longer[:50] == mixed
 
 
-def test_all_at_once() -> None:
+def test_without_a_rate_all_jobs_arrive_at_time_0() -> None:
     assert {s.job.arrival_seconds for s in generated(jobs_per_hour=None)} == {0.0}
 
 
-def test_durations_that_were_seen() -> None:
+def test_empirical_durations_are_drawn_from_the_recorded_ones() -> None:
     trace = generated(200, durations=Empirical([100.0, 5000.0]))
     rounded = Counter(min((100, 5000), key=lambda d: abs(d - (s.run_seconds or 0))) for s in trace)
     assert abs(rounded[100] - 100) < 5 * 200**0.5 / 2
@@ -133,11 +133,11 @@ def test_means_of_durations() -> None:
         ({"reference": "h100"}, "generate, field reference: 'h100' is not in profile 'gavel-osdi20'; known: k80, p100, v100"),
     ],
 )
-def test_what_cannot_be_generated(options: dict[str, object], said: str) -> None:
+def test_invalid_arguments_are_refused(options: dict[str, object], said: str) -> None:
     assert refusal(generated, **options) == said
 
 
-def test_durations_are_checked() -> None:
+def test_invalid_distributions_of_durations_are_refused() -> None:
     assert "must name at least one piece" in refusal(LogUniform, ())
     assert "0 < shortest <= longest" in refusal(LogUniform, ((1, 5, 4),))
     assert "must be finite numbers above 0" in refusal(Empirical, [0.0])

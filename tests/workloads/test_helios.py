@@ -54,7 +54,7 @@ def test_a_job_that_never_started_is_skipped_and_counted() -> None:
     assert trace.report.num_broken == 0
 
 
-def test_records_that_contradict_themselves_are_told() -> None:
+def test_inconsistent_records_are_reported() -> None:
     trace = read(
         "cluster_log.csv",
         HEADER

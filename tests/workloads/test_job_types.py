@@ -1,4 +1,4 @@
-"""Job types and steps for traces that do not tell them."""
+"""Job types and steps for traces without them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def types_of(trace: Trace) -> list[str]:
     return [submission.job.job_type for submission in trace]
 
 
-def test_types_are_drawn_from_those_that_are_known_for_the_gang() -> None:
+def test_types_are_drawn_from_those_known_for_the_gang_size() -> None:
     trace, profile = assign_job_types(trace_of(*[1] * 3000, *[2] * 10), PROFILE)
     assert profile is PROFILE
     drawn = Counter(types_of(trace)[:3000])
@@ -61,12 +61,12 @@ def test_types_are_drawn_from_those_that_are_known_for_the_gang() -> None:
 
 
 @pytest.mark.parametrize(("accelerators", "types"), [(["v100"], {"a", "b", "d"}), (["k80"], {"a", "b"})])
-def test_the_accelerators_that_count_can_be_named(accelerators: list[str], types: set[str]) -> None:
+def test_the_required_accelerators_can_be_restricted(accelerators: list[str], types: set[str]) -> None:
     trace, _ = assign_job_types(trace_of(*[1] * 100), PROFILE, accelerators=accelerators)
     assert set(types_of(trace)) == types
 
 
-def test_steps_are_the_duration_times_the_throughput_where_it_ran() -> None:
+def test_steps_are_the_duration_times_the_throughput_on_the_recorded_accelerator() -> None:
     trace, _ = assign_job_types(trace_of(2, 2), PROFILE)
     assert [s.job.total_steps for s in trace] == [120, 120]
     trace, _ = assign_job_types(trace_of(2), PROFILE, reference="k80")
@@ -78,7 +78,7 @@ def test_steps_are_the_duration_times_the_throughput_where_it_ran() -> None:
     assert trace[0].job.total_steps == 120
 
 
-def test_what_is_known_already_stays() -> None:
+def test_known_job_types_and_steps_are_kept() -> None:
     given = Trace(
         [
             Submission(Job("typed", job_type="b"), run_seconds=3.0),
@@ -98,12 +98,12 @@ def test_what_is_known_already_stays() -> None:
 
 
 @given(seed=st.integers(0, 50))
-def test_the_same_seed_draws_the_same(seed: int) -> None:
+def test_the_same_seed_draws_the_same_types(seed: int) -> None:
     given = trace_of(*[1, 2, 4] * 10)
     assert assign_job_types(given, PROFILE, seed=seed)[0] == assign_job_types(given, PROFILE, seed=seed)[0]
 
 
-def test_gangs_that_the_profile_lacks_are_refused_with_their_number() -> None:
+def test_missing_gang_sizes_are_refused_with_their_number_of_jobs() -> None:
     said = refusal(assign_job_types, trace_of(1, 3, 8, 8), PROFILE)
     assert said.splitlines() == [
         "throughput profile 'small', field num_gpus: has no job type for the gangs of 3 of 4 jobs on all of v100, k80; "
@@ -119,7 +119,7 @@ def test_accelerators_must_be_in_the_profile(options: dict[str, object]) -> None
     assert said == "throughput profile 'small', field accelerator: 'h100' is not in it; known: v100, k80"
 
 
-def test_durations_follow_from_steps_as_steps_from_durations() -> None:
+def test_durations_and_steps_are_converted_back_and_forth() -> None:
     given = trace_of(*[1, 2, 4] * 5)
     typed, profile = assign_job_types(given, PROFILE)
     forgotten = Trace(Submission(submission.job) for submission in typed)
@@ -130,13 +130,13 @@ def test_durations_follow_from_steps_as_steps_from_durations() -> None:
 
 
 class TestEstimates:
-    def test_beyond_the_largest_gang_the_measured_scaling_goes_on(self) -> None:
+    def test_beyond_the_largest_gang_the_measured_scaling_is_extrapolated(self) -> None:
         profile = extend_profile(PROFILE, [16])
         # 8 at 1 GPU, 18 at 4 GPUs: each doubling gives 1.5 times as much, and so do the next two.
         assert profile.throughput("a", 16, "v100") == pytest.approx(18 * 1.5**2)
         assert profile.name == "small+estimates"
 
-    def test_a_larger_gang_takes_as_much_of_each_gpu(self) -> None:
+    def test_estimates_have_the_gpu_memory_of_the_next_smaller_gang(self) -> None:
         known = {1: 9.0, 4: 6.0}
         rows = [
             Measurement(job_type="a", num_gpus=n, accelerator="v100", steps_per_second=n, gpu_memory_gb=size)
@@ -145,11 +145,11 @@ class TestEstimates:
         extended = extend_profile(ThroughputProfile("sized", rows), [2, 8])
         assert [extended.gpu_memory_gb("a", n, "v100") for n in (2, 8)] == [9, 6]
 
-    def test_more_gpus_never_give_more_than_their_part(self) -> None:
+    def test_speedups_are_at_most_linear(self) -> None:
         profile = extend_profile(PROFILE, [8])
         assert profile.throughput("b", 8, "v100") == pytest.approx(40)  # 4 at 1, 20 at 4: more than 4 times as much
 
-    def test_nor_do_they_make_a_job_slower(self) -> None:
+    def test_more_gpus_never_slow_a_job_down(self) -> None:
         falling = ThroughputProfile(
             "falling",
             [
@@ -159,15 +159,15 @@ class TestEstimates:
         )
         assert extend_profile(falling, [64]).throughput("a", 64, "v100") == 7
 
-    def test_between_two_gangs_the_power_through_both(self) -> None:
+    def test_between_two_gangs_a_power_function_interpolates(self) -> None:
         speed = extend_profile(PROFILE, [3]).throughput("a", 3, "v100")
         assert speed == pytest.approx(12 * 1.5 ** (0.5849625007211562))
         assert 12 < speed < 18
 
-    def test_what_cannot_run_cannot_run_larger(self) -> None:
+    def test_a_throughput_of_0_is_extrapolated_as_0(self) -> None:
         assert extend_profile(PROFILE, [8]).throughput("b", 8, "k80") == 0
 
-    def test_one_size_says_nothing_of_others_and_small_gangs_nothing_of_smaller(self) -> None:
+    def test_single_sizes_and_smaller_gangs_are_not_extrapolated(self) -> None:
         profile = extend_profile(PROFILE, [8])
         assert not profile.has("c", 8, "k80")
         large = ThroughputProfile(
@@ -175,7 +175,7 @@ class TestEstimates:
         )
         assert extend_profile(large, [2]) is large
 
-    def test_what_was_measured_stays_and_estimates_say_what_they_are(self) -> None:
+    def test_measurements_are_kept_and_estimates_name_their_source(self) -> None:
         profile = ThroughputProfile.builtin("gavel-osdi20")
         extended = extend_profile(profile, [4, 12, 128])
         assert extended.rows[: len(profile)] == profile.rows
@@ -186,14 +186,14 @@ class TestEstimates:
             largest = profile.throughput(row.job_type, 8, row.accelerator, row.placement)
             assert largest <= row.steps_per_second <= largest * row.num_gpus / 8 * (1 + 1e-12)
 
-    def test_a_trace_may_be_given_types_by_them(self) -> None:
+    def test_estimates_allow_job_types_for_more_gang_sizes(self) -> None:
         trace, profile = assign_job_types(trace_of(1, 3, 8), PROFILE, extrapolate=True)
         assert set(types_of(trace)) <= {"a", "b"}
         for submission in trace:
             assert submission.job.total_steps == pytest.approx(10 * profile.job_throughput(submission.job, "v100"))
         assert trace.report.assumptions[0].startswith("Throughputs of gangs of 3, 8 GPUs are estimated from those measured")
 
-    def test_what_cannot_be_estimated_is_refused_still(self) -> None:
+    def test_gangs_that_cannot_be_estimated_are_refused(self) -> None:
         single = ThroughputProfile("single", [Measurement(job_type="a", num_gpus=1, accelerator="v100", steps_per_second=1.0)])
         with pytest.raises(InputError, match="gangs of 2 GPUs on v100: 1 job"):
             assign_job_types(trace_of(1, 2), single, extrapolate=True)

@@ -38,7 +38,7 @@ def test_pods_become_jobs() -> None:
     assert "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: 1." in trace.report.assumptions
 
 
-def test_pods_that_are_still_running_are_told() -> None:
+def test_running_pods_are_reported() -> None:
     trace = read(
         "pods.csv",
         HEADER
@@ -58,7 +58,7 @@ def test_pods_that_are_still_running_are_told() -> None:
     assert ended.report.assumptions == ()
 
 
-def test_names_of_accelerators_can_be_those_of_a_profile() -> None:
+def test_accelerators_can_be_renamed_to_those_of_a_profile() -> None:
     trace = read("pods.csv", HEADER + "p0,0,0,1,1000,V100M16|V100M32|P100,LS,Succeeded,100,400,150\n")
     renamed = trace.map_accelerators({"V100M16": "v100", "V100M32": "v100", "P100": "p100"})
     assert renamed[0] == Submission(
@@ -66,7 +66,7 @@ def test_names_of_accelerators_can_be_those_of_a_profile() -> None:
     )
 
 
-def test_accelerators_that_a_profile_does_not_know_are_told() -> None:
+def test_accelerators_unknown_to_the_profile_are_reported() -> None:
     profile = ThroughputProfile.builtin("gavel-osdi20")
     trace = read("pods.csv", HEADER + "p0,0,0,1,1000,T4|P100,LS,Succeeded,100,400,150\np1,0,0,1,1000,,LS,Succeeded,100,400,150\n")
     typed, _ = assign_job_types(trace, profile)
@@ -76,7 +76,7 @@ def test_accelerators_that_a_profile_does_not_know_are_told() -> None:
     assert "Jobs that asked for certain types of GPU may run on all of them: 1." in free.report.assumptions
 
 
-def test_parts_of_gpus_can_be_made_whole() -> None:
+def test_fractions_of_gpus_can_be_rounded_up() -> None:
     trace = read("pods.csv", HEADER + "p0,6000,1000,1,500,,LS,Succeeded,100,400,150\np1,8000,0,2,1000,,LS,Succeeded,100,400,150\n")
     assert [s.job.num_gpus for s in trace] == [0.5, 2]
     whole = trace.on_whole_gpus()

@@ -1,4 +1,4 @@
-"""Our own files: what is written is read again."""
+"""The formats of gavel_py: reading restores what was written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ traces = st.integers(1, 4).flatmap(lambda n: st.tuples(*(submissions(number) for
 
 @pytest.mark.parametrize("format_name", ["csv", "json", "jsonl"])
 @given(trace=traces)
-def test_what_is_written_is_read_again(format_name: str, trace: Trace) -> None:
+def test_reading_restores_what_was_written(format_name: str, trace: Trace) -> None:
     path = Path(f"again.{format_name}")
     path.write_text(trace_text(trace, format_name), encoding="utf-8")
     again = read_trace(path, strict=True)
@@ -59,13 +59,13 @@ def test_what_is_written_is_read_again(format_name: str, trace: Trace) -> None:
     assert JobSet.from_file(path) == trace.jobs
 
 
-def test_a_job_set_passes_over_what_was_recorded() -> None:
+def test_a_job_set_ignores_recorded_fields() -> None:
     text = "job_id,num_gpus,recorded_run_seconds,recorded_status\na,2,60,passed\n"
     assert JobSet.from_file(file("jobs.csv", text)) == JobSet([Job("a", num_gpus=2)])
     assert list(read_trace("jobs.csv")) == [Submission(Job("a", num_gpus=2), run_seconds=60, status="passed")]
 
 
-def test_columns_that_say_nothing_are_left_out() -> None:
+def test_columns_with_default_values_only_are_omitted() -> None:
     text = trace_text(Trace([Submission(Job("a", weight=2), run_seconds=0.5), Submission(Job("b", total_steps=1e20))]))
     assert text == (
         "job_id,job_type,num_gpus,weight,total_steps,arrival_seconds,recorded_run_seconds\na,,1,2,,0,0.5\nb,,1,1,1e+20,0,\n"
@@ -80,7 +80,7 @@ def test_an_unknown_column_is_an_error() -> None:
     )
 
 
-def test_broken_lines_are_told_and_left_out() -> None:
+def test_broken_lines_are_skipped_and_reported() -> None:
     trace = read(
         "jobs.csv",
         "job_id,num_gpus,recorded_status,recorded_failed_attempts,recorded_cancelled_seconds\n"

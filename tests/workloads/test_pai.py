@@ -61,7 +61,7 @@ def test_jobs_and_tasks_suffice() -> None:
     assert said in trace.report.assumptions
 
 
-def test_a_start_before_the_submission_is_told() -> None:
+def test_a_start_before_the_submission_is_reported() -> None:
     file("pai/pai_job_table.csv", JOBS)
     file("pai/pai_task_table.csv", TASKS.replace("j2,worker,3,Failed,210.0", "j2,worker,3,Failed,190.0"))
     trace = read_trace("pai")
@@ -77,7 +77,7 @@ def test_more_than_one_gpu_is_rounded_up() -> None:
     assert any(said.startswith("Jobs of more than one GPU that is no whole number") for said in trace.report.assumptions)
 
 
-def test_instances_tell_when_a_job_really_ran_and_how_often_it_was_started_again() -> None:
+def test_instances_determine_run_time_and_restarts() -> None:
     file("pai/pai_instance_table.csv", INSTANCES)
     file("pai/pai_group_tag_table.csv", TAGS)
     first, second = read_trace(folder())
@@ -85,7 +85,7 @@ def test_instances_tell_when_a_job_really_ran_and_how_often_it_was_started_again
     assert (first.job.allowed_accelerators, second.job.allowed_accelerators) == (("V100",), None)
 
 
-def test_the_type_of_a_machine_is_better_known_than_that_of_a_task() -> None:
+def test_the_gpu_type_of_the_machine_takes_precedence_over_that_of_the_task() -> None:
     file("pai/pai_instance_table.csv", INSTANCES)
     file("pai/pai_machine_spec.csv", "machine,gpu_type,cap_cpu,cap_mem,cap_gpu\nm1,V100M32,96,512,8\nm2,V100M32,96,512,8\n")
     first, second = read_trace(folder())
@@ -98,7 +98,7 @@ j2,worker,w3,i,m1,/dev/nvidia0,140,16,1.5,2.5,1,1.5,0,0,0,0
 """
 
 
-def test_gpu_memory_is_the_most_that_was_seen_where_each_instance_has_a_gpu() -> None:
+def test_gpu_memory_is_the_recorded_peak_if_each_instance_has_a_gpu() -> None:
     file("pai/pai_sensor_table.csv", SENSORS.format(12.25))
     folder()
     one_each = TASKS.replace("j1,worker,4", "j1,worker,2").replace("50.0,V100", "100.0,V100")
@@ -110,18 +110,18 @@ def test_gpu_memory_is_the_most_that_was_seen_where_each_instance_has_a_gpu() ->
     assert sizes == [[None, None], [12.25, None], [None, 1.5]]
 
 
-def test_a_broken_line_of_sensors_is_told() -> None:
+def test_a_broken_line_of_sensors_is_reported() -> None:
     file("pai/pai_sensor_table.csv", SENSORS.format("much"))
     assert ("pai/pai_sensor_table.csv, line 1", "max_gpu_wrk_mem") in places(read_trace(folder()))
 
 
-def test_a_header_line_is_passed_over() -> None:
+def test_a_header_line_is_skipped() -> None:
     folder()
     file("pai/pai_job_table.csv", "job_name,inst_id,user,status,start_time,end_time\n" + JOBS)
     assert len(read_trace("pai/pai_job_table.csv")) == 2
 
 
-def test_the_table_of_tasks_is_needed() -> None:
+def test_the_table_of_tasks_is_required() -> None:
     file("pai/pai_job_table.csv", JOBS)
     with pytest.raises(InputError, match=r"pai_task_table\.csv: is not there; the tables of jobs and tasks are needed"):
         read_trace("pai", "pai")
@@ -130,7 +130,7 @@ def test_the_table_of_tasks_is_needed() -> None:
 SIMULATOR = "job_id,user,num_gpu,num_cpu,submit_time,num_inst,duration,gpu_type,wait_time,user_dur,group_dur\n"
 
 
-def test_the_table_of_the_simulator_tells_gpus_per_instance() -> None:
+def test_the_table_of_the_simulator_has_gpus_per_instance() -> None:
     trace = read(
         "s.csv",
         SIMULATOR

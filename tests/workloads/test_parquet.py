@@ -1,4 +1,4 @@
-"""Jobs in Parquet, where pyarrow is installed; a word on how to install it, where it is not."""
+"""Jobs in Parquet files, and the error without pyarrow."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_a_broken_file() -> None:
 
 
 @pytest.mark.skipif(has_pyarrow, reason="pyarrow is installed")
-def test_what_to_install() -> None:
+def test_without_pyarrow_the_error_names_the_package_to_install() -> None:
     with pytest.raises(InputError, match=r"Parquet files need pyarrow \(.*\); install it with: pip install 'gavel-py\[parquet\]'"):
         read_trace(file("jobs.parquet", "PAR1"))

@@ -1,4 +1,4 @@
-"""Microsoft's Philly trace, as published and re-cut."""
+"""Microsoft's Philly trace, as published and as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RETRIED = job(
 
 
 class TestPublished:
-    def test_attempts_make_one_run(self) -> None:
+    def test_run_times_of_attempts_are_summed(self) -> None:
         file("cluster_machine_list", "machineId, number of GPUs, single GPU mem\nm31,8, 24GB\nm1,2, 12GB\n")
         (submission,) = read("cluster_job_log", json.dumps([RETRIED]))
         assert submission == Submission(
@@ -51,7 +51,7 @@ class TestPublished:
         assert [(s.status, s.cancelled_seconds, s.failed_attempts) for s in trace] == [("killed", 2400, 0), ("failed", None, 3)]
         assert "no cluster_machine_list lies beside it" in str(trace.report)
 
-    def test_what_never_ran_is_skipped_and_what_is_wrong_is_told(self) -> None:
+    def test_jobs_that_never_ran_are_skipped_and_faults_reported(self) -> None:
         trace = read(
             "log.json",
             json.dumps(
@@ -83,13 +83,13 @@ class TestPublished:
         ]
         assert "Attempts without a start or an end count for nothing: 2." in trace.report.assumptions
 
-    def test_a_start_before_the_submission_is_told(self) -> None:
+    def test_a_start_before_the_submission_is_reported(self) -> None:
         early = job("early", "Pass", attempt("2017-10-09 06:50:00", "2017-10-09 07:10:00", "gpu0"))
         trace = read("cluster_job_log", json.dumps([early, RETRIED]))
         assert [(s.wait_seconds, s.run_seconds) for s in trace] == [(0, 1200), (60, 3660)]
         assert "Jobs whose start is recorded before their submission waited 0 s: 1." in trace.report.assumptions
 
-    def test_a_folder_does(self) -> None:
+    def test_a_folder_can_be_read(self) -> None:
         file("trace-data/cluster_job_log", json.dumps([RETRIED]))
         assert len(read_trace("trace-data")) == 1
 
@@ -103,11 +103,11 @@ class TestTable:
         ]
         assert any("first arrival, 2017-10-09 23:59:30" in said for said in trace.report.assumptions)
 
-    def test_a_byte_order_mark_and_the_line_ends_of_windows_do_not_matter(self) -> None:
+    def test_byte_order_marks_and_crlf_line_ends_are_accepted(self) -> None:
         trace = read("p.csv", "\ufeff" + HEADER.replace("\n", "\r\n") + "2017-10-10 00:00:30,66.0,1,66.0,a\r\n\r\n")
         assert list(trace) == [Submission(Job("1", tenant="a"), run_seconds=66)]
 
-    def test_lines_that_stand_twice_are_kept_and_counted(self) -> None:
+    def test_duplicate_lines_are_kept_and_counted(self) -> None:
         line = "2017-10-10 00:00:30,66.0,1,66.0,a\n"
         trace = read("p.csv", HEADER + line * 3)
         assert len(trace) == 3

@@ -1,4 +1,4 @@
-"""A trace as a picture."""
+"""Plots of traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACE = generate_trace(200, ThroughputProfile.builtin("gavel-osdi20"), jobs_per_
 
 
 def words(name: str) -> set[str]:
-    """The texts in an SVG picture."""
+    """Return the texts in an SVG file."""
     return set(re.findall(r"<text[^>]*>([^<]+)</text>", Path(name).read_text()))
 
 
@@ -40,7 +40,7 @@ def test_png() -> None:
     assert Path("trace.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_many_gang_sizes_share_a_line() -> None:
+def test_the_rarest_gang_sizes_share_a_line() -> None:
     plot_trace(Trace(Submission(Job(str(n), num_gpus=n, arrival_seconds=n), run_seconds=n) for n in range(1, 20)), "many.svg")
     assert "others" in words("many.svg")
 
@@ -51,14 +51,14 @@ def test_one_job_is_enough(recorded: dict[str, float]) -> None:
     assert "1 jobs: GPUs held if no job had to wait" not in words("one.svg")
 
 
-def test_what_no_duration_tells_is_not_drawn_as_zero() -> None:
+def test_an_unknown_load_is_not_plotted_as_zero() -> None:
     plot_trace(Trace(Submission(Job(str(n), arrival_seconds=n)) for n in range(5)), "unknown.svg")
     shown = words("unknown.svg")
     assert "5 jobs: GPUs held if no job had to wait (unknown: no durations)" in shown
     assert "at most" not in shown
 
 
-def test_what_cannot_be_drawn() -> None:
+def test_invalid_arguments_are_refused() -> None:
     assert refusal(plot_trace, TRACE, "trace.pdf") == (
         "trace.pdf: a picture is drawn as .svg or .png; give the file one of these endings"
     )
@@ -66,7 +66,7 @@ def test_what_cannot_be_drawn() -> None:
     assert refusal(plot_trace, TRACE, "nowhere/trace.svg") == "nowhere/trace.svg: cannot be written: there is no folder 'nowhere'"
 
 
-def test_the_command_draws_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_plots_too(capsys: pytest.CaptureFixture[str]) -> None:
     name = file("a.csv", "job_id,arrival_seconds,recorded_run_seconds\na,0,5\nb,9,7\n")
     with pytest.raises(SystemExit) as exit_:
         main(["trace", "describe", name, "--plot", "a.svg"])

@@ -1,4 +1,4 @@
-"""Which format a file is of, and what is said of files that cannot be read."""
+"""Recognition of formats, and errors for files that cannot be read."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_an_empty_file(name: str) -> None:
     assert refusal(read_trace, file("empty", ""), name).startswith("empty: ")
 
 
-def test_a_file_in_which_all_is_broken() -> None:
+def test_a_file_without_a_valid_entry() -> None:
     said = refusal(read_trace, file("a.trace", "x\ty\n" * 3), "gavel")
     assert said.startswith("a.trace: holds no job that can be read as 'gavel'\na.trace, line 1: has 2 tab-separated fields")
 
 
 @given(name=st.sampled_from(sorted(trace_formats())), content=st.text(max_size=60) | st.binary(max_size=60))
-def test_rubbish_is_refused_or_told_in_words(name: str, content: str | bytes) -> None:
+def test_random_bytes_are_refused_or_reported(name: str, content: str | bytes) -> None:
     Path("rubbish").write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
     try:
         trace = read_trace("rubbish", name)
@@ -49,7 +49,7 @@ def test_rubbish_is_refused_or_told_in_words(name: str, content: str | bytes) ->
     assert len(trace) == trace.report.num_jobs
 
 
-def test_only_our_own_formats_are_written() -> None:
+def test_only_the_formats_of_gavel_py_are_written() -> None:
     assert refusal(trace_text, Trace([]), "gavel").startswith("trace, field format: 'gavel' cannot be written")
 
 
@@ -57,7 +57,7 @@ def test_a_trace_holds_submissions() -> None:
     assert refusal(Trace, [Job("a")]).startswith("trace: must hold Submission objects, found Job(job_id='a'")
 
 
-def test_a_trace_has_each_job_once() -> None:
+def test_duplicate_job_ids_are_refused() -> None:
     said = refusal(Trace, [Submission(Job("a")), Submission(Job("a", num_gpus=2))])
     assert said == "job 'a', field job_id: stands twice; job ids must be unique"
 
@@ -73,5 +73,5 @@ def test_a_trace_has_each_job_once() -> None:
         ("failed_attempts", -1),
     ],
 )
-def test_what_was_recorded_is_checked(field: str, value: object) -> None:
+def test_recorded_fields_are_validated(field: str, value: object) -> None:
     assert refusal(Submission, Job("a"), **{field: value}).startswith(f"job 'a', field recorded_{field}: must be")

@@ -1,4 +1,4 @@
-"""Slurm's accounting."""
+"""Accounting records of Slurm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def line(job_id: str, state: str = "COMPLETED", times: str = TIMES, tres: str = 
     return f"{job_id}|lab|{times}|{limit}|{state}|8|{tres}|{tres}\n"
 
 
-def test_a_job_has_one_line_and_its_steps_are_left_out() -> None:
+def test_job_steps_are_skipped() -> None:
     trace = read("sacct.txt", HEADER + line("100") + line("100.batch") + line("100.extern") + line("100.0"))
     assert list(trace) == [
         Submission(
@@ -55,7 +55,7 @@ def test_states(state: str, status: str, failed: int, cancelled: float | None) -
         ("cpu=8,gres/gpu:v100=1,gres/gpu=1,gres/gpumem=16G", 1, "v100"),
     ],
 )
-def test_ways_to_say_how_many_gpus(tres: str, gpus: int, kind: str) -> None:
+def test_notations_of_gpu_resources(tres: str, gpus: int, kind: str) -> None:
     (submission,) = read("sacct.txt", HEADER + line("1", tres=tres))
     assert (submission.job.num_gpus, submission.accelerator) == (gpus, kind)
 
@@ -63,12 +63,12 @@ def test_ways_to_say_how_many_gpus(tres: str, gpus: int, kind: str) -> None:
 @pytest.mark.parametrize(
     ("limit", "seconds"), [("UNLIMITED", None), ("Partition_Limit", None), ("", None), ("02:30", 150), ("10:00:00", 36000)]
 )
-def test_limits(limit: str, seconds: float | None) -> None:
+def test_time_limits(limit: str, seconds: float | None) -> None:
     (submission,) = read("sacct.txt", HEADER + line("1", limit=limit))
     assert submission.estimate_seconds == seconds
 
 
-def test_a_job_that_was_started_again_has_failed_before() -> None:
+def test_a_requeued_job_has_failed_attempts() -> None:
     again = "2024-05-01T09:20:00|2024-05-01T09:30:00|2024-05-01T09:40:00|00:10:00"
     trace = read("sacct.txt", HEADER + line("1", "NODE_FAIL") + line("1", times=again))
     assert [(s.run_seconds, s.failed_attempts, s.status) for s in trace] == [(4200, 1, "passed")]
@@ -107,7 +107,7 @@ def test_a_failed_job_that_was_continued_has_failed_once() -> None:
     assert (submission.run_seconds, submission.failed_attempts, submission.status) == (4200, 1, "failed")
 
 
-def test_a_job_that_ran_and_was_cancelled_while_it_waited_to_run_again_ran() -> None:
+def test_a_job_cancelled_while_requeued_keeps_its_run_time() -> None:
     waiting = "2024-05-01T09:20:00|Unknown|2024-05-01T09:40:00|00:00:00"
     (submission,) = read("sacct.txt", HEADER + line("1", "NODE_FAIL") + line("1", "CANCELLED by 7", times=waiting))
     assert (submission.run_seconds, submission.failed_attempts, submission.status) == (3600, 1, "killed")
@@ -121,7 +121,7 @@ def test_a_record_that_is_listed_twice_counts_once() -> None:
     assert skipped(trace) == {"is listed again later, with the same submission and start": 2}
 
 
-def test_a_broken_earlier_record_does_not_take_the_others_with_it() -> None:
+def test_a_broken_earlier_record_does_not_affect_the_others() -> None:
     trace = read("sacct.txt", HEADER + line("1", times=TIMES.replace("01:00:00", "an hour")) + line("1", times=AGAIN) + line("2"))
     assert [(s.job.job_id, s.run_seconds) for s in trace] == [("2", 3600), ("1", 600)]
     assert places(trace) == [("sacct.txt, line 2", "Elapsed")]
@@ -135,7 +135,7 @@ def test_a_job_that_was_cancelled_in_the_queue_never_started() -> None:
     assert skipped(trace) == {"never started": 1}
 
 
-def test_records_that_contradict_themselves_are_told() -> None:
+def test_inconsistent_records_are_reported() -> None:
     early = TIMES.replace("2024-05-01T08:00:00", "2024-05-01T08:20:00")
     suspended = TIMES.replace("01:00:00", "00:40:00")
     back = TIMES.replace("T09:10:00", "T08:05:00")
@@ -151,7 +151,7 @@ def test_records_that_contradict_themselves_are_told() -> None:
     assert places(trace) == [("sacct.txt, line 4", "End")]
 
 
-def test_what_has_not_ended_or_has_no_gpu_is_skipped_and_what_is_wrong_is_told() -> None:
+def test_unfinished_jobs_and_jobs_without_gpus_are_skipped_and_faults_reported() -> None:
     never = "2024-05-01T08:00:00|Unknown|Unknown|00:00:00"
     trace = read(
         "sacct.txt",
@@ -169,7 +169,7 @@ def test_what_has_not_ended_or_has_no_gpu_is_skipped_and_what_is_wrong_is_told()
     assert places(trace) == [("sacct.txt, line 7", ""), ("sacct.txt, line 5", "State"), ("sacct.txt, line 6", "Elapsed")]
 
 
-def test_columns_that_are_needed() -> None:
+def test_required_columns() -> None:
     name = file("sacct.txt", "JobID|Submit|State\n1|2024-05-01T08:00:00|COMPLETED\n")
     with pytest.raises(InputError, match="column AllocTRES or ReqTRES is needed"):
         read_trace(name)

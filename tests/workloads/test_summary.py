@@ -1,4 +1,4 @@
-"""A trace in figures, against sums done in another way."""
+"""Summaries of traces, compared with independent computations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trace_of(rows: list[tuple[int, int, int | None]]) -> Trace:
 
 
 @given(rows=jobs, periods=st.integers(1, 5))
-def test_figures_are_those_of_a_count_second_by_second(rows: list[tuple[int, int, int | None]], periods: int) -> None:
+def test_the_load_equals_a_count_second_by_second(rows: list[tuple[int, int, int | None]], periods: int) -> None:
     summary = describe_trace(trace_of(rows), periods)
     assert sum(gang.num_jobs for gang in summary.gangs) == summary.num_jobs == len(rows)
     first, last = min((at for at, *_ in rows), default=0), max((at for at, *_ in rows), default=0)
@@ -67,5 +67,5 @@ def test_a_trace_without_jobs() -> None:
     assert (summary.num_jobs, summary.first_arrival, summary.durations, summary.gangs, summary.periods) == (0, None, None, (), ())
 
 
-def test_there_must_be_a_period() -> None:
+def test_the_number_of_periods_must_be_positive() -> None:
     assert refusal(describe_trace, Trace([]), 0) == "describe, field periods: must be at least 1, found 0"

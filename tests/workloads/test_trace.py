@@ -1,4 +1,4 @@
-"""Parts of traces, and traces with another load."""
+"""Samples, windows and scaled traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ids(trace: Trace) -> list[str]:
 
 class TestSample:
     @given(arrivals=times, seed=st.integers(0, 9), data=st.data())
-    def test_a_larger_sample_holds_a_smaller_one(self, arrivals: list[float], seed: int, data: st.DataObject) -> None:
+    def test_samples_of_one_seed_are_nested(self, arrivals: list[float], seed: int, data: st.DataObject) -> None:
         trace = trace_of(arrivals)
         large = data.draw(st.integers(1, len(trace)))
         small = data.draw(st.integers(1, large))
@@ -30,20 +30,20 @@ class TestSample:
         assert set(trace.sample(small, seed)) <= set(trace.sample(large, seed)) <= set(trace)
         assert trace.sample(large, seed) == trace.sample(large, seed)
 
-    def test_a_part_and_other_seeds(self) -> None:
+    def test_a_share_of_the_jobs_and_other_seeds(self) -> None:
         trace = trace_of([float(n) for n in range(1000)])
         assert len(trace.sample(0.25)) == 250
         assert trace.sample(0.25, 1) != trace.sample(0.25, 2)
         assert trace.sample(0.25, 1).report.assumptions == ("Jobs drawn, all alike likely (seed 1): 250 of 1,000.",)
 
     @pytest.mark.parametrize("jobs", [0, -1, 4, 1.5, float("nan"), 0.01])
-    def test_what_cannot_be_drawn(self, jobs: float) -> None:
+    def test_invalid_arguments_are_refused(self, jobs: float) -> None:
         assert refusal(trace_of([1, 2, 3]).sample, jobs).startswith("sample, field jobs: must be a part below 1 or a whole number")
 
 
 class TestScale:
     @given(arrivals=times, load=st.floats(0.01, 100))
-    def test_jobs_stay_and_the_load_changes(self, arrivals: list[float], load: float) -> None:
+    def test_scaling_divides_times_since_the_first_arrival(self, arrivals: list[float], load: float) -> None:
         trace = trace_of(arrivals, run_seconds=60.0)
         scaled = trace.scale(load)
         assert ids(scaled) == ids(trace)
@@ -61,13 +61,13 @@ class TestScale:
 
 class TestWindow:
     @given(arrivals=times, cut=st.floats(0, 1e6))
-    def test_two_windows_that_meet_hold_each_job_once(self, arrivals: list[float], cut: float) -> None:
+    def test_adjacent_windows_partition_the_jobs(self, arrivals: list[float], cut: float) -> None:
         trace = trace_of(arrivals)
         before, after = trace.window(end=cut, keep_clock=True), trace.window(cut, keep_clock=True)
         assert sorted(ids(before) + ids(after)) == sorted(ids(trace))
         assert all(submission.job.arrival_seconds < cut for submission in before)
 
-    def test_the_clock_starts_anew(self) -> None:
+    def test_the_clock_starts_with_the_window(self) -> None:
         trace = trace_of([10, 20, 30, 40], cancelled_seconds=50.0)
         moved = trace.window(15, 35)
         assert [(s.job.arrival_seconds, s.job.deadline_seconds, s.cancelled_seconds) for s in moved] == [(5, 12, 35), (15, 22, 35)]
@@ -81,7 +81,7 @@ class TestWindow:
         ("options", "field"),
         [({"start": 5, "end": 5}, "end"), ({"first": 3, "last": 3}, "last"), ({"first": -1}, "first"), ({"last": -1}, "last")],
     )
-    def test_empty_ranges_are_slips(self, options: dict[str, int], field: str) -> None:
+    def test_empty_ranges_are_refused(self, options: dict[str, int], field: str) -> None:
         assert refusal(trace_of([1, 2]).window, **options).startswith(f"window, field {field}: must be")
 
 

@@ -1,4 +1,4 @@
-"""gavel trace: what users type, what they get, and what they are told when something is wrong."""
+"""The command gavel trace: options, output and error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "trace")
 
 
-def test_import_writes_jobs_and_says_what_was_read(trace: Gavel) -> None:
+def test_import_writes_jobs_and_prints_the_report(trace: Gavel) -> None:
     outcome = trace("import", file("a.trace", GAVEL), "--out", "jobs.csv")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == "a.trace (gavel): 2 jobs of 2 entries read.\n"
@@ -40,20 +40,20 @@ def test_without_a_file_the_jobs_go_to_standard_output(trace: Gavel) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
-def test_the_name_of_the_file_tells_how_it_is_written(trace: Gavel, suffix: str) -> None:
+def test_the_suffix_decides_the_output_format(trace: Gavel, suffix: str) -> None:
     trace("import", file("a.trace", GAVEL), "--out", f"jobs.{suffix}")
     assert gp.read_trace(f"jobs.{suffix}").report.format == suffix
     assert len(gp.JobSet.from_file(f"jobs.{suffix}")) == 2
 
 
-def test_another_name_is_refused(trace: Gavel) -> None:
+def test_an_unknown_suffix_is_refused(trace: Gavel) -> None:
     outcome = trace("import", file("a.trace", GAVEL), "--out", "jobs.xls")
     assert outcome.code == 2
     assert "jobs.xls: cannot tell the format from the name; it must end in .csv, .json, .jsonl, .ndjson" in outcome.err
     assert not Path("jobs.xls").exists()
 
 
-def test_broken_lines_are_told_or_with_strict_refused(trace: Gavel) -> None:
+def test_broken_lines_are_reported_and_with_strict_refused(trace: Gavel) -> None:
     outcome = trace("import", file("p.csv", BROKEN), "--out", "jobs.csv")
     assert outcome.code == 0
     assert "p.csv (philly-csv): 2 jobs of 3 entries read.\nLeft out 1 broken:\n" in outcome.out
@@ -78,7 +78,7 @@ def test_job_types_and_estimates(trace: Gavel) -> None:
         assert submission.job.total_steps == pytest.approx((submission.run_seconds or 0) * speed)
 
 
-def test_json_tells_the_same(trace: Gavel) -> None:
+def test_the_report_as_json(trace: Gavel) -> None:
     document = json.loads(trace("import", file("p.csv", BROKEN), "--out", "jobs.csv", "--json").out)
     assert (document["records"], document["jobs"], document["broken"]) == (3, 2, 1)
     assert document["faults"][0]["where"] == "p.csv, line 4"
@@ -106,7 +106,7 @@ def test_json_tells_the_same(trace: Gavel) -> None:
         (["generate", "--jobs", "5", "--static", "--durations", "1:9-2"], "0 < shortest <= longest"),
     ],
 )
-def test_slips_are_told_in_words(trace: Gavel, arguments: list[str], said: str) -> None:
+def test_usage_errors_have_a_message(trace: Gavel, arguments: list[str], said: str) -> None:
     file("p.csv", PHILLY)
     outcome = trace(*arguments)
     assert outcome.code == 2
@@ -125,7 +125,7 @@ def test_standard_input(trace: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace("scale", "-", "--load", "2").err.startswith("Error: standard input: is of no format that is known")
 
 
-def test_cutting(trace: Gavel) -> None:
+def test_sample_scale_and_window(trace: Gavel) -> None:
     file("p.csv", PHILLY)
     assert trace("window", "p.csv", "--from", "60").out.splitlines()[1].startswith("2,,1,60,")
     assert trace("window", "p.csv", "--first", "1", "--keep-clock").out.splitlines()[1].startswith("2,,1,120,")
@@ -152,7 +152,7 @@ def test_describe_shows_tables(trace: Gavel, monkeypatch: pytest.MonkeyPatch) ->
     assert "No jobs." in trace("describe", file("none.csv", "job_id\n")).out
 
 
-def test_durations_that_follow_from_steps(trace: Gavel) -> None:
+def test_durations_are_computed_from_steps(trace: Gavel) -> None:
     name = file("a.trace", GAVEL)
     assert "duration" not in trace("describe", name).out.split("Gangs")[0]
     told = trace("describe", name, "--profile", "gavel-osdi20", "--reference", "k80").out
@@ -174,7 +174,7 @@ def test_without_durations_gpu_hours_are_unknown_and_not_zero(trace: Gavel) -> N
     assert "unknown" not in known
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gavel_py", "trace", "generate", "--jobs", "20000", "--static"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -184,7 +184,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
-def test_help_is_light() -> None:
+def test_help_imports_no_heavy_library() -> None:
     code = (
         "import sys\nfrom gavel_py.cli import main\n"
         "try:\n    main(['trace', '--help'])\nexcept SystemExit:\n    pass\n"
