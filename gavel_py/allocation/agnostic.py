@@ -251,7 +251,7 @@ def _indistinguishable(jobs: JobClasses) -> Indices:
 def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices | None, limit: TimeLimit | None) -> Floats:
     """Return (G, K) the evenly split time of each job; before: (G, K) the time fractions of the decision."""
     rules = jobs.rules
-    rows = (*rules.hard_rows, *(_HeldRow(row, max(row.most, _used(row, jobs, before))) for row in rules.soft_rows))
+    rows = (*rules.hard_rows, *(_HeldRow(row, max(row.rhs, _used(row, jobs, before))) for row in rules.soft_rows))
     groups = JobGroups(jobs if free.where is None else replace(jobs, where=free.where), (*rows, *free.rows), source)
     times = fairest_times(jobs, groups, free, _weights(jobs), limit)
     if free.rows or free.where is not None:  # rows on total times hold already
@@ -280,7 +280,7 @@ class _HeldRow:
     """A soft row as a hard row whose right-hand side is at least what a decision uses."""
 
     row: Row
-    most: float
+    rhs: float
 
     penalty: ClassVar[None] = None
 

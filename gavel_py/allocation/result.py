@@ -171,7 +171,7 @@ class Allocation:
         evidence = self.evidence
         if evidence is None:
             raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
-        if self.time_fractions.shape != evidence.asked.throughputs.shape:
+        if self.time_fractions.shape != evidence.base.throughputs.shape:
             raise ProofError(f"the time fractions have the shape {self.time_fractions.shape}, which is not that of the problem")
         times = self._times(evidence)
         proof = evidence.proof(times)
@@ -191,7 +191,7 @@ class Allocation:
 
     def _check_figures(self, evidence: Evidence, times: TimeShares, proof: Proof) -> None:
         """Raise `ProofError` unless the stated figures are those of these times and of their proof."""
-        figures, fastest = figures_of(evidence.columns, times), evidence.asked.throughputs.max(axis=1, initial=0.0)
+        figures, fastest = figures_of(evidence.columns, times), evidence.base.throughputs.max(axis=1, initial=0.0)
         check_same("time fractions", self.time_fractions, figures.time_fractions, 1.0)
         check_same("spread fractions", self.spread_fractions, figures.spread_fractions, 1.0)
         check_same("throughputs", self.throughputs, figures.throughputs, fastest)
@@ -201,7 +201,7 @@ class Allocation:
         check_same("the bound", self.objective_bound, proof.bound, proof.scale)
         check_same("the gap", self.gap, proof.gap, 1.0)
         check_same("shadow prices", self.shadow_prices, evidence.shadow_prices)
-        if self.excluded != evidence.asked.excluded:
+        if self.excluded != evidence.base.excluded:
             raise ProofError("the excluded jobs stated are not those of the problem")
         self._check_pairs(evidence)
         self._check_stages(proof)
@@ -209,7 +209,7 @@ class Allocation:
 
     def _check_pairs(self, evidence: Evidence) -> None:
         """Check the gains of pairs; their times are part of the proof."""
-        if (self.pairs is None) != (evidence.asked.pairs is None):
+        if (self.pairs is None) != (evidence.base.pairs is None):
             raise ProofError(f"pairs: the problem has {'none' if self.pairs else 'some'}")
         if self.pairs is None:
             return

@@ -176,10 +176,10 @@ class JobClasses:
         places, values, most = [], [], []
         for row in self.rules.hard_rows:
             there, costs = entries_of(row, self.rows, self.num_gpus)
-            scale = scale_of(row.most, costs)
+            scale = scale_of(row.rhs, costs)
             places.append(there)
             values.append(costs / scale)
-            most.append(row.most / scale)
+            most.append(row.rhs / scale)
         ends = np.concatenate([[0], np.cumsum([len(there) for there in places])])
         shape = (len(most), self.throughputs.size)
         return sp.csr_array((np.concatenate(values), np.concatenate(places), ends), shape=shape), np.array(most)

@@ -57,8 +57,8 @@ class FormulaPolicy(Policy):
         for row in node_rows(jobs.problem):
             needs = row.costs(jobs.rows, jobs.num_gpus)
             used = float(jobs.counts @ (needs * times).sum(axis=1))
-            if used > row.most:
-                times = np.where(needs > 0, times * (row.most / used), times)
+            if used > row.rhs:
+                times = np.where(needs > 0, times * (row.rhs / used), times)
         return Decision(times)
 
 
@@ -105,7 +105,7 @@ def _within_nodes(jobs: JobClasses, packing: Packing) -> Packing:
         needs = row.costs(np.arange(jobs.problem.num_jobs), jobs.problem.num_gpus)
         of_pairs = (needs[pairs.first] + needs[pairs.second])[np.arange(len(pairs)), pairs.types]
         used = float((needs[jobs.rows] * alone).sum() + of_pairs @ pairs.times)
-        if used > row.most:
-            alone = np.where(needs[jobs.rows] > 0, alone * (row.most / used), alone)
-            pairs = replace(pairs, times=np.where(of_pairs > 0, pairs.times * (row.most / used), pairs.times))
+        if used > row.rhs:
+            alone = np.where(needs[jobs.rows] > 0, alone * (row.rhs / used), alone)
+            pairs = replace(pairs, times=np.where(of_pairs > 0, pairs.times * (row.rhs / used), pairs.times))
     return Packing(alone, pairs)

@@ -296,7 +296,7 @@ def solve_allocation(
     problem = policy_input.problem(nodes, profile, cache)
     allocation = solver.solve(problem)
     # The problem as it was solved: constraints may keep jobs off types, and rounds must do so too.
-    solved = problem if allocation.evidence is None else allocation.evidence.asked
+    solved = problem if allocation.evidence is None else allocation.evidence.base
     runnable = solved.runnable
     if nodes.available is not nodes.cluster:
         runnable = runnable | (policy_input.problem_if_up(nodes, profile, cache).runnable & ~problem.runnable)

@@ -288,7 +288,7 @@ class TestRules:
         evidence = allocation.evidence
         assert evidence is not None
         everybody = np.arange(problem.num_jobs)
-        rows = [(row.costs(everybody, problem.num_gpus), row.most) for row in evidence.rules.hard_rows]
+        rows = [(row.costs(everybody, problem.num_gpus), row.rhs) for row in evidence.rules.hard_rows]
         if evidence.certificate is not None:
             assert_most_even(allocation, rows)
 
@@ -375,7 +375,7 @@ class TestRules:
         problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes), profile)
         allocation = twin(problem, "max_min_fairness")
         assert allocation.evidence is not None
-        rows = [(row.costs(np.arange(20), problem.num_gpus), row.most) for row in allocation.evidence.rules.hard_rows]
+        rows = [(row.costs(np.arange(20), problem.num_gpus), row.rhs) for row in allocation.evidence.rules.hard_rows]
         assert len(rows) == 1
         assert np.ptp(times_of(allocation)) <= 1e-9
         assert_most_even(allocation, rows)

@@ -253,8 +253,8 @@ class TestRows:
         for _ in range(5):
             wanted = np.where(problem.runnable, chance.uniform(0.3, 1, problem.runnable.shape), 0.0)
             for row in [*fraction_rows(problem, wanted), *gang_rows(problem, wanted)]:
-                assert (delivered @ row.loads[0] <= row.most + 1e-7).all()
-                assert row.loads[0] @ wanted[:, 0] > row.most
+                assert (delivered @ row.loads[0] <= row.rhs + 1e-7).all()
+                assert row.loads[0] @ wanted[:, 0] > row.rhs
 
     @settings(max_examples=examples(60))
     @given(SCENES, st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan"]))

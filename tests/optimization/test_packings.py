@@ -191,8 +191,8 @@ def test_no_row_keeps_out_what_can_be_packed(limits: dict[str, int], scene: Scen
             wanted = np.where(problem.runnable & some, chance.uniform(0.1, 1, problem.runnable.shape), 0.0)
             for row in [*packing_rows(problem, wanted), *fraction_rows(problem, wanted), *gang_rows(problem, wanted)]:
                 for mix in delivered:
-                    assert row.used(problem, mix) <= row.most * (1 + 1e-9) + 1e-7
-                assert row.used(problem, wanted) > row.most
+                    assert row.used(problem, mix) <= row.rhs * (1 + 1e-9) + 1e-7
+                assert row.used(problem, wanted) > row.rhs
 
 
 @settings(max_examples=examples(60))

@@ -52,7 +52,7 @@ class TestByHand:
         problem = on([4], gangs(3, 2, 2))
         fractions = np.array([[0.5], [0.75], [0.25]])
         (row,) = gang_rows(problem, fractions)
-        assert row.loads[0] @ fractions[:, 0] > row.most + 1e-3
+        assert row.loads[0] @ fractions[:, 0] > row.rhs + 1e-3
         assert gang_rows(problem, np.array([[0.5], [0.5], [0.5]])) == []
 
     def test_gangs_on_one_node_count_by_nodes(self) -> None:
@@ -133,8 +133,8 @@ def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, see
         with patch("gavel_py.optimization.formulation.cuts.SMALL", small):
             rows = gang_rows(problem, wanted)
         for row in rows:
-            assert (delivered @ row.loads[0] <= row.most + 1e-9).all()
-            assert row.loads[0] @ wanted[:, 0] > row.most
+            assert (delivered @ row.loads[0] <= row.rhs + 1e-9).all()
+            assert row.loads[0] @ wanted[:, 0] > row.rhs
 
 
 @settings(max_examples=examples(100, costly=True))

@@ -66,7 +66,7 @@ def explain(
     evidence = allocation.evidence
     assert evidence is not None  # noqa: S101
     reasons, held = reasons_of(solver.policy, allocation, evidence, i), held_gpus(allocation)
-    holders, others = holders_of(evidence.asked, held, i, reasons.contested)
+    holders, others = holders_of(evidence.base, held, i, reasons.contested)
     return Explanation(
         job_id=job_id,
         policy=allocation.policy,

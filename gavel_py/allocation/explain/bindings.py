@@ -118,7 +118,7 @@ def closed_by(evidence: Evidence, i: int) -> dict[int, str]:
     if before is None:
         return {}
     closed: dict[int, list[str]] = {}
-    for place in (place for asked in evidence.rules.asked for place in asked.places):
+    for place in (place for asked in evidence.rules.constraints for place in asked.places):
         for row in np.flatnonzero(place.rows == i).tolist():
             for j in np.flatnonzero(~place.allowed[row] & before.runnable[i]).tolist():
                 closed.setdefault(j, []).append(place.name_of(i))
@@ -228,7 +228,7 @@ class _ProofBindings:
     def _types(self) -> Iterator[Binding]:
         prices = self.allocation.shadow_prices if self.duals.is_main else None
         for j in np.flatnonzero(self.scarce_types).tolist():
-            name, gpus = self.allocation.accelerator_types[j], float(self.evidence.asked.capacities[j])
+            name, gpus = self.allocation.accelerator_types[j], float(self.evidence.base.capacities[j])
             text = f"{name} is scarce: all of it is needed ({gpus:g} {'GPU' if gpus == 1 else 'GPUs'})"
             if prices is None:
                 yield Binding("gpus", name, None, text)
@@ -254,7 +254,7 @@ class Reasons:
 
 def reasons_of(policy: Policy, allocation: Allocation, evidence: Evidence, i: int) -> Reasons:
     """Return what binds job i of an allocation."""
-    nothing = np.zeros(evidence.asked.runnable.shape, dtype=bool)
+    nothing = np.zeros(evidence.base.runnable.shape, dtype=bool)
     if allocation.job_ids[i] in allocation.excluded:
         return Reasons((), nothing)
     if evidence.certificate is not None:
@@ -304,7 +304,7 @@ def _by_order(policy: OrderedPolicy, allocation: Allocation, evidence: Evidence,
 
 def _contested(evidence: Evidence, scarce: Mask, limits: Iterable[Row]) -> Mask:
     """(N, K) the time of all jobs on scarce types, and where it counts in limits that are used up."""
-    problem = evidence.asked
+    problem = evidence.base
     all_jobs = np.arange(problem.num_jobs)
     contested = np.repeat(scarce[None], problem.num_jobs, axis=0)
     for row in limits:

@@ -74,7 +74,7 @@ def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
     assert now.evidence is not None  # noqa: S101
     size = plain_size(problem.num_gpus[i])
     gang = f"its gang of {size}" if size >= 1 else f"its {size:g} of a GPU"
-    if now.evidence.asked.runnable[i, j]:
+    if now.evidence.base.runnable[i, j]:
         return ""
     if problem.runnable[i, j]:
         return f"{closed_by(now.evidence, i).get(j, 'a constraint')} keeps it off"
@@ -147,7 +147,7 @@ class _Pair:
         """Return kind, gain, price and text of `Together` for one accelerator type: those of the first case that applies."""
         pairs, (a, b) = self.pairs, self.pairs.kinds[[self.i, self.k]].tolist()
         evidence = self.allocation.evidence
-        runnable = (self.problem if evidence is None else evidence.asked).runnable
+        runnable = (self.problem if evidence is None else evidence.base).runnable
         unable = [self.problem.job_ids[row] for row in (self.i, self.k) if not runnable[row, j]]
         if unable:
             return "place", None, None, f"{' and '.join(unable)} cannot run there"

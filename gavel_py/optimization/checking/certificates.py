@@ -168,7 +168,7 @@ class Evidence:
         return self.columns.rules
 
     @property
-    def asked(self) -> AllocationProblem:
+    def base(self) -> AllocationProblem:
         """The problem with one column for each type, constraints included."""
         return self.columns.base
 

@@ -149,7 +149,7 @@ def _bans(jobs: JobClasses, needed: Mask) -> Iterator[_Ban]:
     """All that keeps jobs of these classes off types, class by class."""
     classes = np.full(jobs.problem.num_jobs, -1)
     classes[jobs.jobs] = np.where(needed[jobs.index], jobs.index, -1)
-    for place in (place for each in jobs.rules.asked for place in each.places):
+    for place in (place for each in jobs.rules.constraints for place in each.places):
         for g in np.unique(classes[place.rows]).tolist():
             if g >= 0:
                 yield _ban(place, classes[place.rows] == g)

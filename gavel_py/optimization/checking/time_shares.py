@@ -124,10 +124,10 @@ class TimeShares:
         return excess
 
     def _missed(self, row: Row) -> float:
-        over = self.used(row) - row.most
+        over = self.used(row) - row.rhs
         if over <= 0:
             return over
-        return over / (abs(row.most) or scale_of(0.0, row.costs(np.arange(self.problem.num_jobs), self.problem.num_gpus)))
+        return over / (abs(row.rhs) or scale_of(0.0, row.costs(np.arange(self.problem.num_jobs), self.problem.num_gpus)))
 
     def stand_for_all(self, rules: Rules) -> bool:
         """Return whether the jobs of each class are equal in everything that a proof checks, these rules included."""

@@ -58,7 +58,7 @@ class Balance:
     of: tuple[int, int]
     columns: tuple[int, int]
     num_columns: int
-    most: float = 0.0
+    rhs: float = 0.0
     penalty: float | None = None
     grows: ClassVar[bool] = False
 
@@ -95,7 +95,7 @@ class SelfPairingCut:
     signs: Floats
     column: int
     num_columns: int
-    most: float = 0.0
+    rhs: float = 0.0
     penalty: float | None = None
     grows: ClassVar[bool] = False
 

@@ -170,7 +170,7 @@ def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts:
     """
     wider = tuple(_wider(row, source, parts) for row in rules.rows)
     known = dict(zip(map(id, rules.rows), wider, strict=True))
-    asked = tuple(replace(each, rows=tuple(known[id(row)] for row in each.rows)) for each in rules.asked)
+    constraints = tuple(replace(each, rows=tuple(known[id(row)] for row in each.rows)) for each in rules.constraints)
     types = np.unique(source[len(problem.capacities) :]).tolist()
     all_jobs = np.broadcast_to(np.True_, problem.num_jobs)
     joint = tuple(
@@ -179,7 +179,7 @@ def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts:
     )
     first = sum(row.penalty is None for row in wider)
     places = {j: first + n for n, j in enumerate(types)}
-    return replace(rules, rows=(*wider, *joint), asked=asked), places
+    return replace(rules, rows=(*wider, *joint), constraints=constraints), places
 
 
 def _wider(row: Row, source: Indices, parts: Floats) -> Row:
@@ -239,10 +239,10 @@ def placement_columns(problem: AllocationProblem, rules: Rules) -> PlacementColu
         return with_columns(narrow, source, parts, names, speeds.slower[:, types], useful[:, types])
 
     wider, joint = with_rules(problem, rules, source, parts)
-    asked = tuple(
+    constraints = tuple(
         replace(each, places=tuple(replace(place, allowed=place.allowed[:, source]) for place in each.places))
-        for each in wider.asked
+        for each in wider.constraints
     )
-    wider = replace(wider, asked=asked, unplaced=None if rules.unplaced is None else widened(rules.unplaced))
+    wider = replace(wider, constraints=constraints, unplaced=None if rules.unplaced is None else widened(rules.unplaced))
     second = {j: len(problem.capacities) + n for n, j in enumerate(types)}
     return PlacementColumns(problem, widened(problem), wider, source, parts, joint, second)

@@ -30,7 +30,7 @@ class Row(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def most(self) -> float: ...
+    def rhs(self) -> float: ...
     @property
     def penalty(self) -> float | None: ...
     @property
@@ -50,7 +50,7 @@ class Row(Protocol):
 class Limit:
     """Σ_{i in group} s_i Σ_j a_j X_ij <= limit, or >= limit: GPUs, or what they cost, of a group of jobs.
 
-    group: (N,) the jobs that count; per_gpu: (K,) a_j >= 0; asks: what is missed where all that is asked for is missed, by
+    group: (N,) the jobs that count; per_gpu: (K,) a_j >= 0; requested: what is missed where all that is asked for is missed, by
     default the limit, or 1 where it is 0.
     """
 
@@ -60,28 +60,28 @@ class Limit:
     limit: float
     at_least: bool = False
     penalty: float | None = None
-    asks: float | None = None
+    requested: float | None = None
 
     grows: ClassVar[bool] = True
 
     def charged(self, penalty: float | None, problem: AllocationProblem) -> Limit:
-        """Return the same limit at a price: `penalty` where as much is missed as it asks for; None: it must hold."""
+        """Return the same limit at a price: `penalty` where as much is missed as it requested for; None: it must hold."""
         if penalty is None:
             return self
         able = np.flatnonzero(problem.runnable.any(axis=1))
-        return replace(self, penalty=penalty * scale_of(self.most, self.costs(able, problem.num_gpus[able])) / self.unit)
+        return replace(self, penalty=penalty * scale_of(self.rhs, self.costs(able, problem.num_gpus[able])) / self.unit)
 
     @property
     def unit(self) -> float:
         """What is missed where all that is asked for is missed."""
-        return self.asks or self.limit or 1.0
+        return self.requested or self.limit or 1.0
 
     @property
     def sign(self) -> float:
         return -1.0 if self.at_least else 1.0
 
     @property
-    def most(self) -> float:
+    def rhs(self) -> float:
         return self.sign * self.limit
 
     @property
@@ -114,7 +114,7 @@ class ObjectiveRow:
     grows: ClassVar[bool] = True
 
     @property
-    def most(self) -> float:
+    def rhs(self) -> float:
         return -self.least
 
     @property
@@ -138,7 +138,7 @@ class Load:
     name: str
     loads: Mapping[int, Floats]
     num_types: int
-    most: float
+    rhs: float
     penalty: float | None = None
 
     grows: ClassVar[bool] = True
@@ -222,7 +222,7 @@ class Rules:
     rows: tuple[Row, ...] = ()
     floors: tuple[Floor, ...] = ()
     switch_cost: float = 0.0
-    asked: tuple[CompiledConstraint, ...] = ()
+    constraints: tuple[CompiledConstraint, ...] = ()
     unplaced: AllocationProblem | None = None
     kept: tuple[Callable[[Any], Any], ...] = ()
 
@@ -262,7 +262,7 @@ class Rules:
     @property
     def can_conflict(self) -> bool:
         """Whether there is a rule that an empty allocation breaks."""
-        return self.least is not None or any(row.most < 0 for row in self.hard_rows)
+        return self.least is not None or any(row.rhs < 0 for row in self.hard_rows)
 
     def name_of_least(self, i: int) -> str:
         """Return the name of the rule that asks for the most of job i, of those that must hold."""

@@ -95,9 +95,9 @@ class Program(AllocationLP):
         losses: list[cp.Expression] = [cp.Constant(0.0)]
         for row in rules.soft_rows:
             costs = row.costs(jobs.rows, jobs.num_gpus)
-            scale = scale_of(row.most, costs)
+            scale = scale_of(row.rhs, costs)
             used = self.limit_matrix(sp.csr_array(costs.reshape(1, -1) / scale)) @ self._parts
-            losses.append((row.penalty or 0.0) * cp.pos(used - row.most / scale)[0])
+            losses.append((row.penalty or 0.0) * cp.pos(used - row.rhs / scale)[0])
         for floor in rules.soft_floors:
             penalty, least = floor.penalty or 0.0, floor.throughputs[jobs.rows]
             some = np.flatnonzero((least > 0) & np.isfinite(least))

@@ -439,7 +439,7 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
     if len(parts) < len(rules.hard_rows):
         return None
     jobs = certificate.jobs
-    scales = [scale_of(row.most, entries_of(row, jobs.rows, jobs.num_gpus)[1]) for row in rules.hard_rows]
+    scales = [scale_of(row.rhs, entries_of(row, jobs.rows, jobs.num_gpus)[1]) for row in rules.hard_rows]
     worth = level_per_part(certificate) if isinstance(certificate, LevelCertificate) else 1.0
     prices: Floats = parts * worth / scales
     return prices

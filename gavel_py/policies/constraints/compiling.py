@@ -66,7 +66,7 @@ def check_single_jobs(problem: AllocationProblem, rules: Rules) -> None:
 def _bans(rules: Rules, jobs: set[int]) -> dict[int, list[_Ban]]:
     """Return the restrictions of each of these jobs."""
     found: dict[int, list[_Ban]] = {}
-    for place in (place for each in rules.asked for place in each.places) if jobs else ():
+    for place in (place for each in rules.constraints for place in each.places) if jobs else ():
         for row, allowed in zip(place.rows.tolist(), place.allowed, strict=True):
             if row in jobs:
                 found.setdefault(row, []).append(_Ban(place.name_of(row), allowed, place.insists, place.shared))
@@ -147,7 +147,7 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
         rows=tuple(row for each in compiled for row in each.rows),
         floors=floors_of([need for each in compiled for need in each.needs], scope.problem.fastest),
         switch_cost=sum(each.switch_cost for each in compiled),
-        asked=compiled,
+        constraints=compiled,
         unplaced=problem,
     )
     check_single_jobs(scope.problem, rules)
@@ -244,10 +244,10 @@ class ConstraintOutcome:
 
 def outcomes_of(job_ids: Sequence[str], rules: Rules, times: TimeShares, prices: Floats | None) -> tuple[ConstraintOutcome, ...]:
     """Return the outcome of each constraint. prices: (R,) dual prices of the hard limits (`Rules.hard_rows`), per unit."""
-    if not rules.asked:
+    if not rules.constraints:
         return ()
     by_row = {} if prices is None else {id(row): price for row, price in zip(rules.hard_rows, prices.tolist(), strict=True)}
-    return tuple(_outcome(each, job_ids, times, by_row) for each in rules.asked)
+    return tuple(_outcome(each, job_ids, times, by_row) for each in rules.constraints)
 
 
 def _outcome(
@@ -257,7 +257,7 @@ def _outcome(
         moved = times.moved()
         return ConstraintOutcome(compiled.text, compiled.switch_cost, moved if moved > KEPT else 0.0)
     limits = [row for row in compiled.rows if isinstance(row, Limit)]
-    excess = [max(0.0, times.used(row) - row.most) / row.unit for row in limits] if compiled.penalty else []
+    excess = [max(0.0, times.used(row) - row.rhs) / row.unit for row in limits] if compiled.penalty else []
     shortages = [_shortages(need, times.job_throughputs) for need in compiled.needs] if compiled.penalty else []
     jobs = {job_ids[i]: part for found in shortages for i, part in found.items()}
     missed = float(sum(part for part in excess if part > KEPT) + sum(jobs.values()))

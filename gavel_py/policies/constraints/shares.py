@@ -188,7 +188,7 @@ class Reserve(_Shared):
         others = ~self._entitled(scope)
         on_type = np.arange(len(problem.capacities)) == column
         limit = float(problem.capacities[on_type][0]) - self.gpus
-        return [Limit(self.text, others, on_type.astype(float), limit, asks=self.gpus)] if others.any() else []
+        return [Limit(self.text, others, on_type.astype(float), limit, requested=self.gpus)] if others.any() else []
 
     def _entitled(self, scope: Scope) -> Mask:
         """Return (N,) the jobs that may use the reserved GPUs."""
