@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.cuts import gang_rows, kind_rows
+from gavel_py.optimization.formulation.cuts import gang_rows, placement_rows
 from tests.support.examples import examples
 from tests.support.instances import Floats
 
@@ -204,4 +204,4 @@ def test_nothing_is_left_to_be_cut_off(scene: Scene, policy: str) -> None:
     assert allocation.evidence is not None
     columns, problem = allocation.evidence.columns, allocation.evidence.problem
     assert gang_rows(problem, allocation.time_fractions, columns.columns_of) == []
-    assert kind_rows(problem, allocation.time_fractions, getattr(columns, "second", {})) == []
+    assert placement_rows(problem, allocation.time_fractions, getattr(columns, "second", {})) == []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
-from gavel_py.optimization.formulation.cuts import kind_rows, type_rows
+from gavel_py.optimization.formulation.cuts import placement_rows, type_rows
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
@@ -134,10 +134,10 @@ class Columns:
         return (rows, self) if rows else self._separate_placements(times.fractions)
 
     def _separate_placements(self, fractions: Floats) -> tuple[list[Row], Columns]:
-        if not kind_rows(self.problem, fractions):
+        if not placement_rows(self.problem, fractions):
             return [], self
         columns = placement_columns(self.base, self.rules)
-        return [*kind_rows(columns.problem, columns.expand(fractions, None), columns.second)], columns
+        return [*placement_rows(columns.problem, columns.expand(fractions, None), columns.second)], columns
 
 
 def with_columns(
@@ -216,7 +216,7 @@ class PlacementColumns(Columns):
         return spread
 
     def _separate_placements(self, fractions: Floats) -> tuple[list[Row], Columns]:
-        return [*kind_rows(self.problem, fractions, self.second)], self
+        return [*placement_rows(self.problem, fractions, self.second)], self
 
     @property
     def _apart(self) -> Mask:

@@ -1,26 +1,24 @@
-"""Cuts: rows on what nodes and GPUs can deliver, added to a program where its answer breaks them.
+"""Cutting planes: rows on what nodes and GPUs can deliver, added to a program if its answer breaks them.
 
-Whole gangs (`gang_rows`, `kind_rows`): at any one time a type runs a pattern, n_s gangs of each size s with Σ_s s·n_s <= c_j. What
-is delivered in the long run is a mix of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place
-at a time. So of the jobs of size s, those k with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for
-every k; and these inequalities are also enough for one type by itself. Where none of the mixes has room for a type's time
-fractions, the dual values of the linear program that looks for one (`mixes`) are a row that all deliverable allocations keep and
-these do not. Gangs that must stay on one node or rack count by what these hold: gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the
-Σ_v ⌊m_v/d⌋ places of d GPUs there. Where gangs are small against a type there are too many patterns, and hardly anything is lost
-without a row.
+Whole gangs (`gang_rows`, `placement_rows`): at any one time a type runs a pattern, n_s gangs of each size s with Σ_s s·n_s <= c_j.
+In the long run it runs a mix of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place at a
+time. So the k jobs of size s with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for every k, and
+these inequalities suffice for one type by itself. If no mix delivers the time fractions of a type, the dual values of the linear
+program that searches for one (`mixes`) are a row that all deliverable allocations satisfy and these fractions break. For gangs that
+must stay on one node or rack, gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the Σ_v ⌊m_v/d⌋ places of d GPUs there. If gangs are
+small relative to a type, there are too many patterns, and a row would make little difference.
 
-Parts of GPUs (`fraction_rows`): let f be a function with f(s_1) + f(s_2) + ... <= 1 wherever s_1 + s_2 + ... <= 1 (a dual feasible
-function). At any one time a GPU holds jobs whose fractions sum to at most 1, or is one of a whole gang's, so that Σ_i f(s_i) X_ij
-<= c_j with f(s) = s for whole gangs, whatever is where. Such functions are
+Fractions of GPUs (`fraction_rows`): let f be a dual feasible function, f(s_1) + f(s_2) + ... <= 1 whenever s_1 + s_2 + ... <= 1. At
+any one time a GPU holds jobs whose fractions sum to at most 1, or belongs to a whole gang, so that Σ_i f(s_i) X_ij <= c_j with
+f(s) = s for whole gangs, wherever the jobs are. Such functions are
 
-    cut_λ(s) = 0 below λ, 1 above 1 - λ, and s between, for 0 < λ <= 1/2:  nothing else fits beside a large job but small ones;
-    part_k(s) = s where (k+1) s is whole, or else ⌊(k+1) s⌋ / k:  of jobs above 1/(k+1), k fit,
+    cut_λ(s) = 0 below λ, 1 above 1 - λ, and s between, for 0 < λ <= 1/2:  beside a large job, only small jobs fit;
+    part_k(s) = s if (k+1) s is whole, otherwise ⌊(k+1) s⌋ / k:  at most k jobs above 1/(k+1) fit,
 
-and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds with the parts of the GPU's memory that
-jobs take in place of their fractions.
+and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds for the parts of the GPU's memory that
+jobs take instead of their fractions.
 
-CPUs and host memory (`node_rows`) are rows from the start: jobs that need many of them per GPU leave GPUs without. `missing_rows`
-returns those of all others that an answer breaks.
+CPUs and host memory (`node_rows`) are rows from the start. `type_rows` returns the broken rows of gangs and fractions.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
 MOST_PATTERNS = 1000
 
 SMALL = 16
-"""A type with so many times the GPUs of its largest gang is not looked at pattern by pattern."""
+"""Patterns are enumerated for types with less than this multiple of the GPUs of their largest gang."""
 
 
 def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
-    """Return rows that every deliverable allocation keeps and (N, K) `fractions` do not, at most one for each type.
+    """Return rows that all deliverable allocations satisfy and (N, K') `fractions` break, at most one for each type.
 
-    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`PlacementColumns`,
-    `PairColumns`). None for a problem that was not built from a cluster.
+    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`Columns.columns_of`). There
+    are no rows for a problem that was not built from a cluster.
     """
     hosts = problem.hosts
     if hosts is None:
@@ -68,26 +66,27 @@ def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
     return [row for row in found if row is not None]
 
 
-def kind_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
-    """Return rows of the same kind where no packing has gangs on as few nodes, and on as many, as their time is meant for.
+def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
+    """Return such rows for types on which no packing places gangs consolidated or spread as their columns demand.
 
-    A row counts the columns by what their gangs do there: consolidated ones stay on a node, or in a rack, that can hold them.
+    In a column for the consolidated placement, a gang must stay on a node, or in a rack, that can hold it. second: {type: the
+    column of the slower placement}.
     """
     hosts = problem.hosts
     if hosts is None or hosts.speeds is None:
         return []
     types = np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
-    meant = {j: _by_kind(problem, hosts, hosts.speeds, fractions, j, second.get(j)) for j in types}
-    found = (_row_of(problem, hosts, entries, j) for j, entries in meant.items())
+    entries_of = {j: _by_placement(problem, hosts, hosts.speeds, fractions, j, second.get(j)) for j in types}
+    found = (_row_of(problem, hosts, entries, j) for j, entries in entries_of.items())
     return [row for row in found if row is not None]
 
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """Times that are asked of one type: M entries, each a job with a locality.
+    """Requested times on one type: M entries, each a job with a locality.
 
-    able: (M,) those that may be given time; columns: those of the problem that they are in, all for each of equal parts of them,
-    with the part that a coefficient has there.
+    able: (M,) entries that may have time; columns: for each of equally long parts of the entries, the columns of the problem that
+    they stand for, with the factor of a coefficient there.
     """
 
     jobs: Indices
@@ -97,7 +96,7 @@ class _Entries:
     columns: tuple[Mapping[int, float], ...]
 
     def loads(self, coefficients: Floats, num_jobs: int) -> dict[int, Floats]:
-        """(M,) coefficients as those of (N,) jobs by column."""
+        """Return (M,) coefficients as {column: (N,) coefficients of the jobs}."""
         parts = np.split(np.arange(len(self.jobs)), len(self.columns))
         by_column: dict[int, Floats] = {}
         for part, columns in zip(parts, self.columns, strict=True):
@@ -108,17 +107,17 @@ class _Entries:
 
 
 def _together(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
-    """All time on a type, wherever within its locality a gang may be."""
+    """Return all time on a type, with gangs anywhere within their locality."""
     these = list(columns)
     times: Floats = fractions[:, these] @ np.array(list(columns.values()))
     able = np.asarray(problem.runnable[:, these].any(axis=1))
     return _Entries(np.arange(len(times)), able, times, hosts.localities, (columns,))
 
 
-def _by_kind(
+def _by_placement(
     problem: AllocationProblem, hosts: Hosts, speeds: PlacementSpeeds, fractions: Floats, j: int, second: int | None
 ) -> _Entries:
-    """The time in both placements, gangs that are consolidated with the narrowest locality that can hold them."""
+    """Return the time in both placements; consolidated gangs have the narrowest locality that can hold them."""
     narrow = _narrowed(problem.num_gpus, hosts, j)
     differ, apart = speeds.differ[:, j], speeds.spread_is_faster[:, j]
     faster = np.where(differ & ~apart, narrow, hosts.localities)
@@ -136,34 +135,34 @@ def _by_kind(
 
 
 def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> NDArray[np.str_]:
-    """(N,) the narrowest locality in which a gang fits on a type."""
+    """Return (N,) the narrowest locality in which a gang fits on a type."""
     largest = {scope: max(hosts.gpus[scope][j], default=0) for scope in SCOPES}
     return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(SCOPES), "any")
 
 
-def _row_of(problem: AllocationProblem, hosts: Hosts, asked: _Entries, j: int) -> Load | None:
+def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
     gpus = int(problem.capacities[j] + LEAST_EXCESS)
-    groups = _groups(problem, asked, gpus)
+    groups = _groups(problem, requested, gpus)
     if not groups or (groups[0].size == 1 and (problem.num_gpus >= 1).all()):
         return None
     bounds = _bounds(groups, hosts, j, gpus)
-    means = np.array([asked.times[group.entries].sum() for group in groups])
+    means = np.array([requested.times[group.entries].sum() for group in groups])
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
-        return None  # as many places all of the time as are needed in the mean
+        return None  # enough places at all times for the mean
     patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
-    found = _by_places(groups, means, bounds) if patterns is None else row_of_patterns(groups, asked.times, patterns)
+    found = _by_places(groups, means, bounds) if patterns is None else row_of_patterns(groups, requested.times, patterns)
     if found is None:
         return None
-    by_group, most = found
-    coefficients = np.zeros(len(asked.times))
+    by_group, limit = found
+    coefficients = np.zeros(len(requested.times))
     for group, values in zip(groups, by_group, strict=True):
         coefficients[group.entries] = values
     name = f"what whole gangs can use of {problem.accelerator_types[j]}"
-    return Load(name, asked.loads(coefficients, problem.num_jobs), len(problem.capacities), most)
+    return Load(name, requested.loads(coefficients, problem.num_jobs), len(problem.capacities), limit)
 
 
 def _by_places(groups: Sequence[Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
-    """The bound that is broken most, as coefficients of the jobs of each group and what they sum up to at most."""
+    """Return the most violated bound as coefficients of the entries of each group and a right-hand side, None if all hold."""
     parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
     takes, places = bounds[int(np.argmax(parts))]
     if max(parts) <= 1 + LEAST_EXCESS:
@@ -171,13 +170,14 @@ def _by_places(groups: Sequence[Group], means: Floats, bounds: Sequence[tuple[Fl
     return [np.full(len(group.entries), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
 
 
-def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[Group]:
-    """The entries that may be given time by size and locality; single-GPU jobs come last and fill what others leave.
+def _groups(problem: AllocationProblem, requested: _Entries, gpus: int) -> list[Group]:
+    """Group the entries that may have time by size and locality; single-GPU jobs come last and fill the gaps.
 
-    Jobs of more than half a GPU have one each. What smaller ones need is left out here: they may be where others are.
+    Jobs of more than half a GPU need one each. Smaller ones are left out: they can share.
     """
-    able, times = np.flatnonzero(asked.able), asked.times
-    sizes, localities = _whole_sizes(problem.num_gpus[asked.jobs[able]]), asked.localities[able]
+    able, times = np.flatnonzero(requested.able), requested.times
+    num_gpus, localities = problem.num_gpus[requested.jobs[able]], requested.localities[able]
+    sizes = np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
     localities[sizes == 1] = "any"
     groups = []
     for size in np.unique(sizes[sizes > 0])[::-1].tolist():
@@ -189,13 +189,10 @@ def _groups(problem: AllocationProblem, asked: _Entries, gpus: int) -> list[Grou
     return groups
 
 
-def _whole_sizes(num_gpus: Floats) -> Indices:
-    """The GPUs that gangs have to themselves: a fraction of more than a half keeps all others of that kind off its GPU."""
-    return np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
-
-
 def _bounds(groups: Sequence[Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
-    """What one gang of each group takes of the places of d GPUs, anywhere, on nodes and in racks; and how many there are."""
+    """Return bounds for places of d GPUs, anywhere, in racks and on nodes: the places that a gang of each group takes, and their
+    number.
+    """
     sizes = np.array([group.size for group in groups])
     regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
     bounds = [(sizes.astype(float), gpus)]
@@ -208,28 +205,28 @@ def _bounds(groups: Sequence[Group], hosts: Hosts, j: int, gpus: int) -> list[tu
 
 
 def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
-    """(P, groups) all numbers of gangs that fit, but of the last group as many as fit; None if there are too many."""
+    """Return (P, groups) all combinations of gangs that fit, with the most of the last group; None if there are too many."""
     patterns = np.zeros((1, 0), dtype=np.int64)
     takes, left = np.array([each for each, _ in bounds]), np.array([[places for _, places in bounds]], dtype=float)
     for g, group in enumerate(groups):
         limits = np.divide(left, takes[:, g], out=np.full(left.shape, np.inf), where=takes[:, g] > 0)
-        room = np.minimum(group.most, np.floor(limits.min(axis=1))).astype(np.int64)
+        room = np.minimum(group.limit, np.floor(limits.min(axis=1))).astype(np.int64)
         if g == len(groups) - 1:
             break
         if int((room + 1).sum()) > MOST_PATTERNS:
             return None
         parents = np.repeat(np.arange(len(room)), room + 1)
-        counts = np.concatenate([np.arange(most + 1) for most in room.tolist()])
+        counts = np.concatenate([np.arange(limit + 1) for limit in room.tolist()])
         patterns = np.column_stack([patterns[parents], counts])
         left = left[parents] - counts[:, None] * takes[:, g]
     return np.column_stack([patterns, room])
 
 
 MOST_PARTS = 20
-"""The largest k. What jobs of a twentieth lose by rounding is at most as much again."""
+"""The largest k of part_k."""
 
 MEMORY_PARTS = 64
-"""Into which the memory of a GPU is divided: what jobs take of it may have any value, and there is a function for many of them."""
+"""Parts into which the memory of a GPU is divided, to limit the number of functions."""
 
 ROUNDING = 1e-9
 
@@ -237,9 +234,9 @@ ROUNDING = 1e-9
 def fraction_rows(
     problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
 ) -> list[Load]:
-    """Return the rows for each type that (N, K) `fractions` break most, of those that every packing keeps; none if they break none.
+    """Return for each type the dual-feasible-function rows that (N, K') `fractions` break most, none if they break none.
 
-    columns: as in `gang_rows`. None for a problem that was not built from a cluster.
+    columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster.
     """
     hosts = problem.hosts
     if hosts is None or (problem.num_gpus >= 1).all():
@@ -260,9 +257,9 @@ def fraction_rows(
 
 
 def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats | None:
-    """(N,) the part of a GPU's memory that each job with a part of a GPU takes, rounded down, and the GPUs of whole gangs.
+    """Return (N,) the part of a GPU's memory that each fractional job takes, rounded down, and the GPUs of whole gangs.
 
-    None where nothing is known of it.
+    None if the memory is unknown.
     """
     if memory is None or np.isnan(memory.capacity[j]):
         return None
@@ -273,34 +270,30 @@ def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats 
 
 
 class _Functions:
-    """What jobs with (N,) parts of a GPU, or whole GPUs, count for by each function."""
+    """The values of all functions for (N,) sizes of jobs in GPUs."""
 
     def __init__(self, sizes: Floats) -> None:
         known, self._of = np.unique(sizes, return_inverse=True)
         self._table = np.zeros((1, len(known)))
         if known[-1] > 0:
-            self._table = np.pad(_counted(known[known > 0]), ((0, 0), (int((known <= 0).sum()), 0)))
+            self._table = np.pad(_values(known[known > 0]), ((0, 0), (int((known <= 0).sum()), 0)))
 
     def most_broken(self, times: Floats, gpus: float) -> Floats | None:
-        """Return (N,) what each job counts for by the function by which these times exceed the GPUs most, None if by none."""
-        asked = self._table @ np.bincount(self._of, times, self._table.shape[1])
-        most = int(asked.argmax())
-        if asked[most] <= gpus + LEAST_EXCESS * max(1.0, gpus):
+        """Return (N,) the values of the function by which these times exceed the GPUs most, None if by none."""
+        used = self._table @ np.bincount(self._of, times, self._table.shape[1])
+        worst = int(used.argmax())
+        if used[worst] <= gpus + LEAST_EXCESS * max(1.0, gpus):
             return None
-        counted: Floats = self._table[most][self._of]
+        counted: Floats = self._table[worst][self._of]
         return counted
 
 
-def _counted(sizes: Floats) -> Floats:
-    """(F, S) what a job of each size counts for by each function, by size itself for whole gangs."""
+def _values(sizes: Floats) -> Floats:
+    """Return (F, S) the value of each function for sorted sizes; f(s) = s for whole gangs."""
     small = sizes[sizes <= 1 / 2]
     cuts = [sizes, *(_cut(sizes, least) for least in small.tolist())]
-    every = [*cuts, *(_part(each, k) for each in cuts for k in range(1, _most_parts(sizes) + 1))]
+    every = [*cuts, *(_part(each, k) for each in cuts for k in range(1, min(MOST_PARTS, int(1 / sizes[0] + ROUNDING)) + 1))]
     return np.where(sizes >= 1, sizes, np.unique(every, axis=0))
-
-
-def _most_parts(sizes: Floats) -> int:
-    return min(MOST_PARTS, int(1 / sizes[0] + ROUNDING))
 
 
 def _cut(sizes: Floats, least: float) -> Floats:
@@ -324,18 +317,21 @@ def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
 
 
 def node_rows(problem: AllocationProblem) -> list[Load]:
-    """Return Σ_i s_i·cpus_per_gpu_i·X_ij <= CPUs of type j, and the same for memory, where jobs could need more than there is.
+    """Return Σ_i s_i·cpus_per_gpu_i·X_ij <= CPUs of type j, and the same for memory, if jobs could need more than a type has.
 
-    None for a problem that was not built from a cluster. That each gang finds all it needs on its nodes is for placement to see to.
+    There are no rows for a problem that was not built from a cluster. Placement checks single nodes.
     """
     hosts = problem.hosts
     if hosts is None:
         return []
     rows = []
-    for name, per_gpu, most in (("CPUs", hosts.cpus_per_gpu, hosts.cpus), ("memory", hosts.memory_gb_per_gpu, hosts.memory_gb)):
-        for j in np.flatnonzero(np.isfinite(most)).tolist():
-            needs = np.where(problem.runnable[:, j], per_gpu, 0.0)
-            if needs.max(initial=0.0) * problem.capacities[j] > most[j]:
+    for name, per_gpu, available in (
+        ("CPUs", hosts.cpus_per_gpu, hosts.cpus),
+        ("memory", hosts.memory_gb_per_gpu, hosts.memory_gb),
+    ):
+        for j in np.flatnonzero(np.isfinite(available)).tolist():
+            requested = np.where(problem.runnable[:, j], per_gpu, 0.0)
+            if requested.max(initial=0.0) * problem.capacities[j] > available[j]:
                 text = f"the {name} of the nodes with {problem.accelerator_types[j]}"
-                rows.append(Load(text, {j: needs * problem.num_gpus}, len(most), float(most[j])))
+                rows.append(Load(text, {j: requested * problem.num_gpus}, len(available), float(available[j])))
     return rows

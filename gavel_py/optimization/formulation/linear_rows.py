@@ -1,4 +1,4 @@
-"""Rules of an allocation beside validity: what constraints come to for the jobs of one problem."""
+"""Side constraints of an allocation: rows, throughput floors and penalties, compiled for the jobs of one problem."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from gavel_py.problem.problem import AllocationProblem
 ROUNDING = 1e-9
 
 LEAST_PART = 1e-9
-"""Of a job's time: less is next to nothing, and coefficients of a row that asks for it would be huge."""
+"""Smallest part of a job's time that a floor may require; a smaller one would have huge coefficients."""
 
 
 class Row(Protocol):
-    """A rule that several jobs keep together: Σ_i Σ_j a_ij X_ij <= most, in the sign that makes it an upper limit.
+    """A linear constraint on several jobs: Σ_i Σ_j a_ij X_ij <= rhs.
 
-    name: the rule in the user's words; most: the right-hand side; penalty: None where the rule must hold, else what
-    the objective loses if it is missed by as much as `most`; grows: whether it becomes less strict where there are more GPUs,
-    which rules that jobs keep among themselves do not.
+    name: the rule, for messages; penalty: None for a hard rule, else the loss of the objective if the rule is exceeded by |rhs|;
+    grows: whether more GPUs relax the rule, False for rules that only relate jobs to each other.
     """
 
     @property
@@ -37,10 +36,10 @@ class Row(Protocol):
     def grows(self) -> bool: ...
     @property
     def split(self) -> tuple[NDArray[np.generic], ...]:
-        """(N,) columns in which jobs of one kind must agree, so that a_ij is the same for all of them."""
+        """(N,) columns that determine a_ij: jobs that agree in all of them have equal coefficients."""
 
     def costs(self, rows: Indices, num_gpus: Floats) -> Floats:
-        """Return (G, K) a_ij of the jobs in these rows, whose gangs are (G,) num_gpus."""
+        """Return (G, K) a_ij of the jobs in these rows of the problem. num_gpus: (G,) their gang sizes."""
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:
         """Return Σ_ij a_ij X_ij of (N, K) time fractions."""
@@ -48,10 +47,10 @@ class Row(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """Σ_{i in group} s_i Σ_j a_j X_ij <= limit, or >= limit: GPUs, or what they cost, of a group of jobs.
+    """Σ_{i in group} s_i Σ_j a_j X_ij <= limit, or >= limit: the GPUs of a group of jobs, or their cost.
 
-    group: (N,) the jobs that count; per_gpu: (K,) a_j >= 0; requested: what is missed where all that is asked for is missed, by
-    default the limit, or 1 where it is 0.
+    group: (N,) mask of the jobs; per_gpu: (K,) a_j >= 0; requested: the violation that counts as 100 %, default the limit, or 1 for
+    a limit of 0.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Limit:
     grows: ClassVar[bool] = True
 
     def charged(self, penalty: float | None, problem: AllocationProblem) -> Limit:
-        """Return the same limit at a price: `penalty` where as much is missed as it requested for; None: it must hold."""
+        """Return the same limit as a soft one: `penalty` is the loss for a violation of 100 %; None: it stays hard."""
         if penalty is None:
             return self
         able = np.flatnonzero(problem.runnable.any(axis=1))
@@ -73,7 +72,7 @@ class Limit:
 
     @property
     def unit(self) -> float:
-        """What is missed where all that is asked for is missed."""
+        """The violation that counts as 100 %."""
         return self.requested or self.limit or 1.0
 
     @property
@@ -100,9 +99,9 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveRow:
-    """Σ_ij G_ij X_ij >= least: a linear objective that must stay what it is.
+    """Σ_ij G_ij X_ij >= least: an objective cut, which keeps an earlier linear objective at its optimum.
 
-    table: (G, K) of one job of each class; index: (N,) the class of each job, -1 for those that can run nowhere.
+    table: (G, K) gains of one job of each class; index: (N,) the class of each job, -1 for jobs that can run nowhere.
     """
 
     name: str
@@ -133,7 +132,7 @@ class ObjectiveRow:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Σ_j Σ_i a_ij X_ij <= most on one accelerator type, or on few: loads: {j: (N,) a_ij >= 0}; num_types: K."""
+    """Σ_j Σ_i a_ij X_ij <= rhs on one or a few accelerator types. loads: {j: (N,) a_ij >= 0}; num_types: K."""
 
     name: str
     loads: Mapping[int, Floats]
@@ -159,7 +158,7 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Need:
-    """thr_i >= f_i for the M jobs in `rows`. throughputs: (M,) f_i, steps/s; name_of: the rule for job i in the user's words."""
+    """thr_i >= f_i for the M jobs in `rows`. throughputs: (M,) f_i, steps/s; name_of: the rule for job i, for messages."""
 
     name_of: Callable[[int], str]
     rows: Indices
@@ -169,7 +168,7 @@ class Need:
 
 @dataclass(frozen=True, eq=False)
 class Floor:
-    """Needs put together: thr_i >= f_i for all jobs. throughputs: (N,) f_i, steps/s, 0 = none; name_of: the rule for job i."""
+    """Needs of one penalty combined: thr_i >= f_i for all jobs. throughputs: (N,) f_i, steps/s, 0 = none; name_of: as in `Need`."""
 
     name_of: Callable[[int], str]
     throughputs: Floats
@@ -178,10 +177,10 @@ class Floor:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where the M jobs in `rows` may run at most: (M, K) allowed; name_of: the rule for job i in the user's words.
+    """The accelerator types on which the M jobs in `rows` may run. allowed: (M, K); name_of: the rule for job i, for messages.
 
-    insists: whether a job is to run there, so that other bans may not leave it without any type;
-    shared: whether it stands for a limit of 0 that jobs share.
+    insists: whether a job must be able to run there, so that other rules may not leave it without a type; shared: whether the rule
+    is a limit of 0 on a group of jobs.
     """
 
     name_of: Callable[[int], str]
@@ -193,7 +192,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class CompiledConstraint:
-    """What one constraint comes to, for the account of what was kept. text: the constraint in the user's words."""
+    """One constraint compiled for a problem, from which its outcome is computed. text: the constraint, for messages."""
 
     text: str
     penalty: float | None = None
@@ -205,7 +204,7 @@ class CompiledConstraint:
 
 @dataclass(frozen=True)
 class Broken:
-    """A rule that an allocation does not keep: by how much, in parts of what it asks for."""
+    """A rule that an allocation breaks. part: the violation, relative to the right-hand side."""
 
     name: str
     part: float
@@ -213,10 +212,11 @@ class Broken:
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """All rules of one problem. switch_cost: what the objective loses per GPU that changes hands, Σ_ij s_i |X_ij − previous_ij|.
+    """All side constraints of one problem.
 
-    asked: the constraints behind them, in the user's order; unplaced: the problem before jobs were kept off types;
-    kept: from a `Program` to a constraint of cvxpy, for an objective with kinks that must stay what it is, which is no row.
+    switch_cost: the loss of the objective per GPU that changes hands, Σ_ij s_i |X_ij − previous_ij|; constraints: the compiled
+    constraints, in the caller's order; unplaced: the problem before places restricted types; kept: functions from a `Program` to a
+    cvxpy constraint that keeps an earlier objective with kinks, which is not a row.
     """
 
     rows: tuple[Row, ...] = ()
@@ -230,54 +230,54 @@ class Rules:
         return bool(self.rows or self.floors or self.switch_cost or self.kept)
 
     def also(self, other: Rules) -> Rules:
-        """Return these rules and the rows, floors and kept objectives of others."""
+        """Return these rules with the rows, floors and kept objectives of others added."""
         return replace(self, rows=self.rows + other.rows, floors=self.floors + other.floors, kept=self.kept + other.kept)
 
     @property
     def hard_rows(self) -> tuple[Row, ...]:
-        """The rows that must hold."""
+        """The rows without a penalty."""
         return tuple(row for row in self.rows if row.penalty is None)
 
     @property
     def soft_rows(self) -> tuple[Row, ...]:
-        """The rows that may be missed at a price."""
+        """The rows with a penalty."""
         return tuple(row for row in self.rows if row.penalty is not None)
 
     @property
     def soft_floors(self) -> tuple[Floor, ...]:
-        """The floors that may be missed at a price."""
+        """The floors with a penalty."""
         return tuple(floor for floor in self.floors if floor.penalty is not None)
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the objective may lose something by them."""
+        """Whether the objective may lose value by these rules."""
         return bool(self.switch_cost or self.soft_rows or self.soft_floors)
 
     @cached_property
     def least(self) -> Floats | None:
-        """(N,) the throughput that each job must have, steps/s; None if no job must have any."""
+        """(N,) the hard throughput floor of each job, steps/s; None if there is none."""
         hard = [floor.throughputs for floor in self.floors if floor.penalty is None]
         return np.maximum.reduce(hard) if hard else None
 
     @property
     def can_conflict(self) -> bool:
-        """Whether there is a rule that an empty allocation breaks."""
+        """Whether an empty allocation breaks a hard rule."""
         return self.least is not None or any(row.rhs < 0 for row in self.hard_rows)
 
     def name_of_least(self, i: int) -> str:
-        """Return the name of the rule that asks for the most of job i, of those that must hold."""
+        """Return the name of the highest hard floor of job i."""
         hard = (floor for floor in self.floors if floor.penalty is None)
         return max(hard, key=lambda floor: float(floor.throughputs[i])).name_of(i)
 
     def kind_columns(self) -> list[NDArray[np.generic]]:
-        """(N,) columns in which two jobs must agree to be of one kind."""
+        """Return (N,) columns that determine all row coefficients."""
         columns = list({id(column): column for row in self.rows for column in row.split}.values())
         masks = [column for column in columns if column.dtype == bool]
         others = [column for column in columns if column.dtype != bool]
-        return [*others, *np.packbits(np.array(masks), axis=0)] if masks else others  # eight groups are one column of bytes
+        return [*others, *np.packbits(np.array(masks), axis=0)] if masks else others  # eight masks per column of bytes
 
     def class_columns(self, problem: AllocationProblem) -> list[NDArray[np.generic]]:
-        """(N,) further columns in which two jobs must agree to be equal."""
+        """Return (N,) further columns in which jobs of one class must agree: floors, and previous times if changes cost."""
         columns: list[NDArray[np.generic]] = [floor.throughputs for floor in self.floors]
         return [*columns, *problem.previous_fractions.T] if self.switch_cost else columns
 
@@ -286,9 +286,9 @@ NO_RULES = Rules()
 
 
 def floors_of(needs: Sequence[Need], fastest: Floats) -> tuple[Floor, ...]:
-    """Put needs together in as few floors as there are penalties; only where soft ones are about the same job, it takes more.
+    """Combine needs to one floor for each penalty, or several if soft needs of one penalty apply to the same job.
 
-    fastest: (N,) throughput of each job; what a billionth of its time would give counts as a billionth of its time.
+    fastest: (N,) throughput of each job; a need below `LEAST_PART` of it is raised to that.
     """
     layers: list[tuple[list[Need], Mask]] = []
     for need in needs:
@@ -312,7 +312,7 @@ def _floor(needs: Sequence[Need], fastest: Floats) -> Floor:
 
 
 def entries_of(row: Row, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floats]:
-    """Return the places g·K + j and the values of all a_gj that are not 0, of the jobs in (G,) rows."""
+    """Return the positions g·K + j and the values of the nonzero a_gj of the jobs in (G,) rows."""
     if hasattr(row, "entries"):
         found: tuple[Indices, Floats] = row.entries(rows, num_gpus)
         return found
@@ -322,14 +322,14 @@ def entries_of(row: Row, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floa
 
 
 def shortfalls(least: Floats, throughputs: Floats) -> Floats:
-    """Return by which part of it each throughput falls short of what is needed; below 0 where it is more, 0 for no need.
+    """Return the shortfall of each throughput relative to its need: below 0 if it exceeds the need, 0 for no need.
 
-    Of what no throughput can meet, an infinite need, all is missed.
+    The shortfall of an infinite need is 1.
     """
     short = np.divide(least - throughputs, least, out=np.zeros_like(throughputs), where=(least > 0) & np.isfinite(least))
     return np.where(np.isinf(least), 1.0, short)
 
 
-def scale_of(most: float, costs: Floats) -> float:
-    """Return what a row is measured in: its right-hand side, or its largest coefficient where that is 0."""
-    return abs(most) or float(np.abs(costs).max(initial=0.0)) or 1.0
+def scale_of(rhs: float, costs: Floats) -> float:
+    """Return the scale of a row: |rhs|, or the largest coefficient if that is 0."""
+    return abs(rhs) or float(np.abs(costs).max(initial=0.0)) or 1.0

@@ -1,8 +1,9 @@
-"""Mixes of patterns: whether what is asked of accelerator types can be delivered, and the prices that show that it cannot.
+"""Mixes of packing patterns: whether time fractions can be delivered on accelerator types, and the cut that proves that they
+cannot.
 
-A pattern is what can run at any one time. In the long run a mix of patterns runs, pattern p for λ_p of the time, Σ_p λ_p <= 1. Jobs
-of one group can stand for one another, and each holds at most one place at a time: so those k of them with the most time can have
-no more than Σ_p λ_p·min(k, n_p) together, n_p their places in pattern p.
+A pattern is a set of jobs that can run at the same time. In the long run a mix of patterns runs, pattern p for λ_p of the time,
+Σ_p λ_p <= 1. Jobs of one group are interchangeable, and each holds at most one place at a time: so the k of them with the most time
+can have no more than Σ_p λ_p·min(k, n_p) together, where n_p is the number of their places in pattern p.
 """
 
 from __future__ import annotations
@@ -10,80 +11,76 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices
 
-if TYPE_CHECKING:
-    import scipy.sparse as sp
-
 ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
 """No type has several columns."""
 
 SAME_TIME = 1e-9
-"""Time fractions that differ by no more are equal."""
+"""Time fractions that differ by no more than this count as equal."""
 
 LEAST_EXCESS = 1e-7
-"""Time fractions that exceed what can be delivered by a smaller part are taken for deliverable."""
+"""Relative excess up to which time fractions count as deliverable."""
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The entries of one gang size and locality, those with the most time first; most: of them at once.
+    """The entries of one gang size and locality, by falling time. limit: the number that fits at the same time.
 
-    numbers: the k for which those k with the most time are looked at; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave in
-    k, and what is asked is linear in it while times are equal, so the ends of equal times are enough.
+    numbers: the k for which the k entries with the most time are checked; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave
+    in k, and the sum of the k largest times is linear in k where times are equal, so the ends of equal times suffice.
     """
 
     size: int
     locality: str
     entries: Indices
-    most: int
+    limit: int
     numbers: list[int]
 
     def rooms(self, counts: Indices) -> Floats:
-        """(k, P) the places that k of them can hold at once in each pattern."""
+        """Return (k, P) the places that k entries can hold in each pattern. counts: (P,) places of the group."""
         return np.array([np.minimum(k, counts) for k in self.numbers], dtype=float)
 
-    def asked(self, times: Floats) -> Floats:
-        """(k,) the time of those k with the most."""
+    def requested(self, times: Floats) -> Floats:
+        """Return (k,) the total time of the k entries with the most."""
         sums: Floats = np.cumsum(times[self.entries])[np.array(self.numbers) - 1]
         return sums
 
     def coefficients(self, times: Floats, prices: Floats) -> Floats:
-        """What a job's time counts for: the prices of all k in which it is among the k, their mean for jobs with the same time."""
-        alone = np.zeros(len(self.entries))
+        """Return the coefficient of each entry: the sum of the prices of all k that include it, averaged over equal times."""
+        sums = np.zeros(len(self.entries))
         for k, price in zip(self.numbers, prices, strict=True):
-            alone[:k] += price
+            sums[:k] += price
         same = np.unique(np.round(times[self.entries], 9), return_inverse=True)[1]
-        means: Floats = np.bincount(same, alone) / np.bincount(same)
+        means: Floats = np.bincount(same, sums) / np.bincount(same)
         return means[same]
 
 
-def group_of(size: int, locality: str, entries: Indices, times: Floats, most: int) -> Group:
-    """Return the group of these entries, which have falling times."""
-    ends = np.flatnonzero(times[: most - 1] - times[1:most] > SAME_TIME) + 1
-    return Group(size, locality, entries, most, [*ends.tolist(), len(entries)])
+def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> Group:
+    """Return the group of these entries, whose times must be falling."""
+    ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SAME_TIME) + 1
+    return Group(size, locality, entries, limit, [*ends.tolist(), len(entries)])
 
 
 def row_of_patterns(
     groups: Sequence[Group], times: Floats, patterns: Indices, enough: float = 1 - LEAST_EXCESS
 ) -> tuple[list[Floats], float] | None:
-    """Return a row that all mixes of (P, groups) patterns keep and these times do not, None if some mix has room for them.
+    """Return a row that all mixes of (P, groups) patterns satisfy and these times break, None if some mix delivers them.
 
-    The row is coefficients of the entries of each group, and what they sum up to at most. enough: the part of these times with
-    which a mix has room for them.
+    The row consists of coefficients of the entries of each group and the right-hand side. enough: the part of the times that counts
+    as all of them.
     """
-    asked = [group.asked(times) for group in groups]
+    requested = [group.requested(times) for group in groups]
     rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
-    # Most mixes need no other patterns than those near the mean; of the last group, each has as many as fit.
-    near = (np.abs(patterns[:, :-1] - [each[-1] for each in asked[:-1]]) < 1).all(axis=1)
-    if near.any() and best_mix(rooms[:, near], np.concatenate(asked))[0] >= enough:
+    # Patterns near the mean suffice for most mixes; each pattern has as many of the last group as fit.
+    near = (np.abs(patterns[:, :-1] - [each[-1] for each in requested[:-1]]) < 1).all(axis=1)
+    if near.any() and best_mix(rooms[:, near], np.concatenate(requested))[0] >= enough:
         return None
-    found = broken_row(rooms, np.concatenate(asked), enough)
+    found = broken_row(rooms, np.concatenate(requested), enough)
     if found is None:
         return None
     ends = np.cumsum([len(group.numbers) for group in groups])
@@ -91,40 +88,43 @@ def row_of_patterns(
     return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], found[1]
 
 
-def broken_row(rooms: Floats, asked: Floats, enough: float = 1 - LEAST_EXCESS) -> tuple[Floats, float] | None:
-    """Return (R,) prices y >= 0 and the largest Σ_r y_r rooms_rp of (R, P) patterns, which Σ_r y_r asked_r exceeds.
+def broken_row(rooms: Floats, requested: Floats, enough: float = 1 - LEAST_EXCESS) -> tuple[Floats, float] | None:
+    """Return (R,) prices y >= 0 and the largest Σ_r y_r rooms_rp of (R, P) patterns, which Σ_r y_r requested_r exceeds.
 
-    None if a mix delivers that part of what is asked. What nobody asks for gets the price that it can have besides, so that time
-    does not move there next.
+    None if a mix delivers the part `enough` of the requests. Rows without a request get the largest price that does not weaken the
+    cut, so that time does not move there next (lifting).
     """
-    some = asked > 0
-    deliverable, own = best_mix(rooms[some], asked[some])
+    some = requested > 0
+    deliverable, own = best_mix(rooms[some], requested[some])
     if deliverable >= enough:
         return None
-    prices = np.zeros(len(asked))
+    prices = np.zeros(len(requested))
     prices[some] = own
     used = own @ rooms[some]
-    most = float(used.max())
+    limit = float(used.max())
     for r in np.flatnonzero(~some).tolist():
         there = rooms[r] > 0
-        prices[r] = float(((most - used[there]) / rooms[r, there]).min(initial=np.inf)) if there.any() else 0.0
+        prices[r] = float(((limit - used[there]) / rooms[r, there]).min(initial=np.inf)) if there.any() else 0.0
         used = used + prices[r] * rooms[r]
-    return prices, max(most, float(used.max()))
+    return prices, max(limit, float(used.max()))
 
 
-def best_mix(rooms: Floats, asked: Floats) -> tuple[float, Floats]:
-    """Return the most α <= 1 with Σ_p λ_p rooms_rp >= α asked_r and Σ_p λ_p <= 1, and the prices y >= 0 of the rows.
+def best_mix(rooms: Floats, requested: Floats) -> tuple[float, Floats]:
+    """Return the largest α <= 1 with Σ_p λ_p rooms_rp >= α requested_r and Σ_p λ_p <= 1, and the prices y >= 0 of the rows.
 
-    By duality Σ_r y_r asked_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p where α < 1.
+    By duality, Σ_r y_r requested_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p if α < 1.
     """
+    import scipy.sparse as sp
+
     rows, patterns = rooms.shape
     matrix = np.empty((rows + 1, patterns + 1))
     matrix[:rows, :patterns], matrix[rows, :patterns] = -rooms, 1.0
-    matrix[:rows, patterns], matrix[rows, patterns] = asked, 0.0
+    matrix[:rows, patterns], matrix[rows, patterns] = requested, 0.0
+    starts = np.arange(0, matrix.size + 1, rows + 1)  # nearly all entries are nonzero, so zeros are stored too
     program = LinearProgram(
         costs=np.append(np.zeros(patterns), -1.0),
         offset=0.0,
-        matrix=_by_columns(matrix),
+        matrix=sp.csc_array((matrix.T.ravel(), np.tile(np.arange(rows + 1), patterns + 1), starts), shape=matrix.shape),
         limits=np.append(np.zeros(rows), 1.0),
         equalities=0,
         lower=np.zeros(patterns + 1),
@@ -132,12 +132,3 @@ def best_mix(rooms: Floats, asked: Floats) -> tuple[float, Floats]:
     )
     answer = solved_once(program)
     return -answer.value, answer.duals[:-1]
-
-
-def _by_columns(matrix: Floats) -> sp.csc_array:
-    """The same matrix as sparse, its zeros kept: hardly any are there."""
-    import scipy.sparse as sp
-
-    rows, columns = matrix.shape
-    starts = np.arange(0, matrix.size + 1, rows)
-    return sp.csc_array((matrix.T.ravel(), np.tile(np.arange(rows), columns), starts), shape=matrix.shape)
