@@ -62,11 +62,11 @@ def solve(
         problem: From `AllocationProblem.from_arrays`, `from_types` or `from_jobs`. Jobs that can run nowhere are left out with a
             reason (`Allocation.excluded`) and the others are solved.
         policy: A name or a `Policy` object.
-        merge_tolerance: Jobs whose throughputs differ by no more than this part may be treated as equal; the loss is bounded and
+        merge_tolerance: Relative difference of throughputs up to which jobs may be treated as equal; the loss is bounded and
             part of `objective_bound` and `gap`. 0 is exact.
         sharing: Whether jobs share GPUs; by default where the problem knows of pairs.
         time_limit_seconds: Seconds after which the best valid allocation known is returned, counted from this call. Its status is
-            `TIME_LIMIT`; its bound holds, and its gap says how far from optimal it may be. None: no limit.
+            `TIME_LIMIT`; its bound holds, and its gap limits the distance from the optimum. None: no limit.
         options: The policy's own, and `constraints`, a list that any policy takes.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Classes of equal jobs: what a policy sees of a problem, one row for all jobs that it cannot tell apart.
+"""Classes of equal jobs: the view of a problem that a policy gets, with one row for all jobs that are equal to it.
 
-The reduction is exact (`classes_of`; docs/exact-reduction.md). `merged` makes throughputs equal that differ by little, such as by
-the noise of their measurement, so that there are fewer classes.
+The reduction is exact (`classes_of`; docs/exact-reduction.md). `merged` clusters throughputs that differ slightly, such as by
+measurement noise, so that there are fewer classes.
 """
 
 from __future__ import annotations
@@ -27,24 +27,36 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.columns import Columns
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
-"""Arrays in which NaN stands for what nobody has said; a policy that reads them cannot do without."""
+"""Attributes that may be unknown (NaN) unless a policy reads them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JobClasses:
-    """The jobs of a problem that can run somewhere, in G classes of equal jobs; a policy sees this, one row per class.
+    """The jobs of a problem that can run somewhere, in G classes of equal jobs: the input of a policy, one row per class.
 
     Two jobs are equal if throughputs, gang size, the types where they may run, and all attributes that the policy declares
-    (`Policy.reads`) are the same. The optimum of a concave and symmetric program can be averaged over equal jobs, so
-    it is enough to decide for classes, which is exact (docs/exact-reduction.md).
+    (`Policy.reads`) are the same. The optimum of a concave and symmetric program can be averaged over equal jobs, so a decision for
+    classes is exact (docs/exact-reduction.md).
 
-    counts: (G,) n_g, jobs of each class; num_jobs: Σ n_g; throughputs, runnable: (G, K); num_gpus, equal_share, fastest: (G,);
-    capacities, prices_per_hour: (K,). The declared attributes are (G,) arrays of the same names as in
-    `AllocationProblem`; reading one that is not declared raises `InputError`.
-    index: class of each job; kinds, kind_keys: (G,) classes with equal throughputs, gang and types are of one kind;
-    keys: (G,) a number made of each class's content; rules: what constraints ask for, beside validity.
-    columns: where the jobs have more columns than `problem` has types, and K is the number of these; wide: (G jobs) one job of
-    each class with all of them; where: (G, K) the types to which the classes are kept, None where nothing keeps them.
+    The declared attributes are (G,) arrays of the same names as in `AllocationProblem`; reading one that is not declared raises
+    `InputError`.
+
+    Attributes:
+        problem: The problem.
+        reader, reads: The name of the policy and the attributes that it declares.
+        jobs: (N,) rows of the jobs that can run, in the problem.
+        rows: (G,) one job of each class, in the problem.
+        index: (N,) the class of each job.
+        counts: (G,) n_g, the number of jobs of each class; num_jobs: Σ n_g.
+        keys: (G,) hashes of the content of each class.
+        kinds, kind_keys: (G,) groups of classes with equal throughputs, gang, types and row coefficients, and their hashes.
+        throughputs, runnable: (G, K).
+        num_gpus, equal_share, fastest: (G,).
+        capacities, prices_per_hour: (K,).
+        rules: Side constraints.
+        columns: The columns of the program, if there may be more than types; K is their number then.
+        wide: One job of each class with all columns, None if the problem has all columns.
+        where: (G, K) a further restriction of `runnable`, None without one.
     """
 
     problem: AllocationProblem
@@ -82,7 +94,7 @@ class JobClasses:
         return picked
 
     def _of_each(self, name: str) -> Any:
-        """What the problem knows of jobs, one entry or row per class."""
+        """Return an attribute of the problem's jobs, one entry or row per class."""
         if self.wide is not None:
             return getattr(self.wide, name)
         values = getattr(self.problem, name)
@@ -90,12 +102,12 @@ class JobClasses:
 
     @property
     def _by_type(self) -> AllocationProblem:
-        """What is known of the K types."""
+        """The problem that has the attributes of the K types."""
         return self.problem if self.wide is None else self.wide
 
     @property
     def num_jobs(self) -> int:
-        """N, jobs that can run somewhere."""
+        """N, the number of jobs that can run somewhere."""
         return len(self.jobs)
 
     @property
@@ -105,12 +117,12 @@ class JobClasses:
 
     @property
     def prices_per_hour(self) -> Floats:
-        """(K,) what an hour of one GPU costs."""
+        """(K,) the cost of an hour of one GPU."""
         return self._by_type.prices_per_hour
 
     @property
     def gpu_parts(self) -> Floats:
-        """(K,) the part of a GPU that a job has for each that it asks for."""
+        """(K,) the part of a GPU that a job has for each that it requests."""
         parts = self._by_type.gpu_parts
         return np.ones(len(self.capacities)) if parts is None else parts
 
@@ -121,19 +133,19 @@ class JobClasses:
 
     @cached_property
     def runnable(self) -> NDArray[np.bool_]:
-        """(G, K) where a job of the class may be given time."""
+        """(G, K) whether a job of the class may have time on the type."""
         runnable: NDArray[np.bool_] = self._of_each("runnable")
         return runnable if self.where is None else runnable & self.where
 
     @property
     def real_throughputs(self) -> Floats:
-        """(G, K) steps/s, whatever a policy takes them for."""
+        """(G, K) steps/s, not changed by a policy's view."""
         real: Floats = self._of_each("throughputs")
         return real
 
     @cached_property
     def before(self) -> Floats:
-        """(G, K) the time fractions of the last allocation, of one job of each class."""
+        """(G, K) the previous time fractions of one job of each class."""
         before: Floats = self._of_each("previous_fractions")
         return before
 
@@ -144,7 +156,7 @@ class JobClasses:
 
     @cached_property
     def equal_share(self) -> Floats:
-        """(G,) P_g = Σ_j T_gj c_j / C, steps/s; from all throughputs, also of types where the gang does not fit."""
+        """(G,) P_g = Σ_j T_gj c_j / C, steps/s, over all types, including those where the gang does not fit."""
         gpus = self._by_type.share_capacities
         shares: Floats = self.throughputs @ (gpus / gpus.sum())
         return shares
@@ -156,19 +168,19 @@ class JobClasses:
 
     @cached_property
     def fastest(self) -> Floats:
-        """(G,) max_j T_gj over the types where a job of the class can run."""
+        """(G,) max_j T_gj over the types where a job of the class can run, steps/s."""
         fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1)
         return fastest
 
     @cached_property
     def floors(self) -> Floats:
-        """(G,) steps/s that a job of each class must have by the rules, 0 where there is no such rule."""
+        """(G,) the hard throughput floor of a job of each class, steps/s; 0 if there is none."""
         least = self.rules.least
         return np.zeros(len(self)) if least is None else least[self.rows]
 
     @cached_property
     def limits(self) -> tuple[sp.csr_array, Floats]:
-        """(R, G·K) a and (R,) b of the rules that must hold, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each in parts of what it is about."""
+        """(R, G·K) a and (R,) b of the hard rows, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each divided by its scale (`scale_of`)."""
         import scipy.sparse as sp
 
         if not self.rules.hard_rows:
@@ -186,43 +198,42 @@ class JobClasses:
 
     @property
     def limits_grow(self) -> Floats:
-        """(R,) 1 for limits that become less strict where there are more GPUs, 0 for the others."""
+        """(R,) 1 for limits that more GPUs relax, 0 for the others."""
         return np.array([row.grows for row in self.rules.hard_rows], dtype=float)
 
     @property
     def limit_tables(self) -> tuple[Floats, Floats]:
-        """`limits` as (R, G, K) and (R,), for where there are few of them."""
+        """`limits` as dense (R, G, K) and (R,) arrays."""
         costs, most = self.limits
         return costs.toarray().reshape(len(most), *self.throughputs.shape), most
 
     @property
     def limit_marks(self) -> Floats:
-        """(2 K, G) numbers by which to compare classes: they agree for two of them if their costs in all `limits` do.
-
-        They are random sums of these costs, so that they differ where any cost does.
+        """(2 K, G) hashes of the coefficients of classes in all `limits`: random sums, equal if and (almost surely) only if all
+        coefficients are equal.
         """
         costs, most = self.limits
         mixed: Floats = costs.T @ np.random.default_rng(0).random((len(most), 2))
         return mixed.reshape(*self.throughputs.shape, 2).transpose(1, 2, 0).reshape(-1, len(self))
 
     def by_job(self, by_class: Floats) -> Floats:
-        """Return (G,) numbers of classes as (N,) numbers of all jobs of the problem, 0 for those that can run nowhere."""
+        """Return (G,) values of classes as (N,) values of all jobs of the problem, 0 for jobs that can run nowhere."""
         numbers = np.zeros(self.problem.num_jobs)
         numbers[self.jobs] = by_class[self.index]
         return numbers
 
     def floor(self, asker: str, throughputs: Floats) -> Floor:
-        """Return the rule that a job of each class must have (G,) throughputs, since a policy (`asker`) says so."""
+        """Return the floor that keeps the (G,) throughputs which a policy (`asker`) has given a job of each class."""
         return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
 
     def gains(self, name: str, table: Floats, least: float) -> ObjectiveRow:
-        """Return the rule Σ_g n_g Σ_j G_gj x_gj >= least, with the (G, K) gains of the time of a job of each class."""
+        """Return the objective cut Σ_g n_g Σ_j G_gj x_gj >= least. table: (G, K) gains of the time of a job of each class."""
         index = np.full(self.problem.num_jobs, -1)
         index[self.jobs] = self.index
         return ObjectiveRow(name, table, least, index)
 
     def with_rules(self, rules: Rules) -> JobClasses:
-        """Return the same classes under other rules, of which every class is a kind of its own."""
+        """Return the same classes under other rules, each class as a separate group (`kinds`)."""
         each = np.arange(len(self))
         return replace(self, rules=rules, kinds=each, kind_keys=self.keys)
 
@@ -231,10 +242,9 @@ class JobClasses:
         return replace(self, throughputs=throughputs)
 
     def regrouped(self, moved: int = 0) -> tuple[JobClasses, Indices]:
-        """Return the same jobs in other rows, with the row of this table that each row is taken from.
+        """Return the same jobs in other rows, with the original row of each.
 
-        One job of every other class of several jobs has a row of its own (of all such classes, a mean over rows might stay what it
-        is); all rows are moved on by `moved` places.
+        In every second class of several jobs, one job gets a separate row; all rows are rotated by `moved` positions.
         """
         split = np.flatnonzero(self.counts > 1)[::2]
         counts = np.concatenate([self.counts, self.counts[split] - 1])
@@ -243,7 +253,7 @@ class JobClasses:
         return self.rows_as(rows, np.roll(counts, moved), self.keys[rows]), rows
 
     def rows_as(self, rows: Indices, counts: Indices, keys: NDArray[np.uint64]) -> JobClasses:
-        """Return other classes: the jobs of row rows[m], counts[m] of them, known as keys[m]."""
+        """Return classes of counts[m] jobs like those of row rows[m], with keys[m]."""
         return replace(
             self,
             rows=self.rows[rows],
@@ -265,9 +275,9 @@ class JobClasses:
         return [self.problem.job_ids[i] for i in self.jobs[which[self.index]].tolist()]
 
     def spread(self, by_class: Floats) -> Floats:
-        """Return a (G, K) table as an (N, K) table over all jobs of the problem, 0 for those that can run nowhere."""
+        """Return a (G, K) table as an (N, K) table over all jobs of the problem, 0 for jobs that can run nowhere."""
         if self.num_jobs == self.problem.num_jobs:
-            return by_class.take(self.index, axis=0)  # many times as quick as by_class[self.index]
+            return by_class.take(self.index, axis=0)  # much faster than by_class[self.index]
         table = np.zeros((self.problem.num_jobs, by_class.shape[1]))
         table[self.jobs] = by_class.take(self.index, axis=0)
         return table
@@ -276,11 +286,12 @@ class JobClasses:
 def classes_of(
     problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
 ) -> JobClasses:
-    """Return the classes of jobs that a policy (`reader`) cannot tell apart if it reads these attributes, and to which
-    the same rules apply. columns: further ones that these jobs have; the rules are about all columns then.
+    """Return the classes of jobs with equal throughputs, gangs, types, rules and attributes that a policy (`reader`) reads.
 
-    Raises `UnknownNameError` for a name that is no attribute of a job, `InputError` naming the jobs for which an attribute is
-    unknown that must be known.
+    columns: of the program, if there may be more than types; the rules are over all columns then.
+
+    Raises `UnknownNameError` for a name that is not an attribute of a job, `InputError` with the jobs for which a required
+    attribute is unknown.
     """
     jobs, part = _able(problem), _part_of(problem)
     attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
@@ -291,7 +302,7 @@ def classes_of(
         rows = [part(problem.type_index)]
     where = [part(bits) for bits in np.packbits(problem.runnable, axis=1).T]
     kinds = number_equal([*rows, size_numbers(part(problem.num_gpus)), *where], len(jobs))
-    if problem.type_index is not None:  # equal types may have equal rows, and keys are to tell of content
+    if problem.type_index is not None:  # several type indices may have equal rows, and keys depend on content only
         kinds = _by_content(problem, jobs, kinds)
     kinds = refined(kinds, groups)
     return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes), rules, columns)
@@ -300,7 +311,7 @@ def classes_of(
 def separate_jobs(
     problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
 ) -> JobClasses:
-    """Return every job as a class of its own, in the order of the problem: nothing is reduced."""
+    """Return every job as a separate class, in the order of the problem."""
     jobs, part = _able(problem), _part_of(problem)
     _attributes(problem, reader, reads, part)
     each = np.arange(len(jobs))
@@ -340,7 +351,7 @@ def _built(
 
 
 def _kind_columns(rules: Rules, columns: Columns | None) -> list[NDArray[np.generic]]:
-    """(N,) columns in which jobs of one kind must agree, beside where they run and how fast."""
+    """Return (N,) further columns in which jobs of one group must agree: partners and row coefficients."""
     shared = None if columns is None else columns.partner_groups
     own = [] if shared is None else [shared]
     return own + [column for column in rules.kind_columns() if column is not shared]
@@ -355,23 +366,23 @@ def _by_content(problem: AllocationProblem, jobs: Indices, kinds: Numbering) -> 
 
 
 def _able(problem: AllocationProblem) -> Indices:
-    """The jobs that can run somewhere."""
+    """Return the rows of the jobs that can run somewhere."""
     return np.flatnonzero(problem.runnable.any(axis=1)) if problem.excluded else np.arange(problem.num_jobs)
 
 
 def _part_of(problem: AllocationProblem) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """A function that takes the entries of the jobs that can run somewhere."""
+    """Return a function that selects the entries of the jobs that can run somewhere."""
     if not problem.excluded:
         return lambda column: column
     able = _able(problem)
-    # A default stays one number in memory, by which it is known to be the same for all.
+    # A broadcast default stays one number in memory, so that it is known to be constant.
     return lambda column: np.broadcast_to(column[:1], able.shape) if column.strides == (0,) else column[able]
 
 
 def _attributes(
     problem: AllocationProblem, reader: str, reads: Sequence[str], part: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> list[NDArray[Any]]:
-    """All that is read of the jobs that can run as columns of numbers."""
+    """Return all attributes that are read, of the jobs that can run, as columns of numbers."""
     if isinstance(reads, str):
         raise InputError(Fault(f"policy {reader}", "reads", f"must be a tuple of names, found {reads!r}; write ({reads!r},)"))
     return [column for name in reads for column in _columns(problem, reader, name, part)]
@@ -380,7 +391,7 @@ def _attributes(
 def _columns(
     problem: AllocationProblem, reader: str, name: str, part: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> list[NDArray[Any]]:
-    """An attribute of the jobs that can run as columns of numbers."""
+    """Return an attribute of the jobs that can run as columns of numbers."""
     if name not in JOB_ATTRIBUTES:
         text = f"names {name!r}, which is no attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
         raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
@@ -402,9 +413,9 @@ def _columns(
 def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:
     """Return the problem with nearly equal rows of throughputs made equal.
 
-    The throughputs on each type are cut into intervals whose ends differ by the factor 1 + tolerance. Jobs whose rows fall into the
-    same intervals get the middle between the least and the largest of their throughputs on each type, so that none changes by
-    more than tolerance/2 of itself.
+    The throughputs on each type are cut into intervals whose ends differ by the factor 1 + tolerance. Jobs with rows in the
+    same intervals get the midpoint of their smallest and largest throughputs on each type, so that none changes by more than
+    tolerance/2 of itself.
     """
     table = problem.throughputs
     steps = np.floor(np.log(np.where(table > 0, table, 1.0)) / np.log1p(tolerance)).astype(np.int64)

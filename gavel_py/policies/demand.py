@@ -100,9 +100,9 @@ class DemandPolicy(Policy):
     def _check_served(self, jobs: JobClasses, fractions: Floats) -> None:
         """Raise `InputError` if rules leave a job without time, so that a level to be minimised is infinite."""
         if self.direction == "min" and jobs.rules.can_conflict:
-            from gavel_py.optimization.checking.infeasibility import check_everybody_served
+            from gavel_py.optimization.checking.infeasibility import check_all_served
 
-            check_everybody_served(jobs, fractions, self.name)
+            check_all_served(jobs, fractions, self.name)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         certificate = decision.certificate

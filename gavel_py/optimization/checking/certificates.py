@@ -55,7 +55,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """Proves lexicographic stages, each by its own certificate; `main` is the stage whose value is that of the allocation."""
+    """Proves lexicographic stages, each by its own certificate; `main` is the stage that gives the allocation its value."""
 
     stages: tuple[Stage, ...]
     main: int = 0
@@ -187,7 +187,7 @@ class Evidence:
         return self.proof_by_class(fractions, violation)
 
     def proof_by_class(self, fractions: Floats, violation: float) -> Proof:
-        """Return the proof of (G, K) fractions of the certificate's classes, whose violation over all jobs is known."""
+        """Return the proof of (G, K) fractions of the certificate's classes with a known violation over all jobs."""
         main = self.certificate
         if main is None:
             value = self.empty_value

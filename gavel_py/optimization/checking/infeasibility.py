@@ -1,7 +1,7 @@
-"""Why there is no answer: a smallest set of rules that cannot hold together, or jobs that rules leave without any time.
+"""Infeasibility diagnosis: an irreducible set of rules that cannot hold together (IIS), or jobs that rules leave without time.
 
-`check_rules` finds an allocation that keeps all rules, or the conflict. `check_everybody_served` names the jobs that the rules
-leave nothing, where a policy must give every job something.
+`check_rules` returns an allocation that keeps all rules or raises their conflict. `check_all_served` names the jobs to which the
+rules leave no time under a policy that must give every job some.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import cvxpy as cp
 import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
-from gavel_py.optimization.formulation.linear_rows import Floor, Place, Rules
+from gavel_py.optimization.formulation.linear_rows import Floor, Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
@@ -31,10 +31,8 @@ ROUNDING = 1e-9
 def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
     """Return (G, K) time fractions of a valid allocation that keeps all rules of these jobs.
 
-    Raises `ConflictError` if there is none, naming some rules that cannot hold together.
-
-    Any one of those named could be left out, and the others of the list would hold. What is asked of a job must be possible for
-    the job alone.
+    Raises `ConflictError` if there is none. It names rules that cannot hold together, while any of them can be dropped to make the
+    others hold. Each rule on a single job must be possible for that job alone.
     """
     found = _kept_by(jobs, solver)
     if found is None:
@@ -43,7 +41,7 @@ def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
 
 
 def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
-    """An allocation that keeps all rules, None where GPUs and limits would have to be multiplied for that."""
+    """Return an allocation that keeps all rules, None if that takes more GPUs or higher limits."""
     chambers = Chambers(jobs)
     needs = np.minimum(jobs.floors, jobs.fastest)
     cells = chambers.cells(needs)
@@ -53,20 +51,21 @@ def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
 
 
 def _smallest_conflict(jobs: JobClasses) -> list[str]:
-    """The names of rules that cannot hold together while any of them less can."""
+    """Return the names of rules that cannot hold together, while all but any one of them can."""
     items = _Items(jobs)
     tight = items.tight()
-    conflict = _without_needless(tight if not items.hold(tight) else items.all, items.hold)
+    conflict = _irreducible(tight if not items.hold(tight) else items.all, items.hold)
     rules, needed = items.rules_of(conflict)
-    names = [items.name(item) for item in sorted(conflict)]  # limits, of which there are few, stand before throughputs
-    bans = sorted(_bans(jobs, needed), key=lambda ban: ban.name in names)  # those of rules that are named already are left out last
-    bans = _without_needless(bans, lambda fewer: _kept_by(_banned(jobs, rules, fewer), LinearSolver()) is not None)
+    names = [items.name(item) for item in sorted(conflict)]  # limits come before throughputs
+    # Rules that are named already are dropped last.
+    restrictions = sorted(_restrictions(jobs, needed), key=lambda each: each.name in names)
+    restrictions = _irreducible(restrictions, lambda fewer: _kept_by(_restricted(jobs, rules, fewer), LinearSolver()) is not None)
     limits = sum(item < items.num_limits for item in conflict)
-    return list(dict.fromkeys([*names[:limits], *(ban.name for ban in bans), *names[limits:]]))
+    return list(dict.fromkeys([*names[:limits], *(each.name for each in restrictions), *names[limits:]]))
 
 
-def _without_needless(items: list[Item], hold: Callable[[list[Item]], bool]) -> list[Item]:
-    """Leave out items, many at a time at first, as long as those that stay cannot hold."""
+def _irreducible(items: list[Item], hold: Callable[[list[Item]], bool]) -> list[Item]:
+    """Remove items, many at a time at first, while the remaining ones cannot hold."""
     size = max(1, len(items))
     while size:
         start = 0
@@ -81,7 +80,7 @@ def _without_needless(items: list[Item], hold: Callable[[list[Item]], bool]) -> 
 
 
 class _Items:
-    """The rules of some jobs as rows of one program, in which each can be left out: first the limits, then one for each class."""
+    """The rules of some jobs as rows of one program that can be disabled: first the limits, then one floor for each class."""
 
     def __init__(self, jobs: JobClasses) -> None:
         self._jobs = jobs
@@ -95,13 +94,13 @@ class _Items:
         self.all = list(range(self.num_limits + len(self._classes)))
 
     def tight(self) -> list[int]:
-        """The rules that matter for the least factor, those of the least weight first; by themselves they conflict."""
+        """Return the rules with dual values, the smallest first; in exact arithmetic they conflict by themselves."""
         weights = np.concatenate([self._solution.duals[rows] for rows in (self._program.blocks.limits, self._floor_rows)])
         items = np.flatnonzero(weights > ROUNDING)
         return [int(item) for item in items[np.argsort(weights[items], kind="stable")]]
 
     def hold(self, items: list[int]) -> bool:
-        """Say whether these rules alone can hold together."""
+        """Return whether these rules alone can hold together."""
         there = np.zeros(self.num_limits + len(self._classes), dtype=bool)
         there[items] = True
         limits = self._program.program.limits.copy()
@@ -110,14 +109,14 @@ class _Items:
         return self._solver.again(limits).value <= 1 + ROUNDING
 
     def name(self, item: int) -> str:
-        """The rule in the user's words."""
+        """Return the rule for messages."""
         if item < self.num_limits:
             return self._jobs.rules.hard_rows[item].name
         g = int(self._classes[item - self.num_limits])
         return self._jobs.rules.name_of_least(int(self._jobs.rows[g])) + _others(int(self._jobs.counts[g]))
 
     def rules_of(self, items: list[int]) -> tuple[Rules, Mask]:
-        """Return these rules alone, and (G,) the classes that must have time by them."""
+        """Return these rules alone, and (G,) the classes that need time to keep them."""
         rules, jobs = self._jobs.rules, self._jobs
         rows = tuple(rules.hard_rows[item] for item in items if item < self.num_limits)
         needed = np.zeros(len(jobs), dtype=bool)
@@ -137,36 +136,33 @@ class _Items:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ban:
-    """A place that keeps some equal jobs off types. rows: (M,); allowed: (M, K)."""
+class _Restriction:
+    """A place that restricts the types of equal jobs. rows: (M,); allowed: (M, K)."""
 
     name: str
     rows: Indices
     allowed: Mask
 
 
-def _bans(jobs: JobClasses, needed: Mask) -> Iterator[_Ban]:
-    """All that keeps jobs of these classes off types, class by class."""
+def _restrictions(jobs: JobClasses, needed: Mask) -> Iterator[_Restriction]:
+    """Yield all restrictions of the types of jobs in these classes, class by class."""
     classes = np.full(jobs.problem.num_jobs, -1)
     classes[jobs.jobs] = np.where(needed[jobs.index], jobs.index, -1)
     for place in (place for each in jobs.rules.constraints for place in each.places):
         for g in np.unique(classes[place.rows]).tolist():
             if g >= 0:
-                yield _ban(place, classes[place.rows] == g)
+                which = classes[place.rows] == g
+                rows = place.rows[which]
+                yield _Restriction(place.name_of(int(rows[0])) + _others(len(rows)), rows, place.allowed[which])
 
 
-def _ban(place: Place, which: Mask) -> _Ban:
-    rows = place.rows[which]
-    return _Ban(place.name_of(int(rows[0])) + _others(len(rows)), rows, place.allowed[which])
-
-
-def _banned(jobs: JobClasses, rules: Rules, bans: list[_Ban]) -> JobClasses:
-    """The jobs under these rules, with these bans and no others."""
+def _restricted(jobs: JobClasses, rules: Rules, restrictions: list[_Restriction]) -> JobClasses:
+    """Return the jobs under these rules and restrictions only."""
     problem = jobs.rules.unplaced
     assert problem is not None  # noqa: S101
     runnable = problem.runnable.copy()
-    for ban in bans:
-        runnable[ban.rows] &= ban.allowed
+    for each in restrictions:
+        runnable[each.rows] &= each.allowed
     return classes_of(replace(problem, runnable=runnable), jobs.reader, (), rules, jobs.columns)
 
 
@@ -175,26 +171,26 @@ def _others(count: int) -> str:
 
 
 NOTHING = 1e-9
-"""A part of all GPUs that is as good as none: rules are kept with about this tolerance."""
+"""Parts of all GPUs up to this count as 0: rules hold with about this tolerance."""
 
 MOST_NAMED = 5
 
 
-def check_everybody_served(jobs: JobClasses, fractions: Floats, asker: str) -> None:
-    """Raise `InputError` naming jobs, of those with next to no time in (G, K) fractions, to which the rules leave none at all.
+def check_all_served(jobs: JobClasses, fractions: Floats, policy: str) -> None:
+    """Raise `InputError` with the jobs to which the rules leave no time, among those with next to no time in (G, K) fractions.
 
-    asker: the policy, at whose best level everybody has what it needs; without any time there is no such level.
+    policy: the name of a policy with an infinitely bad level for a job without time.
     """
     gpus = jobs.counts * jobs.num_gpus / jobs.capacities.sum()
     suspects = np.flatnonzero(gpus * fractions.sum(axis=1) <= NOTHING)
     suspects = suspects[np.argsort(jobs.rows[suspects])]
     faults: list[Fault] = []
     for g in suspects.tolist():
-        most, rules = _most_time(jobs, g)
-        if gpus[g] * most <= NOTHING:
+        time, rules = _largest_time(jobs, g)
+        if gpus[g] * time <= NOTHING:
             because = f" beside {' and '.join(rules)}" if rules else ""
             text = (
-                f"is left no time{because}, and {asker} needs some for every job: ask for less, make it soft, or leave the job out"
+                f"is left no time{because}, and {policy} needs some for every job: ask for less, make it soft, or leave the job out"
             )
             faults.append(Fault(f"job {jobs.example(g)!r}", "", text))
         if len(faults) == MOST_NAMED:
@@ -202,8 +198,8 @@ def check_everybody_served(jobs: JobClasses, fractions: Floats, asker: str) -> N
     InputError.raise_any(faults)
 
 
-def _most_time(jobs: JobClasses, g: int) -> tuple[float, list[str]]:
-    """The most time that jobs of one class can have, and the names of the limits that keep it from being more."""
+def _largest_time(jobs: JobClasses, g: int) -> tuple[float, list[str]]:
+    """Return the largest time of jobs of one class, and the names of the limits that bind it."""
     program = Program(jobs)
     program.compile(cp.Maximize(program.time[g]), program.rules)
     solution = program.solve(LinearSolver(), "time")

@@ -212,7 +212,7 @@ class PairColumns(Columns):
         return [self._over_all_columns(row) for row in type_rows(self.base, parts)], self
 
     def _self_pairing_rows(self, times: TimeShares) -> list[Row]:
-        """Return rows for the jobs that are promised more time with partners of their own group than these have.
+        """Return rows for the jobs that are promised more time with partners of the same group than these have.
 
         Equal jobs can be partners of each other, so such a job is alone in its class.
         """

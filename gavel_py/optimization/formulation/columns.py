@@ -53,7 +53,7 @@ class Columns:
 
     @property
     def partner_groups(self) -> Indices | None:
-        """(N,) groups of jobs whose partners are in the same columns, None if no jobs share GPUs."""
+        """(N,) groups of jobs with the same partner columns, None if no jobs share GPUs."""
         return None
 
     @cached_property

@@ -61,7 +61,7 @@ class Group:
 
 
 def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> Group:
-    """Return the group of these entries, whose times must be falling."""
+    """Return the group of these entries, sorted by falling time."""
     ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SAME_TIME) + 1
     return Group(size, locality, entries, limit, [*ends.tolist(), len(entries)])
 

@@ -313,7 +313,7 @@ class Program(AllocationLP):
         The plane is nowhere below the objective. At a kink, it is one of several. The objective's own variables get their best
         values for these fractions.
 
-        Raises `SolverError` where the objective has no slope, `InputError` where it has curves and variables of its own.
+        Raises `SolverError` where the objective has no slope, `InputError` where it has curves and own variables.
         """
         at = fractions[self.rows, self.columns] / self.sizes
         constant, slopes = self._slopes_of_own(objective, at) if self.own_variables(objective) else self._slopes(objective, at)
@@ -330,7 +330,7 @@ class Program(AllocationLP):
             return float(objective.value) - float(slopes @ self._parts.value), slopes
 
     def _slopes_of_own(self, objective: cp.Expression, parts: Floats) -> tuple[float, Floats]:
-        """Return `_slopes` of an objective with variables of its own, and store their best values for these parts in them."""
+        """Return `_slopes` of an objective with own variables, and store their best values for these parts in them."""
         fixed = self._parts == parts
         solution = solved_once(compiled(cp.Problem(cp.Maximize(objective), [fixed])))
         for variable in self.own_variables(objective):

@@ -1,8 +1,8 @@
-"""The best allocation for a concave objective with curves: interior point for cones, Newton's method, and proofs by tangents.
+"""Concave objectives with curves: a conic interior point method, Newton's method, and proofs by tangents.
 
-`maximize_concave` solves the conic program, and continues by Newton's method where that falls short. A tangent touches the
-objective at a point and is nowhere below it, so that whatever bounds the tangent bounds the objective too: the dual values of a
-linear program (`ConcaveCertificate`), or any prices of GPUs (`PricedCertificate`).
+`maximize_concave` solves the conic program, and continues with Newton's method if the gap is too large. A tangent touches the
+objective at a point and is nowhere below it, so that a bound on the tangent bounds the objective: by the dual values of a linear
+program (`ConcaveCertificate`), or by any prices of GPUs (`PricedCertificate`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gavel_py.problem.arrays import Floats
 logger = logging.getLogger(__name__)
 
 NUDGE = 1e-4
-"""By which part of itself an argument is changed to see how a slope changes."""
+"""Relative change of an argument for the second derivative."""
 
 TENTH = 0.1
 
 
 class _OfObjective:
-    """What certificates of a concave objective have in common."""
+    """Base of the certificates of a concave objective."""
 
     program: Program
     objective: cp.Expression
@@ -64,11 +64,11 @@ class ConcaveCertificate(_OfObjective):
     sign: float = 1.0
 
     def bound(self) -> float:
-        """Return a bound on the objective that no valid allocation which keeps the rules can beat."""
+        """Return a bound on the objective of all valid allocations that keep the rules."""
         return self.sign * self.program.bound()
 
     def scale(self, fractions: Floats) -> float:
-        """Return the larger of the tangent's largest coefficient and ten times what a tenth less time for all jobs would cost.
+        """Return the larger of the tangent's largest coefficient and ten times the loss by a tenth less time for all jobs.
 
         For Σ w log v, whose value may be 0, the latter is about Σ w.
         """
@@ -88,10 +88,10 @@ class PricedCertificate(_OfObjective):
     a + `priced_bound` of G and p.
 
     Args:
-        objective: f, and what it loses by soft constraints.
-        constant, gains: the tangent plane of f, without these losses: a and (G, K).
+        objective: f less the penalties of soft constraints.
+        constant, gains: the tangent plane of f without penalties: a and (G, K).
         prices: (K,).
-        least: (G,) the throughputs that jobs must have by the rules.
+        least: (G,) the hard throughput floors.
         sign: -1 where the policy's objective is the negative of f.
     """
 
@@ -104,11 +104,11 @@ class PricedCertificate(_OfObjective):
     sign: float = 1.0
 
     def bound(self) -> float:
-        """Return a bound on the objective that no valid allocation can beat."""
+        """Return a bound on the objective of all valid allocations."""
         return self.sign * (self.constant + priced_bound(self.jobs, self.gains, self.prices, self.least))
 
     def scale(self, fractions: Floats) -> float:
-        """Return ten times what a tenth less time for all jobs would cost where the objective is curved, else 0."""
+        """Return ten times the loss by a tenth less time for all jobs if the objective is curved, otherwise 0."""
         return 0.0 if self.objective.is_pwl() else _cost_of_less(self, fractions)
 
     @property
@@ -120,10 +120,11 @@ class PricedCertificate(_OfObjective):
 def best_priced(
     program: Program, objective: cp.Expression, sign: float, candidates: Sequence[Floats], prices: Sequence[Floats]
 ) -> tuple[Floats, PricedCertificate | None]:
-    """Return the one of some (G, K) time fractions with the most of a concave objective, and the least bound at some prices.
+    """Return the best of several (G, K) time fractions for a concave objective, and the certificate with the best of several
+    prices.
 
-    The best of the prices that are the same for all GPUs is tried too. There is no certificate where the objective has no slope, or
-    both curves and variables of its own.
+    The best equal price of all GPUs is tried too. There is no certificate if the objective has no slope, or both curves and
+    own variables.
     """
     charged = objective - program.penalty if program.jobs.rules.has_penalties else objective
     own = program.own_variables(charged)
@@ -140,10 +141,10 @@ def best_priced(
 
 
 def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, own: bool) -> float:
-    """The objective at these fractions, with the best values of its own variables; -inf where that is no number."""
+    """Return the objective at these fractions with the best values of own variables; -inf if that is not finite."""
     if own:
         try:
-            program.tangent_plane(objective, fractions)  # which finds these values
+            program.tangent_plane(objective, fractions)  # finds these values
         except (SolverError, InputError):
             return -np.inf
     with np.errstate(all="ignore"):
@@ -152,12 +153,12 @@ def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, 
 
 
 def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
-    """The p that bounds best where every GPU costs p: that of the last job which can be served in the order of gain per GPU."""
-    most = np.where(jobs.runnable, gains, 0.0).max(axis=1, initial=0.0) / jobs.num_gpus
-    order = np.argsort(-most, kind="stable")
+    """Return the best equal price of all GPUs: that of the last job that can be served in the order of gain per GPU."""
+    best = np.where(jobs.runnable, gains, 0.0).max(axis=1, initial=0.0) / jobs.num_gpus
+    order = np.argsort(-best, kind="stable")
     sold = np.cumsum((jobs.counts * jobs.num_gpus)[order])
     last = int(np.searchsorted(sold, jobs.capacities.sum()))
-    return float(most[order[last]]) if last < len(order) else 0.0
+    return float(best[order[last]]) if last < len(order) else 0.0
 
 
 def _cost_of_less(certificate: ConcaveCertificate | PricedCertificate, fractions: Floats) -> float:
@@ -166,13 +167,13 @@ def _cost_of_less(certificate: ConcaveCertificate | PricedCertificate, fractions
 
 
 def tangent(expression: cp.Expression, *, bent: bool = False) -> cp.Expression:
-    """Return an expression that is piecewise linear and touches a concave one at the current values from above.
+    """Return a piecewise linear expression that touches a concave one at the current values and is nowhere below it.
 
-    Kinks, such as a minimum, stay as they are; what is curved becomes its tangent plane in what it is a function of, so the rules
-    by which the expression is known to be concave hold for the result too. (What is convex in it is touched from below.)
-    bent: curves of one linear argument keep their second derivative, as in Newton's method. The result is no bound then.
+    Kinks, such as a minimum, remain. Each curved atom becomes its tangent plane as a function of its arguments, so that cvxpy's
+    rules still prove the result concave. (Convex atoms are touched from below.) bent: curves of one linear argument keep their
+    second derivative, for Newton's method. The result is not a bound then.
 
-    Raises `SolverError` where the curve has no slope.
+    Raises `SolverError` where a curve has no slope.
     """
     if expression.is_pwl():
         return expression
@@ -187,7 +188,7 @@ def tangent(expression: cp.Expression, *, bent: bool = False) -> cp.Expression:
 
 
 def _plane(atom: cp.Expression, points: list[cp.Expression], parts: list[cp.Expression]) -> cp.Expression:
-    """The tangent plane of a curve at these points, as a function of its parts."""
+    """Return the tangent plane of an atom at these points, as a function of its parts."""
     slopes = atom.grad
     plane = cp.Constant(atom.value)
     for point, part in zip(points, parts, strict=True):
@@ -201,7 +202,7 @@ def _plane(atom: cp.Expression, points: list[cp.Expression], parts: list[cp.Expr
 
 
 def _bend(atom: cp.Expression, point: cp.Variable) -> Floats:
-    """Half the second derivative of each entry; 0 where there is none."""
+    """Return half the second derivative of each entry, 0 where there is none."""
     value = point.value
     step = NUDGE * np.where(value == 0, NUDGE, np.abs(value))
     slopes = []
@@ -214,7 +215,7 @@ def _bend(atom: cp.Expression, point: cp.Variable) -> Floats:
 
 
 def _matrix(slope: Any) -> sp.csc_array:
-    """A slope as cvxpy tells it: a matrix, a number, or None where there is none."""
+    """Return a slope of cvxpy, which is a matrix, a number or None, as a matrix; NaN for None."""
     if slope is None or np.isscalar(slope):
         slope = [[np.nan if slope is None else slope]]
     return sp.csc_array(slope)
@@ -223,17 +224,18 @@ def _matrix(slope: Any) -> sp.csc_array:
 ALGORITHM = "conic interior point"
 
 STEPS = (0.8, 0.5, 0.3, 0.95)
-"""Lengths of steps to try. Each loses its way on some programs; hardly ever do two of them on the same."""
+"""Step lengths to try. Each fails on some programs; two rarely fail on the same."""
 
 ENOUGH = 1e-8
-"""A gap with which no better answer is looked for, if nothing else is asked for."""
+"""Default gap at which the search ends."""
 
 DUST = 1e-9
-"""A part of a job's time and of its throughput that is only how near an interior point comes to 0."""
+"""Parts of a job's time and throughput that an interior point method leaves instead of 0."""
 
 CRUMB, MORE = 1e-6, 1e-10
-"""Parts of the most time that a job can have on a type. Of a crumb, some digits may be wrong, and so may be the slope of a steep
-curve there; at a little more it is not too large, which is what a bound needs."""
+"""Parts of the largest time of a job on a type. A time up to CRUMB may have wrong digits, and so may the slope of a steep curve
+there; with MORE added, the slope is not too large, as a bound requires.
+"""
 
 ROUNDING = 1e-12
 
@@ -241,11 +243,11 @@ ROUNDING = 1e-12
 def maximize_concave(
     program: Program, objective: cp.Expression, solver: LinearSolver, sign: float = 1.0, enough: float = ENOUGH
 ) -> tuple[Floats, ConcaveCertificate]:
-    """Return the (G, K) time fractions that are best for a concave objective, and what proves them.
+    """Return the best (G, K) time fractions for a concave objective, and their certificate.
 
-    enough: a gap with which no better answer is looked for.
+    enough: the gap at which the search ends.
 
-    Raises `SolverError` where no answer is found, `TimeLimitReached` with the best one found by then.
+    Raises `SolverError` if no answer is found, `TimeLimitReached` with the best one so far.
     """
     solver.limit.check(CONES_SECONDS * len(program.rows))
     search, cones = _Search(program, objective, solver, sign), program.cones(objective)
@@ -268,7 +270,7 @@ def maximize_concave(
 class _Answer:
     """Time fractions, values of the objective's own variables, and the gap of their proof.
 
-    touching: the time fractions whose tangent proves it, None for its own.
+    touching: the time fractions at which the tangent of the proof touches, None for the answer's own.
     """
 
     fractions: Floats
@@ -278,7 +280,7 @@ class _Answer:
 
 
 class _Search:
-    """Looks for an answer with a small gap and keeps the best."""
+    """Searches for an answer with a small gap and keeps the best."""
 
     def __init__(self, program: Program, objective: cp.Expression, solver: LinearSolver, sign: float) -> None:
         self._program, self._objective, self._solver, self._sign = program, objective, solver, sign
@@ -294,7 +296,7 @@ class _Search:
 
     @property
     def known(self) -> tuple[tuple[Floats, ...], tuple[Prices, ...]]:
-        """The best answer and its prices, as far as there are any."""
+        """The best answer and its prices, if there are any."""
         fractions = () if self._best is None else (self._best.fractions,)
         return fractions, () if self._proven is None else (self._proven[1].scarcity,)
 
@@ -306,7 +308,7 @@ class _Search:
             self._failure = error
 
     def try_newton(self) -> bool:
-        """Go on from the best answer by a step of Newton's method, and say whether that has halved the gap."""
+        """Improve the best answer by a step of Newton's method; return whether that has halved the gap."""
         before = self._best
         if before is None:
             return False
@@ -320,13 +322,13 @@ class _Search:
         return 2 * self.gap < before.gap
 
     def result(self) -> tuple[Floats, ConcaveCertificate]:
-        """The best answer and what proves it, with the program as it was for this answer."""
+        """Return the best answer and its certificate, with the program as solved for this answer."""
         if self._best is None:
             raise self._failure
         return self._best.fractions, self._certificate(self._best)
 
     def _solved(self, cones: ConicProgram, step: float) -> _Answer:
-        """The answer of the conic solver without dust."""
+        """Return the answer of the conic solver with times of the size of its tolerance set to 0."""
         self._solver.iterations += cones.solve(step, self._solver.limit)
         self._solver.programs += 1
         fractions = self._program.answered
@@ -337,20 +339,22 @@ class _Search:
     def _consider(self, answer: _Answer) -> None:
         """Prove an answer and keep it if it is the best.
 
-        Jobs with crumbs get nothing or, if that is not good, a little more. A steep curve has its optimum at a crumb, though,
-        nearer to 0 than an interior point comes, where slopes differ widely; then the tangent at a whole crumb bounds better.
+        Jobs with tiny times (`CRUMB`) get none or, if that is no good answer, slightly more. The optimum of a steep curve may be a
+        tiny time nearer to 0 than an interior point comes, where slopes differ widely; then the tangent at CRUMB bounds better.
         """
-        times, most = answer.fractions, self._program.matrix_of(self._program.most)
-        poor = (times <= CRUMB * most).all(axis=1, keepdims=True)
+        times, largest = answer.fractions, self._program.matrix_of(self._program.most)
+        poor = (times <= CRUMB * largest).all(axis=1, keepdims=True)
         rest = within_capacity(self._program.jobs, np.where(poor, 0.0, times))
         if self._prove(replace(answer, fractions=rest)) or not poor.any():
             return
-        more = replace(answer, fractions=within_capacity(self._program.jobs, np.where(poor, times + MORE * most, times)))
+        more = replace(answer, fractions=within_capacity(self._program.jobs, np.where(poor, times + MORE * largest, times)))
         if not self._prove(more):
-            self._prove(more, np.where(poor, CRUMB * most, times))
+            self._prove(more, np.where(poor, CRUMB * largest, times))
 
     def _prove(self, answer: _Answer, touching: Floats | None = None) -> bool:
-        """Prove an answer by its own tangent or that at other time fractions, keep it if it is the best, and say if it is good."""
+        """Prove an answer by a tangent at its own or other fractions and keep it if it is the best; return whether its gap is
+        small.
+        """
         answer = replace(answer, touching=touching)
         try:
             certificate = self._certificate(answer)
@@ -364,7 +368,7 @@ class _Search:
         return found <= ENOUGH
 
     def _certificate(self, answer: _Answer) -> ConcaveCertificate:
-        """Solve the linear program of the tangent that is to prove an answer; its dual values bound the objective."""
+        """Solve the linear program of the tangent at an answer; its dual values bound the objective."""
         if self._proven is not None and self._proven[0] is answer:
             return self._proven[1]
         self._proven = None
@@ -378,7 +382,7 @@ class _Search:
         return ConcaveCertificate(self._program, self._objective, above, self._sign)
 
     def _between(self, before: _Answer, after: _Answer) -> _Answer:
-        """The farthest of the points on the way from one answer to another that is not worse than the first."""
+        """Return the farthest point from one answer towards another that is not worse than the first."""
         value = self._value(before)
         for part in (1.0, 0.5, 0.25, 0.1, 0.01):
             way = _Answer(
@@ -390,7 +394,7 @@ class _Search:
         return before
 
     def _value(self, answer: _Answer) -> float:
-        """The objective of an answer, which from here on stands in the variables."""
+        """Return the objective of an answer, and store the answer in the variables."""
         for variable, value in zip(self._own, answer.own, strict=True):
             variable.save_value(value)
         return self._program.value(self._objective, answer.fractions)

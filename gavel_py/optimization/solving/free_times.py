@@ -1,8 +1,8 @@
-"""The total times of agnostic jobs where an optimum leaves them open: weighted max-min fairness.
+"""Weighted max-min fairness of the total times of jobs under an agnostic policy, as far as an optimum leaves them open.
 
-If all types are equally fast, only the total time t_g = Σ_j x_gj of a job matters. Where an optimum allows several values, jobs get
-t_g = max(least_g, min(most_g, θ w_g / s_g)) for the largest θ for which there is room. Jobs that are held back by scarce types or
-by rules stay there, and θ rises further for the others.
+If all types are equally fast, only the total time t_g = Σ_j x_gj of a job matters. If an optimum allows several values, jobs get
+t_g = max(least_g, min(most_g, θ w_g / s_g)) for the largest feasible θ. Jobs that scarce types or rules hold back stay there, and θ
+rises further for the others.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ TOLERANCE = 1e-9
 MOST_CUTS = 200
 
 LAST = 1e-12
-"""The weight of a further column of a type relative to its first one: it is used only if there is no room in the first."""
+"""Weight of a further column of a type relative to its first one, so that it is used only if the first is full."""
 
 
 @dataclass(frozen=True, eq=False)
 class FreeTimes:
-    """The total times t_g that are as good as those of an answer.
+    """The total times t_g that are as good as those of a given answer.
 
     Attributes:
         least: (G,) the lower bound on the time of a job of each class.
         most: (G,) the upper bound, at most 1.
-        rows: Rows that keep the answer as good as it is, beside capacities and rules.
-        where: (G, K) the types that must have room for these times; None if any on which the jobs may run will do.
-        is_certain: Whether all such times are known to be as good, so that the objective need not be compared.
+        rows: Rows that preserve the objective, beside capacities and rules.
+        where: (G, K) the types that must have room for these times; None for all on which the jobs may run.
+        is_certain: Whether all such times are known to be as good, without a comparison of objectives.
     """
 
     least: Floats
@@ -56,14 +56,14 @@ class FreeTimes:
 
 
 class JobGroups:
-    """Q kinds of jobs: classes with equal gangs, equal types and equal coefficients in all rows.
+    """Q groups of job classes with equal gangs, types and coefficients in all rows.
 
-    Whether capacities and rows hold depends only on the total time of each kind on each type.
+    Whether capacities and rows hold depends only on the total time of each group on each type.
 
     Attributes:
-        jobs: One class of each kind, with the number of jobs of the kind as its count and these rows as its rules.
-        of: (G,) the kind of each class.
-        even: (Q, K) ρ_qj = c_j / Σ_k c_k over the types on which the kind may run.
+        jobs: One class for each group, with the number of jobs of the group as its count and these rows as its rules.
+        of: (G,) the group of each class.
+        even: (Q, K) ρ_qj = c_j / Σ_k c_k over the types on which the group may run.
     """
 
     def __init__(self, jobs: JobClasses, rows: tuple[Row, ...], source: Indices | None = None) -> None:
@@ -79,13 +79,13 @@ class JobGroups:
         self.even = _even(self.jobs, source)
 
     def sums(self, by_class: Floats | Indices) -> Floats:
-        """Return (Q,) the sums of (G,) numbers over the classes of each kind."""
-        # numpy adds up each run pairwise; adding a million terms one by one would lose four more digits.
+        """Return (Q,) the sums of (G,) numbers over the classes of each group."""
+        # numpy sums each run pairwise; summing a million terms one by one would lose four more digits.
         runs = np.add.reduceat(by_class, self._starts)
         return np.bincount(self.of[self._starts], runs, int(self.of.max()) + 1).astype(float)
 
     def excess(self, times: Floats) -> float:
-        """Return the largest part by which (Q, K) total times exceed a capacity or a row, below 0 if they exceed none."""
+        """Return the largest relative excess of (Q, K) total times over a capacity or a row, below 0 if there is none."""
         used = self.jobs.num_gpus @ times
         over = [used / np.where(self.jobs.capacities > 0, self.jobs.capacities, 1.0) - 1.0]
         if self.jobs.rules.rows:
@@ -95,7 +95,7 @@ class JobGroups:
 
 
 def _even(jobs: JobClasses, source: Indices | None) -> Floats:
-    """(Q, K) ρ. source: (K,) the type of each column, where types have several, the preferred one first."""
+    """Return (Q, K) ρ. source: (K,) the type of each column if types have several, the preferred one first."""
     gpus = np.where(jobs.runnable, jobs.capacities, 0.0)
     if source is not None:
         earlier = np.equal.outer(source, source) & np.tri(len(source), k=-1, dtype=bool)
@@ -104,47 +104,47 @@ def _even(jobs: JobClasses, source: Indices | None) -> Floats:
     return even
 
 
-def fairest_times(jobs: JobClasses, kinds: JobGroups, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> Floats:
+def fairest_times(jobs: JobClasses, groups: JobGroups, free: FreeTimes, weights: Floats, limit: TimeLimit | None) -> Floats:
     """Return (G,) the fairest times within these bounds: the lexicographic maximum of the sorted s_g t_g / w_g.
 
     Args:
         jobs: The job classes, G of them.
-        kinds: Their kinds under the rows that the times must keep.
+        groups: Their groups under the rows that the times must keep.
         free: The bounds on the times.
         weights: (G,) w_g.
         limit: When to stop; None if there is no time for linear programs.
 
     Raises:
-        SolverError: If there is no room even for the least times, or a linear program is needed without time for one.
+        SolverError: The least times do not fit, or there is no time for a linear program that is needed.
         TimeLimitReached: The limit has passed.
     """
-    gpus = float(jobs.capacities[kinds.jobs.runnable.any(axis=0)].sum())
+    gpus = float(jobs.capacities[groups.jobs.runnable.any(axis=0)].sum())
     if (jobs.counts * jobs.num_gpus) @ free.least >= gpus * (1 - TOLERANCE) or np.array_equal(free.least, free.most):
         return free.least
     solver = None if limit is None else LinearSolver(limit=limit)
-    cuts = _row_cuts(kinds, kinds.sums(jobs.counts * np.maximum(free.least, free.most)))
+    cuts = _row_cuts(groups, groups.sums(jobs.counts * np.maximum(free.least, free.most)))
     for _ in range(MOST_CUTS):
-        # The fairest times under some cuts are the fairest of all if there is room for them. This takes a program for each cut
-        # that is found, and not for each level at which jobs are held, of which there are as many as quotas.
-        times = _Filling(jobs, kinds, free, weights, solver, cuts).filled(with_programs=False)
-        cut = _Filling(jobs, kinds, free, weights, solver, cuts).cut(times)
+        # The fairest times under some cuts are the fairest of all if they fit. This takes one program for each cut found, instead
+        # of one for each level at which jobs are held, of which there are as many as quotas.
+        times = _Filling(jobs, groups, free, weights, solver, cuts).filled(with_programs=False)
+        cut = _Filling(jobs, groups, free, weights, solver, cuts).cut(times)
         if cut is None:
             return times
-        if cut.excess(kinds.sums(jobs.counts * times)) <= TOLERANCE * max(1.0, abs(cut.worth)):
-            break  # it says more only once some jobs are held
+        if cut.excess(groups.sums(jobs.counts * times)) <= TOLERANCE * max(1.0, abs(cut.worth)):
+            break  # this cut binds only after some jobs are held
         cuts = cuts.also(cut)
-    return _Filling(jobs, kinds, free, weights, solver, cuts).filled(with_programs=True)
+    return _Filling(jobs, groups, free, weights, solver, cuts).filled(with_programs=True)
 
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """Σ_q p_q t_q <= worth, which holds for (Q,) total times t of all kinds if there is room for them; prices: (Q,) p."""
+    """Σ_q p_q t_q <= worth, a necessary condition for (Q,) total times t of all groups to fit. prices: (Q,) p."""
 
     prices: Floats
     worth: float
 
     def excess(self, times: Floats) -> float:
-        """By how much (Q,) total times cost more than there is."""
+        """Return by how much the cost of (Q,) total times exceeds the worth."""
         return float(self.prices @ times) - self.worth
 
 
@@ -162,7 +162,7 @@ class _Cuts:
         return _Cuts(sp.vstack([self.prices, sp.csr_array(cut.prices[None])], format="csr"), np.append(self.worth, cut.worth))
 
     def most_broken(self, times: Floats) -> _Cut | None:
-        """Return the cut that (Q,) total times break most, or None if they break none."""
+        """Return the cut that (Q,) total times violate most, None if they violate none."""
         over = (self.prices @ times - self.worth) / np.maximum(1.0, np.abs(self.worth))
         if over.max() <= ROUNDING:
             return None
@@ -170,14 +170,14 @@ class _Cuts:
         return _Cut(self.prices[[most]].toarray()[0], float(self.worth[most]))
 
 
-def _row_cuts(kinds: JobGroups, most: Floats) -> _Cuts:
-    """The cuts that take no program: all GPUs, and each row with each kind on the type where it uses least of it.
+def _row_cuts(groups: JobGroups, most: Floats) -> _Cuts:
+    """Return the cuts that need no program: all GPUs, and each row with each group on the type where its coefficient is smallest.
 
     most: (Q,) the upper bounds on the total times.
     """
     import scipy.sparse as sp
 
-    jobs = kinds.jobs
+    jobs = groups.jobs
     costs, limits = jobs.limit_tables
     least = np.where(jobs.runnable, costs, np.inf).min(axis=2)
     gpus = jobs.capacities[jobs.runnable.any(axis=0)].sum()
@@ -186,40 +186,40 @@ def _row_cuts(kinds: JobGroups, most: Floats) -> _Cuts:
 
 
 class _Filling:
-    """Raises the times of all jobs together until some are held back, and then those of the others.
+    """Progressive filling of times: raises those of all jobs until some are held back, then those of the others.
 
-    Whether there is room for some times is a linear program over kinds. If there is none, its dual values are a cut, and the
-    highest level that keeps the cut is the next one to try (Newton's method, as in `level_search`). Jobs with a price in the last
-    cut are held at that level: more time for them would take some from jobs with no more than they have.
+    Whether times fit is a linear program over groups. If they do not, its dual values are a cut, and the highest level that
+    satisfies the cut is the next one to try (Newton's method, as in `level_search`). Jobs with a price in the last cut are held at
+    that level: more time for them would take time from jobs that have no more than they do.
 
-    solver: None if there is no time for programs; cuts: those that are known before.
+    solver: None if there is no time for programs; cuts: cuts known in advance.
     """
 
     def __init__(
-        self, jobs: JobClasses, kinds: JobGroups, free: FreeTimes, weights: Floats, solver: LinearSolver | None, cuts: _Cuts
+        self, jobs: JobClasses, groups: JobGroups, free: FreeTimes, weights: Floats, solver: LinearSolver | None, cuts: _Cuts
     ) -> None:
         self._counts = jobs.counts.astype(float)
-        self._kinds, self._solver, self._cuts = kinds, solver, cuts
+        self._groups, self._solver, self._cuts = groups, solver, cuts
         self._least, self._most = free.least, np.maximum(free.least, free.most)
         self._rates = weights / jobs.num_gpus
-        self._held = np.zeros(len(kinds.jobs), dtype=bool)
+        self._held = np.zeros(len(groups.jobs), dtype=bool)
 
     def filled(self, *, with_programs: bool) -> Floats:
-        """Return (G,) the times at which all jobs are held back, if need be only by the cuts that are known before."""
+        """Return (G,) the times at which all jobs are held back; without programs, by the known cuts only."""
         while not self._held.all():
             self._rise(with_programs=with_programs)
         return self._times(0.0)
 
     def _times(self, level: float) -> Floats:
-        """(G,) the time of a job of each class at this level."""
+        """Return (G,) the time of a job of each class at this level."""
         return np.clip(level * self._rates, self._least, self._most)
 
     def _rise(self, *, with_programs: bool) -> None:
-        """Rise to the highest level for which there is room, and hold the jobs there that can rise no further."""
+        """Rise to the highest feasible level, and hold the jobs that can rise no further there."""
         level, stopped = float((self._most / self._rates).max()), np.ones(len(self._held), dtype=bool)
         for _ in range(MOST_CUTS):
             times = self._times(level)
-            cut = self._cuts.most_broken(self._kinds.sums(self._counts * times))
+            cut = self._cuts.most_broken(self._groups.sums(self._counts * times))
             if cut is None and with_programs:
                 cut = self.cut(times)
             if cut is None:
@@ -227,44 +227,43 @@ class _Filling:
                 return
             before, stopped = level, (cut.prices > 0) & ~self._held
             level = self._level(cut, stopped, before)
-            if level == before:  # what seems to be exceeded is rounding
+            if level == before:  # the excess is rounding
                 self._hold(stopped, level)
                 return
         raise SolverError(f"there are still too few GPUs after {MOST_CUTS} levels of the times that are left open")
 
-    def _hold(self, kinds: Mask, level: float) -> None:
-        """Hold the jobs of these kinds at this level; the others keep at least what they have there."""
-        there = kinds[self._kinds.of]
+    def _hold(self, groups: Mask, level: float) -> None:
+        """Hold the jobs of these groups at this level; the others keep at least their time there."""
         self._least = self._times(level)
-        self._most = np.where(there, self._least, self._most)
-        self._held |= kinds
+        self._most = np.where(groups[self._groups.of], self._least, self._most)
+        self._held |= groups
 
     def cut(self, times: Floats) -> _Cut | None:
-        """Return a cut that (G,) times break, or None if there is room for them."""
-        kinds = self._kinds
-        jobs, given = kinds.jobs, kinds.sums(self._counts * times)
-        if kinds.excess(kinds.even * given[:, None]) <= ROUNDING:
+        """Return a cut that (G,) times violate, None if they fit."""
+        groups = self._groups
+        jobs, given = groups.jobs, groups.sums(self._counts * times)
+        if groups.excess(groups.even * given[:, None]) <= ROUNDING:
             return None
         prices = self._prices(given)
         if prices is None:
             return None
         costs = prices.costs(jobs)
-        costs[np.abs(costs) <= TOLERANCE * prices.sizes(jobs)] = 0.0  # terms of opposite sign that cancel out but for rounding
+        costs[np.abs(costs) <= TOLERANCE * prices.sizes(jobs)] = 0.0  # terms of opposite sign cancel out, up to rounding
         costs = np.where(jobs.runnable, costs, np.inf).min(axis=1)
-        # A negative cost is a gain, which is largest if these jobs run as long as they may.
-        most = kinds.sums(self._counts * self._most)
+        # A negative cost is a gain, which is largest at the upper bounds of these jobs.
+        most = groups.sums(self._counts * self._most)
         return _Cut(np.maximum(costs, 0.0), prices.worth(jobs) - float(np.minimum(costs, 0.0) @ most))
 
     def _prices(self, given: Floats) -> Prices | None:
-        """Return prices at which (Q,) total times cost more than there is, or None if there is room for them.
+        """Return prices at which (Q,) total times cost more than all resources are worth, None if the times fit.
 
-        There is also room if jobs that are not held have to get more than that.
+        They also fit if jobs that are not held get more.
         """
         from gavel_py.optimization.formulation.matrices import AllocationLP
 
         if self._solver is None:
             raise SolverError("there is no time for the program of the times that are left open")
-        jobs, most = self._kinds.jobs, self._kinds.sums(self._counts * self._most)
+        jobs, most = self._groups.jobs, self._groups.sums(self._counts * self._most)
         program = AllocationLP(jobs)
         times, largest = program.normalized_rows(np.ones(len(program.rows)))
         program.compile_factor(times, given / jobs.counts / largest, most / jobs.counts)
@@ -275,12 +274,12 @@ class _Filling:
         return prices.scaled(1 / prices.worth(jobs)) if prices.worth(jobs) > 0 else prices
 
     def _level(self, cut: _Cut, rising: Mask, top: float) -> float:
-        """Return the highest level up to `top` that keeps a cut if only the kinds in `rising` move.
+        """Return the highest level up to `top` that satisfies a cut if only the groups in `rising` move.
 
         The cost of the times is piecewise linear in the level, so this is Newton's method within a shrinking interval.
         """
-        slopes = self._counts * cut.prices[self._kinds.of] * self._rates
-        slopes *= rising[self._kinds.of] & (self._most > self._least)
+        slopes = self._counts * cut.prices[self._groups.of] * self._rates
+        slopes *= rising[self._groups.of] & (self._most > self._least)
         low, high, excess = 0.0, top, self._excess(cut, 0.0)
         if excess >= 0:
             if excess > TOLERANCE * max(1.0, abs(cut.worth)):
@@ -290,7 +289,7 @@ class _Filling:
         while high - low > 2 * np.spacing(high):
             excess = self._excess(cut, level)
             low, high = (low, level) if excess > 0 else (level, high)
-            # Where the line of a job starts or ends, its slope counts on the side to which the level will move.
+            # At the ends of a job's line, its slope on the side towards which the level will move counts.
             lines = level * self._rates
             ends = (lines > self._least, lines <= self._most) if excess > 0 else (lines >= self._least, lines < self._most)
             slope = float(slopes @ (ends[0] & ends[1]))
@@ -301,5 +300,5 @@ class _Filling:
         return level
 
     def _excess(self, cut: _Cut, level: float) -> float:
-        """By how much the times of a level cost more than there is."""
-        return cut.excess(self._kinds.sums(self._counts * self._times(level)))
+        """Return by how much the cost of the times at a level exceeds the worth of the cut."""
+        return cut.excess(self._groups.sums(self._counts * self._times(level)))

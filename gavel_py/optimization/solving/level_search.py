@@ -106,7 +106,7 @@ class CapacityFactorLP(AllocationLP):
         if level == levels.alone:
             return prices  # one job is as fast as it can be, and no GPU changes that
         program, has_rules = self, bool(levels.jobs.rules)
-        if has_rules:  # rules may fill a type at any level, and its dual values then say nothing about the level
+        if has_rules:  # rules may fill a type at any level, and its dual values are then unrelated to the level
             program = self._at_better_needs(levels, needs, solver)
         solution, rates = program.solution, program._rates(levels, needs)
         size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)

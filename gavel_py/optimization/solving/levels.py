@@ -264,7 +264,7 @@ class Levels:
     def rates(self, needs: Floats) -> Floats:
         """Return (G,) the growth of each need per unit of θ as the level gets better, at the level of these needs.
 
-        Computed from the inverse, whose steps can be parts of each job's own need whatever the scales of the others.
+        Computed from the inverse with steps relative to the need of each job, independent of the scales of the others.
         """
         step, some = 1e-4, needs > 0
         around = np.where(some, needs, self.jobs.fastest)
@@ -318,7 +318,7 @@ class Levels:
         return self._between(excess, dear, cheap)
 
     def _sum(self, costs: Floats) -> float:
-        """Return Σ_g n_g cost_g; not by a matrix product, whose threads wait for each other on a busy machine."""
+        """Return Σ_g n_g cost_g; without a matrix product, since its threads wait for each other on a busy machine."""
         return float(np.einsum("g,g->", self._counts, costs))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Filling: all jobs rise together until some cannot, which stay where they are while the others rise on."""
+"""Progressive filling: all jobs rise together; jobs that are saturated stop, and the others continue (Bertsekas and Gallager)."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
 STOPPED = 1e-9
-"""A job that is short of where it stops by no more than this part is there."""
+"""Relative distance to its top at which a job counts as stopped."""
 
 
 class Rise(Protocol):
-    """How the service of jobs rises with the level, as long as none is stopped but by its own room. Service: s_i · Δv_i."""
+    """The service of jobs, s_i · Δv_i, as a function of the level while only their own room limits them."""
 
     @property
     def most(self) -> float:
-        """The level at which nobody has room left."""
+        """The level at which no job has room left."""
 
     def services(self, level: float) -> Floats:
         """Return (G,) the service of a job of each class at this level."""
 
     def levels(self, services: Floats) -> Floats:
-        """Return (G,) the highest level at which each job has no more than this service."""
+        """Return (G,) the highest level at which each job has at most this service."""
 
 
 class Shares(Protocol):
-    """Who rises how fast."""
+    """The rates at which jobs rise."""
 
     def rise(self, rooms: Floats) -> Rise:
-        """Return how jobs rise that have (G,) room left, in units of service; those without room take no part."""
+        """Return the rise of jobs with (G,) room left, in units of service; jobs without room do not take part."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """The answer: the levels and what was found at each of them, in turn; the last one's fractions are the allocation.
+    """The levels and the best allocation of each, in order; the fractions of the last one are the allocation.
 
-    first_stop: the first level as a demand that ends where one job stops, be it for want of GPUs or since it cannot run faster.
+    first_stop: the first level as a demand that ends when one job stops, either for lack of GPUs or because it cannot run faster.
     """
 
     levels: tuple[Levels, ...]
@@ -53,11 +53,11 @@ class Filled:
 
 
 def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> Filled:
-    """Raise all jobs level by level, each as fast as `shares` says, until none can rise any more.
+    """Raise all jobs level by level, at the rates of `shares`, until none can rise further.
 
-    A level ends where all that jobs have reached costs all that there is, at some prices. Then a job can rise no further than where
-    more throughput would cost it anything (`Levels.free_until`): there it stops, and the others rise on. Prices are the proof, and
-    the next level has others, so that there are hardly more levels than there are types; no program with whole numbers is needed.
+    A level ends when the throughputs reached cost all resources at some prices. A job can then rise only as far as more throughput
+    is free at these prices (`Levels.free_until`); there it stops, and the others continue. Each level is proven by its own prices,
+    so that there are rarely more levels than types, and no integer program is needed.
     """
     units = jobs.equal_share / jobs.num_gpus  # steps/s per unit of service
     reached, tops, base = np.zeros(len(jobs)), jobs.fastest, 0.0
@@ -77,7 +77,7 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
             raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
         levels.append(step)
         found.append(best)
-        # What rules promise a job beyond its level (`Levels.needs`) is no level: it waits there until the others have caught up.
+        # Throughput that rules demand beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
         reached, base, before = np.minimum(step.demand.need(jobs, best.level), tops), best.level, tops
         tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
         if best.level < step.alone and np.array_equal(tops, before) and (reached < tops * (1 - STOPPED)).any():
@@ -85,15 +85,15 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
 
 
 def first_stop_of(jobs: JobClasses, shares: Shares, name: str) -> Levels:
-    """Return the first level as a demand that ends where one job stops (`Filled.first_stop`)."""
+    """Return the first level as a demand that ends when one job stops (`Filled.first_stop`)."""
     units = jobs.equal_share / jobs.num_gpus
-    alone = _FirstStop(name, shares.rise(jobs.fastest / units), np.zeros(len(jobs)), units, jobs.fastest, 0.0)
-    return Levels(alone, jobs, given=0.0)
+    demand = _FirstStop(name, shares.rise(jobs.fastest / units), np.zeros(len(jobs)), units, jobs.fastest, 0.0)
+    return Levels(demand, jobs, given=0.0)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One level as a demand: what jobs have reached, and what they are given above it."""
+    """One level as a demand: the throughputs reached before, and the rise above them."""
 
     name: str
     rise: Rise
@@ -109,16 +109,16 @@ class _Step:
         return needs
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:  # noqa: ARG002
-        """Return (G,) the level up to which each job has what it needs; jobs that cannot rise have it at every level."""
+        """Return (G,) the level up to which the needs of each job are met, the highest one for jobs that cannot rise."""
         services = np.maximum(0.0, (throughputs - self.reached) / self.units)
         levels = self.rise.levels(services)
         return self.base + np.where(throughputs >= self.tops * (1 - STOPPED), self.rise.most, levels)
 
 
 class _FirstStop(_Step):
-    """The first level with an end where the first job stops, be it for want of GPUs or since it cannot run any faster."""
+    """The first level, ending when the first job stops."""
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:  # noqa: ARG002
-        """Return (G,) the level up to which each job has what it needs, and none beyond its fastest throughput."""
+        """Return (G,) the level up to which the needs of each job are met, none beyond its fastest throughput."""
         below = np.nextafter((self.tops - self.reached) / self.units, 0.0)
         return self.base + self.rise.levels(np.clip((throughputs - self.reached) / self.units, 0.0, below))

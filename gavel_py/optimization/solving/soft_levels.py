@@ -1,4 +1,4 @@
-"""The best level less what the rules that may be broken cost: level and cost in one linear program."""
+"""The penalized level: the best level less the penalties of soft rules, in one linear program."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gavel_py.problem.arrays import Floats
 MOST_CUTS = 40
 
 CLOSE = 1e-9
-"""The gap with which a level is taken, in parts of its size."""
+"""Relative gap at which a level is accepted."""
 
 NEXT_TO_NOTHING = 1e-3
-"""The part of what level and penalties may be, of which the accepted gap is what valid allocations may be off by (1e-9)."""
+"""Part of the scale of level and penalties to which gaps are relative at least; 1e-6 of it is the tolerance of validity, 1e-9."""
 
 LEAST_PART = 1e-7
-"""A need below this part of a job's fastest throughput makes its row no larger than one of this part does."""
+"""Smallest need, as a part of a job's fastest throughput, for the scale of its row."""
 
 STILL = 1e-12
-"""A step that moves the level by no more than this part of its size moves nothing."""
+"""Relative change of the level up to which a step counts as none."""
 
 
 @dataclass(frozen=True)
 class _ChargedLevel:
-    """A level less penalties; program: it knows the penalties."""
+    """A level less penalties. program: the program of the penalties."""
 
     levels: Levels
     program: Program
@@ -44,12 +44,12 @@ class _ChargedLevel:
         return self.program.jobs
 
     def value(self, fractions: Floats) -> float:
-        """Return the level that (G, K) time fractions reach, made worse by what is lost."""
+        """Return the level of (G, K) time fractions less their penalties."""
         throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
         return self.levels.reached(throughputs) + self.levels.worse * self.program.value(self.program.penalty, fractions)
 
     def scale(self, fractions: Floats) -> float:
-        """Return by how much the level would get worse with half the throughputs, and what is lost."""
+        """Return the change of the level when throughputs are halved, plus the penalties."""
         throughputs = np.einsum("ij,ij->i", self.jobs.throughputs, fractions)
         spread = abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
         return spread + abs(self.program.value(self.program.penalty, fractions))
@@ -57,22 +57,22 @@ class _ChargedLevel:
 
 @dataclass(frozen=True)
 class ChargedCertificate(_ChargedLevel):
-    """Proves a level less what is lost by broken rules, with the dual values of the last program (`Program.bound`).
+    """Proves a penalized level by the dual values of the last program (`Program.bound`).
 
-    The program asks for needs that are tangents of the true ones, and so no larger where these are convex in the level.
-    at: the level from which the program counts.
+    The needs in the program are tangents of the true needs, and never larger if these are convex in the level. at: the level to
+    which the program's variable is relative.
     """
 
     at: float
 
     def bound(self) -> float:
-        """Return a bound on it that no valid allocation which keeps the other rules can beat."""
+        """Return a bound for all valid allocations that keep the hard rules."""
         return self.at - self.levels.worse * self.program.bound()
 
     def scale(self, fractions: Floats) -> float:
-        """Return by how much the level would get worse with half the throughputs, and what is lost.
+        """Return the change of the level when throughputs are halved, plus the penalties.
 
-        Where both are next to 0, or cancel out, a small part of what they may be: rounding does not become less with them.
+        At least a small part of the largest possible size, since rounding errors do not shrink with the value.
         """
         return max(super().scale(fractions), NEXT_TO_NOTHING * max(self.levels.spread, self.program.scale))
 
@@ -84,12 +84,12 @@ class ChargedCertificate(_ChargedLevel):
 
 @dataclass(frozen=True)
 class PricedChargedLevel(_ChargedLevel):
-    """Bounds a level less penalties at any prices: by the best level, since penalties only make it worse; no program is solved."""
+    """Bounds a penalized level at any prices by the best level without penalties; no program is solved."""
 
     prices: Prices
 
     def bound(self) -> float:
-        """Return a bound on it that no valid allocation can beat."""
+        """Return a bound for all valid allocations."""
         return self.levels.affordable(self.levels.alone, self.prices)
 
     @property
@@ -99,13 +99,14 @@ class PricedChargedLevel(_ChargedLevel):
 
 
 def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, ChargedCertificate]:
-    """Return (G, K) the time fractions with the best level less penalties, and their certificate.
+    """Return (G, K) the time fractions with the best penalized level, and their certificate.
 
-    max δ − penalty(X) such that thr_g >= n_g + r_g δ for the tangents of the needs at the levels tried so far; δ: how much better
-    than the last of these. Tangents lie below convex needs, so each program promises too much, and its promise is the next level.
+    max δ − penalty(X) such that thr_g >= n_g + r_g δ for the tangents of the needs at the levels tried so far (Kelley's cutting
+    planes), where δ is the improvement on the last level. Tangents lie below convex needs, so each program is too optimistic, and
+    its level is the next to try.
     """
     level, cuts = levels.alone, list[tuple[float, Floats, Floats]]()
-    best, least = np.zeros(levels.jobs.throughputs.shape), np.inf  # a job without any time may have no makespan
+    best, least = np.zeros(levels.jobs.throughputs.shape), np.inf  # without any time, a level such as a makespan is infinite
     for _ in range(MOST_CUTS):
         needs = levels.needs(level)
         cuts.append((level, needs, np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)))
@@ -126,7 +127,7 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
 
 
 def _is_settled(certificate: ChargedCertificate, fractions: Floats, gain: float, stays: bool) -> bool:
-    """Say whether the level is proven, or moves no further."""
+    """Return whether the level is proven, or no longer changes."""
     value, bound = certificate.value(fractions), certificate.bound()
     size = max(abs(value), certificate.scale(fractions))
     still = STILL * max(size, certificate.levels.spread)
@@ -134,20 +135,20 @@ def _is_settled(certificate: ChargedCertificate, fractions: Floats, gain: float,
 
 
 def _promised(levels: Levels, level: float, gain: float) -> float:
-    """Return the level that is better by `gain`; rounding may lead beyond 0, where there may be no needs."""
+    """Return the level better by `gain`; 0 if rounding leads beyond 0, where needs may not be defined."""
     promised = level - levels.worse * gain
     return 0.0 if abs(promised) <= CLOSE * max(abs(level), levels.spread) else promised
 
 
 def _program(levels: Levels, cuts: list[tuple[float, Floats, Floats]], solver: LinearSolver) -> tuple[Program, float]:
-    """Solve the program of these tangents; return it, and by how much it promises to improve on the last level."""
+    """Solve the program of these tangents; return it with its improvement on the last level."""
     jobs, last = levels.jobs, cuts[-1][0]
     program, unit = Program(jobs), _unit(levels, *cuts[-1][1:])
     better = cp.Variable(bounds=[-np.inf, max(0.0, levels.worse * (last - levels.alone)) / unit])
     enough = []
     for at, needs, rates in cuts:
-        ahead = levels.worse * (at - last)  # by how much the last level is better than that of this tangent
-        # In parts of the need, a small need would make a huge row and lose dual values; in parts of the fastest, most of the need.
+        ahead = levels.worse * (at - last)  # how much better the last level is than that of this tangent
+        # Rows relative to a small need would be huge and lose dual values; relative to the fastest throughput, needs would be lost.
         scale = 1 / np.maximum(np.sqrt(needs * jobs.fastest), np.maximum(rates * unit, LEAST_PART * jobs.fastest))
         speeds = cp.multiply(scale, program.throughput)
         enough.append(speeds >= scale * (needs + rates * ahead) + cp.multiply(scale * rates * unit, better))
@@ -157,6 +158,6 @@ def _program(levels: Levels, cuts: list[tuple[float, Floats, Floats]], solver: L
 
 
 def _unit(levels: Levels, needs: Floats, rates: Floats) -> float:
-    """What a level is counted in: the step that doubles the need that is most sensitive to it, so that coefficients are near 1."""
+    """Return the unit of the level in a program: the step that doubles the most sensitive need, so that coefficients are near 1."""
     some = rates > 0
     return float((needs[some] / rates[some]).min()) if some.any() else levels.spread

@@ -1,4 +1,4 @@
-"""The time that a solve may take, and how native solvers are stopped when it has passed."""
+"""The time limit of a solve, and how native solvers are stopped when it has passed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gavel_py.problem.arrays import Floats
 
 Result = TypeVar("Result")
 GRACE_SECONDS = 0.05
-"""How much longer than its limit a native solver, which keeps the limit itself, is waited for."""
+"""Additional time to wait for a native solver that keeps the limit itself."""
 
 
 class TimeLimitReached(Exception):  # noqa: N818  (control flow inside one solve; callers of `solve` never see it)
-    """The time limit has passed. Carries what was found by then; nothing of it needs to be optimal or even valid.
+    """The time limit has passed. Carries the results so far, which need not be optimal or even valid.
 
     Args:
-        solution: Where HiGHS stopped (`highs.Solution`), if that is known.
-        fractions: Candidates for an allocation, each (G, K) time fractions of the classes of jobs.
-        prices: Dual prices of GPUs and limits (`certificates.Prices`), each of which gives a bound.
+        solution: The solution at which HiGHS stopped (`highs.Solution`), if known.
+        fractions: Candidates for an allocation, each (G, K) time fractions of the job classes.
+        prices: Dual prices of GPUs and limits (`certificates.Prices`), for bounds.
     """
 
     def __init__(self, solution: Any = None, fractions: tuple[Floats, ...] = (), prices: tuple[Any, ...] = ()) -> None:
@@ -52,7 +52,7 @@ class TimeLimit:
         return max(0.0, self._end - time.monotonic()) if self.is_set else np.inf
 
     def check(self, needed_seconds: float = 0.0) -> None:
-        """Raise `TimeLimitReached` if no time is left, or less than something takes that cannot be stopped."""
+        """Raise `TimeLimitReached` if no time is left, or less than an operation needs that cannot be interrupted."""
         if self.is_set and self.remaining <= needed_seconds:
             raise TimeLimitReached
 
@@ -60,20 +60,20 @@ class TimeLimit:
 NO_LIMIT = TimeLimit()
 
 
-def checked_limit(asker: str, seconds: float | None) -> float | None:
-    """Return a time limit as it was given; raises `InputError` unless it is None or a finite number greater than 0."""
+def checked_limit(owner: str, seconds: float | None) -> float | None:
+    """Return the time limit of an owner; raises `InputError` unless it is None or a finite number greater than 0."""
     if seconds is None:
         return None
     if not (isinstance(seconds, Real) and not isinstance(seconds, bool) and 0 < seconds < np.inf):
-        raise InputError(Fault(asker, "time_limit_seconds", f"must be a finite number greater than 0, found {seconds!r}"))
+        raise InputError(Fault(owner, "time_limit_seconds", f"must be a finite number greater than 0, found {seconds!r}"))
     return float(seconds)
 
 
 def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit: TimeLimit) -> Result:
-    """Return what `work` returns, computed in a thread of its own, so that Ctrl-C and the time limit end the wait for it.
+    """Run `work` in another thread and return its result; Ctrl-C and the time limit end the wait.
 
-    When either happens, `stop` asks the native code to end, and the thread is left alone: what it was working on must not be used
-    again. It is no daemon thread, because native code that returns while the interpreter shuts down would crash the process.
+    Then `stop` requests the native code to end, and the thread is abandoned: the objects it uses must not be used again. It is not
+    a daemon thread, because native code that returns while the interpreter shuts down would crash the process.
 
     Raises:
         TimeLimitReached: `work` was still running at the end of the limit.
@@ -83,7 +83,7 @@ def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit:
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (raised again where the result is asked for)
+        except BaseException as error:  # noqa: BLE001  (raised again by `outcome.result`)
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="gavel-py solver").start()
