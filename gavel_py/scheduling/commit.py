@@ -94,19 +94,19 @@ def _with_present_partners(assignments: Mapping[str, Assignment]) -> dict[str, A
     }
 
 
-def begin_round(state: SchedulerState, begun: Round, round_seconds: float, moved: Set[str] | None = None) -> None:
+def begin_round(state: SchedulerState, new_round: Round, round_seconds: float, moved: Set[str] | None = None) -> None:
     """Enter a round that begins now in accounts, histories and running gangs; arguments as for `build_round`."""
     if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
-        _account(state, state.allocation, begun, round_seconds)
+        _account(state, state.allocation, new_round, round_seconds)
     running = state.running
     for job_id in running if moved is None else moved:
-        if job_id in running and job_id not in begun.assignments:
+        if job_id in running and job_id not in new_round.assignments:
             state.registry.histories[job_id].running_since_seconds = None
-    for job_id in begun.started:
+    for job_id in new_round.started:
         history = state.registry.histories[job_id]
-        history.running_since_seconds, history.has_run = begun.start_seconds, True
-    state.gangs.begin(begun.assignments)
-    state.plan, state.last, state.newly_failed = None, begun, {}
+        history.running_since_seconds, history.has_run = new_round.start_seconds, True
+    state.gangs.begin(new_round.assignments)
+    state.plan, state.last, state.newly_failed = None, new_round, {}
 
 
 def copy_assignments(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
@@ -117,40 +117,41 @@ def copy_assignments(assignments: Mapping[str, Assignment]) -> dict[str, Assignm
     }
 
 
-def copy_round(begun: Round) -> Round:
+def copy_round(original: Round) -> Round:
     """Return a copy that callers may change."""
-    return replace(begun, assignments=copy_assignments(begun.assignments), excluded=dict(begun.excluded), failed=dict(begun.failed))
+    assignments = copy_assignments(original.assignments)
+    return replace(original, assignments=assignments, excluded=dict(original.excluded), failed=dict(original.failed))
 
 
-def _account(state: SchedulerState, current: CurrentAllocation, begun: Round, round_seconds: float) -> None:
+def _account(state: SchedulerState, current: CurrentAllocation, new_round: Round, round_seconds: float) -> None:
     """Enter promised and received time of a round in all accounts."""
     problem, ids = current.problem, current.problem.job_ids
     # Jobs that have left since the round was planned are promised nothing.
     present = current.present(state.registry)[:, None]
     fractions = current.fractions * present
-    columns = columns_of(problem, begun.assignments)
-    waits = _waits(state, current, fractions, columns, present, begun)
+    columns = columns_of(problem, new_round.assignments)
+    waits = _waits(state, current, fractions, columns, present, new_round)
     offered = _offered(problem, columns)
     state.ledger.record(ids, problem.num_gpus, current.runnable_if_up, fractions, columns, round_seconds, waits, offered)
     if current.spread_fractions is not None:
-        spread = {job_id for job_id, held in begun.assignments.items() if state.spans.is_spread(held)}
+        spread = {job_id for job_id, held in new_round.assignments.items() if state.spans.is_spread(held)}
         is_spread = np.array([job_id in spread for job_id in ids], dtype=bool)
         state.ledger.record_placement(ids, fractions, current.spread_fractions, columns, is_spread, round_seconds)
     promises = current.colocation_promises
     if promises is not None:
-        state.colocation_ledger.record(promises.keys, *_colocated(current, promises, begun, present))
-    for job_id, held in begun.assignments.items():
+        state.colocation_ledger.record(promises.keys, *_colocated(current, promises, new_round, present))
+    for job_id, held in new_round.assignments.items():
         history = state.registry.histories[job_id]
         history.attained_gpu_seconds += round_seconds * held.gpu_share
-        history.waiting_since_seconds = begun.end_seconds
+        history.waiting_since_seconds = new_round.end_seconds
 
 
 def _waits(
-    state: SchedulerState, current: CurrentAllocation, fractions: Floats, columns: Indices, present: Mask, begun: Round
+    state: SchedulerState, current: CurrentAllocation, fractions: Floats, columns: Indices, present: Mask, new_round: Round
 ) -> Indices:
     """Return (N,) the reason for which each job with a positive deficit waits (`waits_of`); present: (N, 1)."""
     problem, ids = current.problem, current.problem.job_ids
-    shares = np.array([begun.assignments[i].gpu_share if i in begun.assignments else 0.0 for i in ids], dtype=float)
+    shares = np.array([new_round.assignments[i].gpu_share if i in new_round.assignments else 0.0 for i in ids], dtype=float)
     ran = columns >= 0
     free = problem.capacities - np.bincount(columns[ran], weights=shares[ran], minlength=len(problem.capacities))
     claims = np.where(present & current.runnable_if_up, state.ledger.deficits(ids) + fractions, 0.0)
@@ -165,10 +166,10 @@ def _offered(problem: AllocationProblem, columns: Indices) -> Floats:
     return np.maximum(problem.capacities * (1 if problem.pairs is None else 2), used)
 
 
-def _colocated(current: CurrentAllocation, promises: ColocationPromises, begun: Round, present: Mask) -> tuple[Floats, Floats]:
+def _colocated(current: CurrentAllocation, promises: ColocationPromises, new_round: Round, present: Mask) -> tuple[Floats, Floats]:
     """Return (A,) the promised and (A,) the received part of this round for each account of co-located time."""
     types, received = {job.job_id: job.job_type for job in current.jobs}, set()
-    for job_id, held in begun.assignments.items():
+    for job_id, held in new_round.assignments.items():
         received |= {PartnerKey(job_id, types[other], held.accelerator) for other in held.shared_with}
     fractions = promises.fractions * present[promises.rows, 0]
     promised = np.bincount(promises.accounts, fractions, len(promises.keys)).astype(float)

@@ -177,15 +177,15 @@ def _named(names: list[str], state: str) -> str:
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     """Return a cluster as plain data."""
-    kinds = [kind.model_dump(mode="json") for kind in cluster.accelerator_types]
+    types = [each.model_dump(mode="json") for each in cluster.accelerator_types]
     nodes = [node.model_dump(mode="json") for node in cluster.nodes]
-    return {"accelerator_types": kinds, "nodes": nodes, "left_out": cluster.left_out}
+    return {"accelerator_types": types, "nodes": nodes, "left_out": cluster.left_out}
 
 
 def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
     """Restore a cluster from `cluster_to_dict`."""
     nodes = (Node(**node) for node in document["nodes"])
-    cluster = Cluster(nodes, (AcceleratorType(**kind) for kind in document["accelerator_types"]))
+    cluster = Cluster(nodes, (AcceleratorType(**each) for each in document["accelerator_types"]))
     left = document["left_out"]
     cluster.left_out = dict(left) if isinstance(left, Mapping) else dict.fromkeys(left, 0)  # of an earlier version, without GPUs
     return cluster

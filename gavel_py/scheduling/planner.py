@@ -249,7 +249,8 @@ class RoundPlanner:
         """Return the running gangs that have not run for their minimum time yet and may continue where they run."""
         problem, continuing = current.problem, state.continuing
         since = {job_id: state.registry.histories[job_id].running_since_seconds for job_id in continuing}
-        new = {job_id for job_id, begun in since.items() if begun is not None and start - begun < self.options.min_run_seconds}
+        min_run = self.options.min_run_seconds
+        new = {job_id for job_id, started in since.items() if started is not None and start - started < min_run}
         new |= {other for job_id in new for other in continuing[job_id].shared_with}  # co-located jobs stay or go together
         if not new:
             return {}

@@ -110,17 +110,17 @@ class ProblemCache:
         if cacheable and key in self._by_gang:
             deadline = np.nan if job.deadline_seconds is None else job.deadline_seconds
             return *self._by_gang[key], job.total_steps, deadline  # type: ignore[return-value]
-        alone = AllocationProblem.from_jobs([with_steps(job, 0.0)], self._cluster, self._profile, whole_gangs=self._whole_gangs)
-        unknown = np.full(alone.throughputs.shape[1], np.nan)
-        placements = (alone.throughputs[0], unknown)
-        if alone.speeds is not None:
-            placements = (alone.speeds.consolidated[0], alone.speeds.spread[0])
+        single = AllocationProblem.from_jobs([with_steps(job, 0.0)], self._cluster, self._profile, whole_gangs=self._whole_gangs)
+        unknown = np.full(single.throughputs.shape[1], np.nan)
+        placements = (single.throughputs[0], unknown)
+        if single.speeds is not None:
+            placements = (single.speeds.consolidated[0], single.speeds.spread[0])
         memory = gpu_memory([job], self._cluster, self._profile).needed[0]
-        by_type = np.concatenate([alone.throughputs[0], alone.runnable[0], *placements, memory])
-        reason = alone.excluded.get(job.job_id)
+        by_type = np.concatenate([single.throughputs[0], single.runnable[0], *placements, memory])
+        reason = single.excluded.get(job.job_id)
         if cacheable:
             self._by_gang[key] = by_type, reason
-        return by_type, reason, float(alone.total_steps[0]), float(alone.deadlines_seconds[0])
+        return by_type, reason, float(single.total_steps[0]), float(single.deadlines_seconds[0])
 
     def _build(self, policy_input: PolicyInput, cluster: Cluster, rows: Floats) -> AllocationProblem | None:
         """Return the problem of these rows, None if a job has no steps left."""
@@ -176,12 +176,12 @@ class ProblemCache:
             pairs=self._pairs(policy_input, cluster, np.where(np.isnan(consolidated), throughputs, consolidated), used),
         )
 
-    def _pairs(self, policy_input: PolicyInput, cluster: Cluster, alone: Floats, used: GpuMemory) -> PairSpeeds | None:
+    def _pairs(self, policy_input: PolicyInput, cluster: Cluster, single: Floats, used: GpuMemory) -> PairSpeeds | None:
         """Return the throughputs of pairs, None without sharing; alone: (N, K) throughputs of single jobs."""
         assert self._profile is not None  # noqa: S101
         if not policy_input.sharing:
             return None
         if self._pair_table is None:
             self._pair_table = PairTable(self._profile)
-        found = pair_speeds(policy_input.jobs, cluster.accelerator_names, alone, self._pair_table, used)
+        found = pair_speeds(policy_input.jobs, cluster.accelerator_names, single, self._pair_table, used)
         return None if found is None else replace(found, min_gain=policy_input.min_gain)

@@ -173,13 +173,14 @@ class RoundScheduler(Synchronized):
         plan = self._plan(start)
         if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
             plan = self._planner.revise(state, plan)
-        begun = build_round(state, plan.assignments, start, self.round_seconds, plan.moved)
-        begin_round(state, begun, self.round_seconds, plan.moved)
+        new_round = build_round(state, plan.assignments, start, self.round_seconds, plan.moved)
+        begin_round(state, new_round, self.round_seconds, plan.moved)
         if logger.isEnabledFor(logging.INFO):
-            counts = (len(state.registry), len(begun.assignments), len(begun.started), len(begun.preempted), len(begun.excluded))
+            changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
+            counts = (len(state.registry), len(new_round.assignments), *changes)
             text = "round %d at %.9g s: %d jobs, %d running, %d started, %d preempted, %d excluded, %.3f s"
-            logger.info(text, begun.index, start, *counts, time.perf_counter() - began)
-        return begun
+            logger.info(text, new_round.index, start, *counts, time.perf_counter() - began)
+        return new_round
 
     @synchronized
     def plan_next(self, now_seconds: float | None = None) -> Round:

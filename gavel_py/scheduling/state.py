@@ -151,13 +151,13 @@ class SchedulerState:
     def from_dict(cls, document: Mapping[str, Any], profile: Profile) -> SchedulerState:
         """Restore a state from `to_dict`; profile: the throughputs with which it was saved."""
         cluster = cluster_from_dict(document["cluster"])
-        current, coming, last = document["in_force"], document["coming"], document["last"]
+        current, planned, last = document["in_force"], document["coming"], document["last"]
         allocation = None if current is None else CurrentAllocation.from_dict(current, cluster, profile)
         plan = None
-        if coming is not None:
+        if planned is not None:
             if allocation is None:
                 raise ValueError("a round is planned without an allocation")
-            plan = RoundPlan(coming["start_seconds"], _assignments_from_dict(coming["assignments"]), allocation)
+            plan = RoundPlan(planned["start_seconds"], _assignments_from_dict(planned["assignments"]), allocation)
         return cls(
             JobRegistry.from_dict(document),
             NodeStates.from_dict(cluster, document["nodes"]),

@@ -36,33 +36,33 @@ def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: 
     )
     sizes, restarts = demand.num_gpus[promises.rows], demand.restart_rounds[promises.rows]
     scores = claims + hysteresis_of(promises.fractions, sizes, restarts) * are_together
-    alone = replace(
+    solo = replace(
         demand,
         deficits=demand.deficits - promises.summed(deficits, shape),
         fractions=np.maximum(0.0, demand.fractions - promises.summed(promises.fractions, shape)),
     )
-    pairs = _Matching(promises, scores, _scores_alone(alone, partners), partners).pairs(
+    pairs = _Matching(promises, scores, _solo_scores_of(solo, partners), partners).pairs(
         demand.runnable.any(axis=1) & ~demand.locked
     )
-    return _groups_of(alone, promises, claims, pairs)
+    return _groups_of(solo, promises, claims, pairs)
 
 
-def _scores_alone(demand: RoundDemand, partners: Indices) -> Floats:
+def _solo_scores_of(demand: RoundDemand, partners: Indices) -> Floats:
     """Return (N,) the largest claim of each job without a partner, with hysteresis where it runs alone now."""
-    alone_now = demand.running & (partners < 0)[:, None]
+    runs_solo = demand.running & (partners < 0)[:, None]
     hysteresis = hysteresis_of(demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None])
     has_share = demand.runnable & (demand.fractions > 0)
-    scores: Floats = np.where(has_share, demand.claims + hysteresis * alone_now, -np.inf).max(axis=1, initial=-np.inf)
+    scores: Floats = np.where(has_share, demand.claims + hysteresis * runs_solo, -np.inf).max(axis=1, initial=-np.inf)
     return scores
 
 
 class _Matching:
-    """Greedy matching; scores: (E,) of promises; alone: (N,) of running without a partner; partners: (N,) present partners."""
+    """Greedy matching; scores: (E,) of promises; solo: (N,) of running without a partner; partners: (N,) present partners."""
 
-    def __init__(self, promises: ColocationPromises, scores: Floats, alone: Floats, partners: Indices) -> None:
+    def __init__(self, promises: ColocationPromises, scores: Floats, solo: Floats, partners: Indices) -> None:
         self._promises = promises
         self._scores: list[float] = scores.tolist()
-        self._alone: list[float] = alone.tolist()
+        self._solo_scores: list[float] = solo.tolist()
         self._partners: list[int] = partners.tolist()
         self._order = np.argsort(-scores, kind="stable").tolist()
         self._rows: list[int] = promises.rows.tolist()
@@ -82,7 +82,7 @@ class _Matching:
                 continue
             if self._scores[promise] <= 0:
                 break
-            partner = self._partner(promise, free) if self._scores[promise] > self._alone[job] else None
+            partner = self._partner(promise, free) if self._scores[promise] > self._solo_scores[job] else None
             if partner is not None:
                 free[job] = free[partner] = False
                 found.append((job, partner))
@@ -103,7 +103,7 @@ class _Matching:
     def _accepts(self, promise: int, job: int, free: list[bool]) -> bool:
         """Return whether the job of this promise is free and has no larger claim to run alone."""
         partner = self._rows[promise]
-        return partner != job and free[partner] and bool(self._scores[promise] > self._alone[partner])
+        return partner != job and free[partner] and bool(self._scores[promise] > self._solo_scores[partner])
 
 
 def _groups_of(demand: RoundDemand, promises: ColocationPromises, claims: Floats, pairs: list[tuple[int, int]]) -> ColocationGroups:

@@ -31,8 +31,8 @@ def serve(selection: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[
     order = np.lexsort([key.take(pairs) for key in reversed(keys)])
     rows, columns = np.divmod(pairs[order], eligible.shape[1])
     while rows.size:
-        seated = _until_one_does_not_fit(selection, rows, columns)
-        selection.select(rows[seated], columns[seated])
+        selected = _until_one_does_not_fit(selection, rows, columns)
+        selection.select(rows[selected], columns[selected])
         left = (selection.columns[rows] < 0) & (selection.num_gpus[rows] <= np.array(selection.free)[columns])
         rows, columns = rows[left], columns[left]
 

@@ -295,14 +295,14 @@ def improve(selection: TypeSelection, scores: Floats) -> None:
 
 def _changed_and_exchanged(selection: TypeSelection, scores: Floats) -> bool:
     """Apply the best displacement or replacement that gains after an exchange; return whether there was one."""
-    best, most = selection, _value(selection, scores) + MIN_GAIN
+    best, best_value = selection, _value(selection, scores) + MIN_GAIN
     for moves in chain(displacements(selection, scores), replacements(selection, scores)):
         trial = selection.copy()
         for move in moves:
             trial.move(move.row, move.column)
         exchange(trial, scores)
-        if _value(trial, scores) > most:
-            best, most = trial, _value(trial, scores)
+        if _value(trial, scores) > best_value:
+            best, best_value = trial, _value(trial, scores)
     if best is selection:
         return False
     selection.take(best)

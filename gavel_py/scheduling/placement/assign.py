@@ -134,11 +134,11 @@ class PlacementPass:
         size, scope, per_gpu = int(batch.sizes[gang]), int(batch.scopes[gang]), batch.per_gpu[gang]
         gpus = self._find_preferred(gang, size, scope) if batch.preferences[gang] != PlacementPreference.ANY else None
         if gpus is None:
-            together = self._domains.narrowest(size, scope, per_gpu)
-            gpus = free.find(size, together, per_gpu, even=bool(batch.even_splits[gang]))
+            narrowest_scope = self._domains.narrowest(size, scope, per_gpu)
+            gpus = free.find(size, narrowest_scope, per_gpu, even=bool(batch.even_splits[gang]))
             if gpus is None:
                 movable = self.stays & (self._rank > self._rank[gang])
-                gpus = self._cleared(gang, together, movable & (batch.sizes < size), waiting, step)
+                gpus = self._cleared(gang, narrowest_scope, movable & (batch.sizes < size), waiting, step)
                 gpus = gpus or self._cleared(gang, scope, movable, waiting, step)
         return gpus
 
