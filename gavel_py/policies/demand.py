@@ -20,8 +20,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.levels import LevelCertificate, Levels
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.problem.array_validation import returned_numbers
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, returned_numbers
 
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.certificates import Certificate

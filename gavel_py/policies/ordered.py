@@ -12,8 +12,7 @@ import numpy as np
 from gavel_py.io.names import NumberedNames, natural_key
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.problem.array_validation import returned_numbers
-from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver

@@ -1,14 +1,17 @@
-"""The arrays of a problem: element types, names, defaults and validation rules."""
+"""The arrays of a problem: element types, names, defaults, and validation with job and field of each fault."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.names import NumberedNames, same_name
+from gavel_py.io.records import MAX_COUNT, SMALLEST_FRACTION, has_control, is_absent
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -29,7 +32,7 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
     "attained_gpu_seconds": (0, "at least 0"),
     "deadlines_seconds": (np.nan, "finite or NaN"),
 }
-"""The (N,) arrays of numbers, with their default and validation rule (`array_validation.RULES`)."""
+"""The (N,) arrays of numbers, with their default and validation rule (`RULES`)."""
 
 JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
 """The arrays with one entry or row per job, other than throughputs and eligibility."""
@@ -107,3 +110,232 @@ def size_numbers(num_gpus: Floats) -> Indices:
     if num_gpus.strides == (0,):
         return np.broadcast_to(size_numbers(num_gpus[:1].copy()), num_gpus.shape)
     return np.where(num_gpus >= 1, num_gpus, 0).astype(np.int64) | np.where(num_gpus >= 1, 0.0, num_gpus).view(np.int64)
+
+
+Test = Callable[[Floats], Mask]
+
+Axis = tuple[str, Sequence[str]]
+"""What an axis enumerates, such as "job", and its names."""
+
+PLAIN = {list, tuple, np.ndarray}
+"""Types of table rows without labels."""
+
+MAX_LABELS = 5
+"""Number of labels that a message lists."""
+
+RULES: dict[str, tuple[str, Test]] = {
+    "at least 0 or infinite": ("must be a number of at least 0, or infinite where no throughput is enough", lambda a: a >= 0),
+    "a number": ("must not be NaN", lambda a: ~np.isnan(a)),
+    "finite": ("must be a finite number", np.isfinite),
+    "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
+    "greater than 0": ("must be a finite number greater than 0", lambda a: np.isfinite(a) & (a > 0)),
+    "GPUs": (
+        f"must be a whole number from 1 to {MAX_COUNT:,}, or a fraction of one GPU of at least {SMALLEST_FRACTION:g}",
+        lambda a: ((a >= 1) & (a <= MAX_COUNT) & (a == np.floor(a))) | ((a >= SMALLEST_FRACTION) & (a < 1)),
+    ),
+    "from 0 to 1": ("must be a number from 0 to 1", lambda a: (a >= -1e-9) & (a <= 1 + 1e-9)),
+    "finite or NaN": ("must be a finite number, or NaN for none", lambda a: ~np.isinf(a)),
+    "at least 0 or NaN": (
+        "must be a finite number of at least 0, or NaN for unknown",
+        lambda a: np.isnan(a) | ((a >= 0) & ~np.isinf(a)),
+    ),
+}
+
+
+def returned_numbers(values: object, count: int, where: str, method: str, rule: str, job_of: Callable[[int], str]) -> Floats:
+    """Return the result of a policy's method as a (count,) array; raises `InputError` if it has another shape or breaks the rule.
+
+    job_of: returns the name of a job in a row.
+    """
+    text, test = RULES[rule]
+    if type(values) is np.ndarray and values.dtype == float and values.shape == (count,) and test(values).all():
+        return values.copy()
+    check = ArrayChecker()
+    try:
+        numbers = floats_of(check.in_order(method, values, [("row", NumberedNames("", count))]))
+    except (TypeError, ValueError):
+        numbers = np.zeros(())
+    if check.faults or numbers.shape != (count,):
+        raise InputError(Fault(where, method, f"must return one number for each of the {count} rows of jobs, returned {values!r}"))
+    for row in np.flatnonzero(~test(numbers)).tolist():
+        raise InputError(Fault(where, method, f"{text}, returned {numbers[row]:g} for job {job_of(row)!r}"))
+    return numbers
+
+
+def floats_of(values: Any) -> Floats:
+    """Return a copy as floats, NaN for missing and masked values; raises `TypeError` or `ValueError`."""
+    if isinstance(values, list | tuple) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
+        values = np.ma.array(values)
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(float), np.nan)
+    try:
+        return np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        cells = np.array(values, dtype=object)
+        missing = np.array([is_absent(cell) for cell in cells.flat], dtype=bool).reshape(cells.shape)
+        if not missing.any():
+            raise
+        return np.where(missing, np.nan, cells).astype(float)
+
+
+def labels_of(values: object, axis: int = 0) -> list[object] | None:
+    """Return the labels of a pandas Series or DataFrame, or of another object with such an index, along an axis.
+
+    None without labels and for a default index 0, 1, 2, ...
+    """
+    index: Any = getattr(values, "columns" if axis else "index", None)
+    if index is None or callable(index):  # lists have a method of this name
+        return None
+    labels = list(index)
+    by_position = all(isinstance(label, int | np.integer) for label in labels) and labels == list(range(len(labels)))
+    return None if by_position else labels
+
+
+class ArrayChecker:
+    """Converts arrays and collects all faults; `finish` raises them together."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+        self._rows: dict[str, list[str]] = {}
+        self._unnamed: dict[str, str] = {}
+
+    def add(self, where: str, field: str, problem: str) -> None:
+        """Record a fault."""
+        self.faults.append(Fault(where, field, problem))
+
+    def finish(self) -> None:
+        """Raise `InputError` with all faults recorded so far, if any."""
+        InputError.raise_any(self.faults)
+
+    def in_order(self, field: str, values: Any, axes: Sequence[Axis], labelled: object = None) -> Any:
+        """Return labelled values (`labels_of`) in the order of the names along each axis, other values unchanged.
+
+        Labels must be the names, or the labels of the Series that defines the names; otherwise a fault is recorded and None
+        returned. labelled: the object with the labels, if it is not `values`.
+        """
+        rowwise = isinstance(values, list | tuple) and len(axes) == 2 and not set(map(type, values)) <= PLAIN
+        if rowwise and any(labels_of(row) for row in values):
+            rows = [self.in_order(field, row, axes[1:]) for row in values]
+            return None if any(row is None for row in rows) else rows
+        known = len(self.faults)
+        labels = values if labelled is None else labelled
+        orders = [self._order(field, labels_of(labels, axis), *axes[axis]) for axis in range(len(axes))]
+        if len(self.faults) > known:
+            return None
+        for axis, order in enumerate(orders):
+            values = values if order is None else np.take(np.asarray(values), order, axis)
+        return values
+
+    def _order(self, field: str, labels: Sequence[object] | None, word: str, names: Sequence[str]) -> list[int] | None:
+        """Return the positions of labelled values in the order of the names; None if they need no reordering."""
+        if labels is None or (word == "job type" and not any(isinstance(label, int | np.integer) for label in labels)):
+            return None  # names of job types have nothing to be matched with
+        place = {str(label): position for position, label in enumerate(labels)}
+        for wanted in (self._rows.get(word, ()), names):
+            if len(wanted) == len(labels) and place.keys() == set(wanted):
+                return [place[name] for name in wanted]
+        found, known = (", ".join(map(repr, each[:MAX_LABELS])) + ", ..." * (len(each) > MAX_LABELS) for each in (labels, names))
+        remedy = f"name them with {self._unnamed[word]}, or give" if word in self._unnamed else "give"
+        text = f"is labelled {found}, and the {word}s are {known}; {remedy} plain values in their order (.to_numpy())"
+        self.add("", field, text)
+        return None
+
+    def numbers(self, field: str, values: ArrayLike | None, default: float, rule: str, axes: Sequence[Axis]) -> Floats:
+        """Return `values` as a float array with the shape of the axes, all `default` if None; record invalid entries."""
+        shape = tuple(len(names) for _, names in axes)
+        if values is None:
+            return np.broadcast_to(np.float64(default), shape)  # a single number in memory
+        values = self.in_order(field, values, axes)
+        if values is None:
+            return np.full(shape, float(default))
+        try:
+            array = floats_of(values)
+        except (TypeError, ValueError):
+            self.add("", field, f"must be an array of numbers of shape {shape}")
+            return np.full(shape, float(default))
+        if array.size == 0 and 0 in shape:
+            array = array.reshape(shape)
+        if array.shape != shape:
+            self.add("", field, f"must have the shape {shape}, found {array.shape}")
+            return np.full(shape, float(default))
+        text, test = RULES[rule]
+        good = test(array)
+        for place in np.argwhere(~good) if not good.all() else ():
+            where = ", ".join(f"{word} {names[i]!r}" for (word, names), i in zip(axes, place, strict=True))
+            self.add(where, field, f"{text}, found {array[tuple(place)]:g}")
+        return array
+
+    def _entries(self, field: str, values: object, axis: Axis) -> list[object] | None:
+        """Return the values as a list with one entry per name of the axis; otherwise record a fault and return None."""
+        values = None if values is None else self.in_order(field, values, [axis])
+        return None if values is None else self._listed(field, values, len(axis[1]))
+
+    def _listed(self, field: str, values: object, count: int) -> list[object] | None:
+        entries = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
+        if entries is None or len(entries) != count:
+            self.add("", field, f"must have {count} entries, found {values if entries is None else len(entries)!r}")
+            return None
+        return entries
+
+    def texts(self, field: str, values: Sequence[object] | None, axis: Axis) -> Sequence[str]:
+        """Return `values` as text, missing ones empty, and empty texts if None; record a wrong count."""
+        entries = self._entries(field, values, axis)
+        if entries is None:
+            return ("",) * len(axis[1])
+        return tuple("" if is_absent(value) else str(value) for value in entries)
+
+    def columns_of(
+        self, field: str, values: Sequence[object] | Indices | None, jobs: Sequence[str], types: Sequence[str]
+    ) -> Indices:
+        """Return (N,) column numbers from names or numbers of accelerator types; missing values and -1 mean none."""
+        if values is None:
+            return np.broadcast_to(np.int64(-1), (len(jobs),))
+        result = np.full(len(jobs), -1, dtype=np.int64)
+        entries = self._entries(field, values, ("job", jobs))
+        numbers: dict[object, int] = {name: j for j, name in enumerate(types)}
+        numbers |= {j: j for j in range(-1, len(types))} | {None: -1}
+        for i, given in enumerate(entries or ()):
+            value = None if is_absent(given) else given
+            if isinstance(value, str):
+                value = same_name(value, types) or value
+            if isinstance(value, str | int | np.integer | None) and not isinstance(value, bool) and value in numbers:
+                result[i] = numbers[value]
+            else:
+                known = ", ".join(types)
+                self.add(f"job {jobs[i]!r}", field, f"must be one of {known}, its column, or -1 for none, found {value!r}")
+        return result
+
+    def indices(self, field: str, values: ArrayLike, count: int) -> Indices:
+        """Return `values` as whole numbers from 0 to `count` - 1; record all others, including missing ones."""
+        try:
+            array = np.array(floats_of(values) if isinstance(values, np.ma.MaskedArray) else values, ndmin=1)
+        except ValueError:
+            array = np.array([""])
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
+            self.add("", field, f"must be a list of whole numbers from 0 to {count - 1}, one per job")
+            return np.zeros(0, dtype=np.int64)
+        good = (array >= 0) & (array < count) & (array == np.floor(array))
+        for i in np.flatnonzero(~good).tolist() if not good.all() else ():
+            self.add(f"entry {i}", field, f"must be a whole number from 0 to {count - 1}, found {array[i]:g}")
+        return np.where(good, array, 0).astype(np.int64)
+
+    def unique_names(self, field: str, values: Any, count: int, prefix: str, word: str) -> Sequence[str]:
+        """Return `values` as text, by default prefix0, prefix1, ...; record a wrong count and missing, empty or repeated names.
+
+        word: what they name. Labels of the values are valid labels of other arrays too (`in_order`).
+        """
+        entries = None if values is None else self._listed(field, values, count)
+        if entries is None:
+            self._unnamed[word] = field
+            return NumberedNames(prefix, count)
+        for i, value in enumerate(entries):
+            if not isinstance(value, str) and is_absent(value):
+                self.add(f"entry {i}", field, f"must be a name, found {value!r}")
+        names = tuple(str(value) for value in entries)
+        self._rows[word] = [str(label) for label in labels_of(values) or ()]
+        if len(set(names)) < count:
+            for name in (name for name, times in Counter(names).items() if times > 1):
+                self.add(repr(name), field, "stands twice; names must be unique")
+        if any(not name or has_control(name) for name in names):
+            self.add("", field, "must not contain an empty name or control characters")
+        return names

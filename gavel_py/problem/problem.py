@@ -14,16 +14,17 @@ from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.problem.array_validation import ArrayChecker, labels_of
 from gavel_py.problem.arrays import (
     JOB_COLUMNS,
     UNKNOWN_WORK,
+    ArrayChecker,
     Floats,
     Indices,
     Mask,
     OptionalArrays,
     RunningOn,
     isolated_throughputs,
+    labels_of,
     size_numbers,
     table_shape,
 )

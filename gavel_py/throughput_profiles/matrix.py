@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
-from gavel_py.problem.array_validation import ArrayChecker
+from gavel_py.problem.arrays import ArrayChecker
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.lookup import counted, may_use
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
 from gavel_py.io import reading
-from gavel_py.problem.array_validation import labels_of
+from gavel_py.problem.arrays import labels_of
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.files import READERS, builtin_names, read_builtin, read_csv, read_gavel_json, write_csv
 from gavel_py.throughput_profiles.lookup import (

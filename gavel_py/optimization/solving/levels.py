@@ -22,8 +22,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
 from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.problem.array_validation import returned_numbers
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, returned_numbers
 from gavel_py.problem.row_hashing import content_keys
 
 JUST_ABOVE = 4e-9

@@ -15,8 +15,7 @@ from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.array_validation import returned_numbers
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, returned_numbers
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.current_allocation import PolicyInput
