@@ -2,11 +2,12 @@
 
 `constrained` restricts the types of jobs and returns the rules that the allocation must keep. It also finds conflicts among the
 constraints of a single job (`check_single_jobs`). `outcomes_of` reports by how much an allocation misses soft constraints.
-`read_constraints` reads YAML and JSON (docs/file-formats.md).
+`given_constraints` checks those that a caller passes; `read_constraints` reads YAML and JSON (docs/file-formats.md).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Res
 from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.problem import AllocationProblem
+
+FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
 
 Where = Callable[..., str]
 
@@ -333,3 +336,23 @@ def _line(where: Where, field: str, entry: Mapping[Any, Any]) -> str:
 
 def _of(where: str, cls: type[Constraint]) -> str:
     return f"{where} ({cls.label})"
+
+
+def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
+    """Return the constraints of any iterable; raises `InputError`, which names `where`, for anything else."""
+    if isinstance(given, Constraint):
+        raise InputError(Fault(where, "constraints", f"must be a list, found one constraint alone; write [{given!r}]"))
+    # Text and mappings are iterable too, but their items are not what the caller meant.
+    if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
+        hint = f"; {FILES}" if isinstance(given, str | Path) else ""
+        raise InputError(Fault(where, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
+    found = tuple(given)
+    invalid = [each for each in found if not isinstance(each, Constraint)]
+    InputError.raise_any([Fault(where, "constraints", f"must be constraints, found {each!r:.60}{_hint(each)}") for each in invalid])
+    return found
+
+
+def _hint(invalid: object) -> str:
+    if inspect.isclass(invalid) and issubclass(invalid, Constraint):
+        return " (this is a class; call it to make one)"
+    return f"; {FILES}" if isinstance(invalid, str | Path) else ""
