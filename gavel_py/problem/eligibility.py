@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.cluster import Cluster
+if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats, Indices, Mask
+    from gavel_py.problem.cluster import Cluster
 
 
 def even_parts(size: int) -> Iterator[tuple[int, int]]:

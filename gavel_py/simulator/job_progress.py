@@ -9,17 +9,19 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gavel_py.errors import MissingThroughputError
-from gavel_py.problem.arrays import Floats
-from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.job import Job
-from gavel_py.scheduling import JobDelivery
 from gavel_py.simulator.results import JobRecord, Outcome
-from gavel_py.workloads import Submission
+
+if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.job import Job
+    from gavel_py.scheduling import JobDelivery
+    from gavel_py.workloads import Submission
 
 NUMBERS = (
     *("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds"),

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -26,9 +26,11 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.constraints import read_constraints
 from gavel_py.policies.serialization import policy_document
 from gavel_py.problem.cluster import Cluster
-from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
 from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
+
+if TYPE_CHECKING:
+    from gavel_py.sweeps.spec import CheckedSpec
 
 CACHED_VALUES = 32
 

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from gavel_py.errors import Fault, GavelWarning, InputError
-from gavel_py.integrations.slurm.apply import Applied
-from gavel_py.integrations.slurm.decision import Decided
 from gavel_py.io import reading
-from gavel_py.problem.arrays import Floats
 from gavel_py.report.runs import OverTime, Run, Stay
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.apply import Applied
+    from gavel_py.integrations.slurm.decision import Decided
+    from gavel_py.problem.arrays import Floats
 
 
 def round_line(decided: Decided) -> dict[str, Any]:

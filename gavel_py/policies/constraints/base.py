@@ -7,7 +7,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from pydantic_core import ErrorDetails
@@ -15,9 +15,11 @@ from pydantic_core import ErrorDetails
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Positive, Record
-from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
-from gavel_py.problem.arrays import Indices, Mask
-from gavel_py.problem.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
+    from gavel_py.problem.arrays import Indices, Mask
+    from gavel_py.problem.problem import AllocationProblem
 
 
 class Scope:
