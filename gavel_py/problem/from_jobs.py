@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import same_name
-from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
-from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds, placement_speeds
+
+if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats, Indices, Mask
+    from gavel_py.problem.cluster import Cluster
+    from gavel_py.problem.job import Job
 
 
 @dataclass(frozen=True, eq=False)

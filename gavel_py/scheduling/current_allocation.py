@@ -9,28 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gavel_py.allocation.result import Allocation
-from gavel_py.allocation.solver import Solver
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
-from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints import Constraint, placed
-from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
-from gavel_py.scheduling.jobs import JobRegistry
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import GANG_FIELDS, ProblemCache
-from gavel_py.scheduling.round import Assignment
+
+if TYPE_CHECKING:
+    from gavel_py.allocation.solver import Solver
+    from gavel_py.optimization.checking.time_shares import Pairs
+    from gavel_py.problem.arrays import Floats, Indices, Mask
+    from gavel_py.problem.cluster import Cluster
+    from gavel_py.scheduling.jobs import JobRegistry
+    from gavel_py.scheduling.round import Assignment
 
 
 @dataclass(frozen=True, eq=False)

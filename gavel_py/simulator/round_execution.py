@@ -12,22 +12,24 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.job import Job
-from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.job_progress import JobProgress, RunningGangs
 from gavel_py.simulator.measurements import Measuring, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Outcome, Tally
-from gavel_py.workloads import Submission
+
+if TYPE_CHECKING:
+    from gavel_py.problem.cluster import Cluster
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.job import Job
+    from gavel_py.scheduling import Round, RoundScheduler
+    from gavel_py.workloads import Submission
 
 
 @dataclass

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
 from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, scale_of, shortfalls
-from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.problem.arrays import Floats, Indices
-from gavel_py.problem.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    from gavel_py.optimization.job_classes import JobClasses
+    from gavel_py.problem.arrays import Floats, Indices
+    from gavel_py.problem.problem import AllocationProblem
 
 ROUNDING = 1e-9
 

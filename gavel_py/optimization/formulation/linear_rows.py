@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.problem import AllocationProblem
+if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats, Indices, Mask
+    from gavel_py.problem.problem import AllocationProblem
 
 ROUNDING = 1e-9
 

@@ -120,13 +120,13 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
         if levels.worse * certificate.value(fractions) < least:
             best, least = fractions, levels.worse * certificate.value(fractions)
         promised = _promised(levels, level, gain)
-        if np.isfinite(least) and _is_settled(certificate, best, gain, promised == level):
+        if np.isfinite(least) and _has_converged(certificate, best, gain, promised == level):
             return best, certificate
         level = promised
     raise SolverError(f"the level and the cost of broken rules have not settled after {MOST_CUTS} programs")
 
 
-def _is_settled(certificate: ChargedCertificate, fractions: Floats, gain: float, stays: bool) -> bool:
+def _has_converged(certificate: ChargedCertificate, fractions: Floats, gain: float, stays: bool) -> bool:
     """Return whether the level is proven, or no longer changes."""
     value, bound = certificate.value(fractions), certificate.bound()
     size = max(abs(value), certificate.scale(fractions))

@@ -11,20 +11,22 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError, nearest
 from gavel_py.io import reading
-from gavel_py.optimization.checking.time_shares import TimeShares
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Need, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
 from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
-from gavel_py.problem.arrays import Floats, Mask
-from gavel_py.problem.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    from gavel_py.optimization.checking.time_shares import TimeShares
+    from gavel_py.problem.arrays import Floats, Mask
+    from gavel_py.problem.problem import AllocationProblem
 
 FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
 

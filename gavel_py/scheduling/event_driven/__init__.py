@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gavel_py.policies import OrderedPolicy, Policy
-from gavel_py.problem.arrays import Floats
-from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.event_driven.queue import (
     BY_POSITION,
     IncrementalSelection,
@@ -33,7 +30,12 @@ from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignment
-from gavel_py.scheduling.state import SchedulerState
+
+if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.nodes import Node
+    from gavel_py.scheduling.state import SchedulerState
 
 __all__ = ["EventDrivenPlanner", "PlacementCache", "PlacementRequest", "batch_of"]
 
