@@ -295,7 +295,9 @@ def classes_of(
     """
     jobs, part = _able(problem), _part_of(problem)
     attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
-    groups = [part(column) for column in _kind_columns(rules, columns)]
+    partners = None if columns is None else columns.partner_groups
+    groups = [] if partners is None else [part(partners)]
+    groups += [part(column) for column in rules.kind_columns() if column is not partners]
     if problem.type_index is None:
         rows: list[NDArray[Any]] = [part(problem.throughputs[:, j]) for j in range(len(problem.capacities))]
     else:
@@ -348,13 +350,6 @@ def _built(
         columns=columns,
         wide=wide,
     )
-
-
-def _kind_columns(rules: Rules, columns: Columns | None) -> list[NDArray[np.generic]]:
-    """Return (N,) further columns in which jobs of one group must agree: partners and row coefficients."""
-    shared = None if columns is None else columns.partner_groups
-    own = [] if shared is None else [shared]
-    return own + [column for column in rules.kind_columns() if column is not shared]
 
 
 def _by_content(problem: AllocationProblem, jobs: Indices, kinds: Numbering) -> Numbering:

@@ -119,17 +119,16 @@ class TimeShares:
     def _excess(self, rules: Rules) -> Floats:
         """Return (R,) the part of its size by which each hard row is exceeded, <= 0 for rows that hold."""
         if self.classes is None:
-            return np.array([self._missed(row) for row in rules.hard_rows])
+            problem = self.problem
+            excess = np.array([self.used(row) - row.rhs for row in rules.hard_rows])
+            for r in np.flatnonzero(excess > 0).tolist():
+                row = rules.hard_rows[r]
+                excess[r] /= abs(row.rhs) or scale_of(0.0, row.costs(np.arange(problem.num_jobs), problem.num_gpus))
+            return excess
         jobs = self.classes if self.classes.rules is rules else replace(self.classes, rules=rules)
         costs, most = jobs.limits
-        excess: Floats = costs @ (jobs.counts[:, None] * self.fractions).ravel() - most
-        return excess
-
-    def _missed(self, row: Row) -> float:
-        over = self.used(row) - row.rhs
-        if over <= 0:
-            return over
-        return over / (abs(row.rhs) or scale_of(0.0, row.costs(np.arange(self.problem.num_jobs), self.problem.num_gpus)))
+        over: Floats = costs @ (jobs.counts[:, None] * self.fractions).ravel() - most
+        return over
 
     def stand_for_all(self, rules: Rules) -> bool:
         """Return whether the jobs of each class are equal in everything that a proof checks, these rules included."""

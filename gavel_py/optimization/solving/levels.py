@@ -102,7 +102,8 @@ class Chambers:
         The mean time of a cell is a mix of corners of P(mean need), and every corner moves in a straight line with the need: the
         same mix of the corners of P(τ_i) is the time of job i, and these times add up to those of the cell.
         """
-        borders = self._lower_borders(cells)
+        lower_ends = np.hstack([np.zeros((len(self.first), 1)), self._borders])
+        borders: Floats = lower_ends[cells.groups, cells.chambers]
         base, slope = self._mixes(cells, times, borders)
         middle = base + slope * (cells.means - borders)[:, None]
         used: Floats = (cells.counts * self.num_gpus[cells.groups]) @ middle
@@ -122,7 +123,9 @@ class Chambers:
         Relative to the border instead of the mean, the smallest needs lose no digits to the largest.
         """
         speed, mean = self.throughputs[cells.groups], cells.means
-        lower, upper = self._sides(cells, borders)
+        runnable = self.runnable[cells.groups]
+        lower = runnable & (speed < self.fastest[cells.groups][:, None]) & (speed <= borders[:, None])  # slower than all needs
+        upper = runnable & ~lower
         base, slope = np.zeros(speed.shape), np.zeros(speed.shape)
         weight = np.zeros(len(mean))
         free = np.where(upper, times, 0.0)
@@ -169,17 +172,6 @@ class Chambers:
         best = np.where(self.runnable, self.throughputs, -1.0).argmax(axis=1)[cells.groups[short]]
         per_need[short, best] += rest[short] / self.fastest[cells.groups[short]]
         return base + per_need * borders[:, None] + all_time * scale, slope + per_need
-
-    def _lower_borders(self, cells: Cells) -> Floats:
-        """Return (S,) the lower end of each cell's chamber, 0 for the lowest."""
-        ends: Floats = np.hstack([np.zeros((len(self.first), 1)), self._borders])[cells.groups, cells.chambers]
-        return ends
-
-    def _sides(self, cells: Cells, borders: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return (S, K) masks of the types slower than all needs of the cell, and of the others."""
-        speed, runnable = self.throughputs[cells.groups], self.runnable[cells.groups]
-        lower = runnable & (speed < self.fastest[cells.groups][:, None]) & (speed <= borders[:, None])
-        return lower, runnable & ~lower
 
 
 FREE = 1e-9
