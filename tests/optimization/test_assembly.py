@@ -1,4 +1,4 @@
-"""Programs put together from matrices are those that cvxpy compiles from the formulas."""
+"""Programs assembled from matrices equal those that cvxpy compiles from the formulas."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 @given(classes_drawn())
-def test_the_least_factor(jobs: JobClasses) -> None:
+def test_the_capacity_factor(jobs: JobClasses) -> None:
     ours = Program(jobs)
     speeds = jobs.throughputs[ours.rows, ours.columns]
     least = 0.3 * jobs.throughputs.max(axis=1)

@@ -107,7 +107,7 @@ def finish_need(problem: gp.AllocationProblem, level: float) -> Floats:
 
 @st.composite
 def wanting(draw: st.DrawFn) -> tuple[gp.AllocationProblem, list[gp.Constraint]]:
-    """A problem whose jobs can all run, and soft constraints on it, with a cost of change now and then."""
+    """A problem in which all jobs can run, with soft constraints and sometimes a cost of change."""
     drawn = draw(tenanted(max_jobs=5))
     rows = np.flatnonzero(drawn.runnable.any(axis=1))
     assume(rows.size > 0)

@@ -232,7 +232,7 @@ def test_an_objective_that_is_nowhere_finite_is_an_error() -> None:
 
 
 def spoilt(part: float, calls: list[float], only_first: bool) -> Any:
-    """A conic solver whose answer is `part` of the right one."""
+    """A conic solver that returns `part` of the right answer."""
     right = solver.ConicProgram.solve
 
     def solve(self: solver.ConicProgram, step: float, limit: TimeLimit) -> int:
@@ -264,7 +264,7 @@ def test_an_answer_that_cannot_be_proven_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 def test_of_several_answers_the_best_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is good enough, the last one need not be the one that is told and proven."""
+    """If no answer is good enough, the best one is returned and proven, which need not be the last."""
     problem = gp.AllocationProblem.from_arrays([[2.0, 1.0], [1.0, 3.0], [1.0, 1.0]], [1, 1])
     right, calls = solver.ConicProgram.solve, []
 
@@ -283,7 +283,7 @@ def test_of_several_answers_the_best_is_taken(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_price_at_a_kink_is_that_of_more() -> None:
-    """Two jobs on two GPUs: one fewer costs a job its time, one more helps nobody."""
+    """Two jobs on two GPUs: with one GPU less, a job loses its time; with one more, no job gains."""
     allocation = gp.solve(gp.AllocationProblem.from_arrays([[1.0], [1.0]], [2]), CURVES["logarithm"])
     assert allocation.shadow_prices is not None
     assert allocation.shadow_prices.tolist() == [0]
@@ -340,7 +340,7 @@ def test_jobs_that_are_merged_lose_no_more_than_is_told() -> None:
 
 def test_clarabel_is_told_to_stop_by_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless:
-        """A solver that goes on until it is told to stop."""
+        """A solver that runs until it is stopped."""
 
         def set_termination_callback(self, stop: Callable[[object], bool]) -> None:
             self.stop = stop

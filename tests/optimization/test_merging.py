@@ -1,4 +1,4 @@
-"""Merging jobs of nearly equal throughputs: a smaller program, and a loss that is told."""
+"""Merging jobs of nearly equal throughputs: a smaller program, and a loss that is bounded and reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan", "finish_
 
 
 def noisy(seed: int, jobs: int = 30, noise: float = 0.02) -> gp.AllocationProblem:
-    """Jobs of three types whose rows are measured with some noise."""
+    """Jobs of three types with noisy throughputs."""
     chance = np.random.default_rng(seed)
     base = np.array([[4.0, 1.0, 0.0], [2.0, 1.0, 0.5], [1.0, 1.0, 1.0]])
     rows = base[chance.integers(0, 3, jobs)] * chance.uniform(1 - noise, 1 + noise, (jobs, 3))

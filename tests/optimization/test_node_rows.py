@@ -1,4 +1,4 @@
-"""CPUs and host memory: what nodes do not have is not promised, and nobody is placed without."""
+"""CPUs and host memory: allocations do not promise more than nodes have, and placement respects them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ NO_CPUS: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
 @dataclass(frozen=True)
 class Scene:
-    """nodes: (type, GPUs) of each; room: GB of a GPU of each type; sizes, memory, speeds: by job, GB 0 where nobody says.
+    """nodes: (type, GPUs) of each; room: GB of a GPU of each type; sizes, memory, speeds: by job, GB 0 if unknown.
 
     cpus: of each node, 0 where it does not say, and per GPU of each job; together: gangs that must be on one node.
     """
@@ -97,7 +97,7 @@ class Scene:
         return False
 
     def at_once(self) -> Iterator[Floats]:
-        """(N, K) who can be where at once."""
+        """(N, K) all assignments of jobs to types that fit at once."""
         types = len(self.room)
         for places in product(range(-1, types), repeat=len(self.sizes)):
             if all(self.fit([i for i, place in enumerate(places) if place == j], j) for j in range(types)):
@@ -119,7 +119,7 @@ class Scene:
 
 
 def drawn(chance: np.random.Generator, *, memory: bool, jobs: int, cpus: bool = False) -> Scene:
-    """1 to 3 nodes of 1 to 3 types with 1 to 3 GPUs each, and so many jobs. With CPUs, gangs keep to one node."""
+    """1 to 3 nodes of 1 to 3 types with 1 to 3 GPUs each, and as many jobs. With CPUs, gangs keep to one node."""
     count = int(chance.integers(1, 4))
     types = int(chance.integers(1, count + 1))
     of = [*range(types), *chance.integers(0, types, count - types).tolist()]

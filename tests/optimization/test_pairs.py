@@ -59,7 +59,7 @@ def program_of(problem: gp.AllocationProblem) -> tuple[Floats, Floats, Floats, l
 
 
 def columns_of(problem: gp.AllocationProblem) -> list[tuple[tuple[int, ...], int, tuple[float, ...]]]:
-    """Who runs together, on which type, and how fast each of them is, of all single jobs and pairs."""
+    """The jobs, the type and the throughputs of all single jobs and pairs."""
     assert problem.pairs is not None
     count, types = problem.throughputs.shape
     kinds, speeds = problem.pairs.kinds, problem.pairs.speeds
@@ -155,7 +155,7 @@ def one_by_one(policy: gp.Policy) -> gp.Policy:
 
 @settings(max_examples=examples(50, costly=True))
 @given(case=crowds(), policy=st.sampled_from([*PROGRAMS, "nash_welfare", "finish_time_fairness"]))
-def test_classes_do_as_well_as_single_jobs_and_are_dealt_out_to_pairs(case: dict[str, Any], policy: str) -> None:
+def test_classes_reach_the_optimum_of_single_jobs_and_are_split_into_pairs(case: dict[str, Any], policy: str) -> None:
     problem, asked = problem_of(case), gp.resolve_policy(policy)
     if len(problem.excluded) == problem.num_jobs:
         return
@@ -178,7 +178,7 @@ def test_classes_do_as_well_as_single_jobs_and_are_dealt_out_to_pairs(case: dict
 
 
 def assert_counted_as_single_jobs(problem: gp.AllocationProblem, allocation: gp.Allocation) -> None:
-    """What the proof counts by class is what there is when it is added up job by job."""
+    """Figures of the proof by class equal sums over single jobs."""
     assert allocation.evidence is not None
     times = allocation.evidence.times
     if times is None:  # no two jobs gain by sharing
@@ -323,7 +323,7 @@ def test_pairs_of_two_kinds_are_no_more_than_their_jobs() -> None:
 
 
 def test_a_hundred_thousand_jobs_are_dealt_out_to_the_last_digit() -> None:
-    """Sums over many equal jobs leave nobody more or less than the others, and no partner without the other."""
+    """Sums over many equal jobs give all of them equal times, and partners equal times with each other."""
     chance = np.random.default_rng(3)
     table, kinds = np.array([[4.0, 1.0], [3.0, 2.0], [1.0, 1.0]]), chance.integers(3, size=100_000)
     together = np.array([[[3, 0.7], [2.5, 0.9], [3, 0.6]], [[2, 1.5], [2.2, 1.8], [0, 1.2]], [[0.9, 0.9], [0, 0.6], [0.7, 0.9]]])

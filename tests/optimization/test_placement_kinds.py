@@ -76,7 +76,7 @@ class TestByHand:
 
     @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "min_makespan", "nash_welfare"])
     def test_types_on_which_placement_is_no_matter_keep_one_column(self, policy: str) -> None:
-        """Beside the two nodes of 3 there is a type on which nobody has measured spread gangs."""
+        """Beside the two nodes of 3 there is a type without measurements of spread gangs."""
         both = [
             *measured(("t", 2, 1.0, 0.5)).measurements,
             *(gp.Measurement(job_type="t", num_gpus=2, accelerator="k80", steps_per_second=0.25),),
@@ -150,7 +150,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 def rounds_of(scene: Scene) -> Floats:
-    """(P, N) the speeds of all jobs in every way in which they can stand on the nodes at once."""
+    """(P, N) the speeds of all jobs in every packing of the nodes."""
     problem, _ = scene
     assert problem.hosts is not None
     nodes = problem.hosts.gpus["node"][0]
@@ -181,7 +181,7 @@ def ways_of(scene: Scene, i: int, nodes: Sequence[int]) -> Iterator[tuple[tuple[
 @settings(max_examples=examples(100))
 @given(scene=scenes())
 def test_no_schedule_is_better_than_what_is_promised(scene: Scene) -> None:
-    """The best mix of all ways in which the gangs can stand on the nodes, found by enumeration, is within the promise."""
+    """The best mix of all packings of the nodes, found by enumeration, does not exceed the promise."""
     problem, _ = scene
     if problem.num_jobs == len(problem.excluded):
         return
@@ -195,7 +195,7 @@ def test_no_schedule_is_better_than_what_is_promised(scene: Scene) -> None:
 
 @settings(max_examples=examples(100))
 @given(scene=scenes(), policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan", "nash_welfare"]))
-def test_nothing_is_left_to_be_cut_off(scene: Scene, policy: str) -> None:
+def test_answers_break_no_row(scene: Scene, policy: str) -> None:
     """The answer is proven, and keeps all rows in the columns that it was found in."""
     found = gp.solve(scene[0], policy)
     assert found.verify().violation <= 1e-9

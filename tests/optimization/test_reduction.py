@@ -150,7 +150,7 @@ def test_types_and_arrays_give_the_same_answer(problem: gp.AllocationProblem) ->
     seed=st.integers(0, 2**32 - 1),
 )
 def test_sums_of_needs_in_one_chamber_are_exact(speeds: list[float], parts: list[float], seed: int) -> None:
-    """Any mean time of a slot that gives the mean need can be dealt out so that every job has its own need."""
+    """Any mean time of a cell that meets the mean need can be split so that the need of every job is met."""
     assume(max(speeds) > 0)
     count, types = len(parts), len(speeds)
     problem = gp.AllocationProblem.from_arrays([speeds] * count, [1e6] * types, weights=np.arange(1, count + 1))

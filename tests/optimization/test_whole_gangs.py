@@ -1,4 +1,4 @@
-"""Only what whole gangs can use is promised: rows that all schedules keep, and that leave nothing undeliverable on any one type."""
+"""Gang rows: all schedules satisfy them, and on a single type they exclude all time fractions that cannot be delivered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def one_speed(jobs: Sequence[gp.Job], types: Sequence[str] = ("v100",)) -> Profi
 
 
 def on(nodes: Sequence[int], jobs: Sequence[gp.Job], *, rack: str | None = None, whole_gangs: bool = True) -> gp.AllocationProblem:
-    """These jobs, a step a second each, on nodes of V100s."""
+    """These jobs, with one step per second each, on nodes of V100s."""
     cluster = gp.Cluster([gp.Node(name=f"n{i}", accelerator="v100", num_gpus=n, rack=rack) for i, n in enumerate(nodes)])
     return gp.AllocationProblem.from_jobs(jobs, cluster, one_speed(jobs), whole_gangs=whole_gangs)
 
@@ -48,7 +48,7 @@ class TestByHand:
         assert time_of(on([3], gangs(2, 2, 1))) == pytest.approx([1 / 2, 1 / 2, 1])
 
     def test_a_job_has_one_place_at_a_time(self) -> None:
-        """4 GPUs hold two gangs of 2 or one of 3. For half of the time there is room for both small ones, never twice for one."""
+        """4 GPUs hold two gangs of 2 or one of 3. Both small ones fit for half of the time, but one of them never twice."""
         problem = on([4], gangs(3, 2, 2))
         fractions = np.array([[0.5], [0.75], [0.25]])
         (row,) = gang_rows(problem, fractions)
@@ -111,7 +111,7 @@ def rounds_of(problem: gp.AllocationProblem) -> Floats:
 
 
 def _fit(local: list[int], nodes: list[int], left: int) -> bool:
-    """Whether gangs that stay on one node (which is a rack here) fit the nodes, and all others the rest."""
+    """Whether gangs that must stay on one node (which is a rack here) fit on the nodes, and all others on the rest."""
     if left < 0:
         return False
     if not local:
@@ -123,7 +123,7 @@ def _fit(local: list[int], nodes: list[int], left: int) -> bool:
 @settings(max_examples=examples(150))
 @given(problem=scenes(), seed=st.integers(0, 2**32 - 1), small=st.sampled_from([0, 16]))
 def test_no_row_keeps_out_what_rounds_deliver(problem: gp.AllocationProblem, seed: int, small: int) -> None:
-    """Whether types are looked at pattern by pattern or, as large ones are, not."""
+    """Whether patterns of a type are enumerated, which they are not for large types."""
     chance = np.random.default_rng(seed)
     rounds = rounds_of(problem)
     delivered = chance.dirichlet(np.full(len(rounds), 0.3), size=20) @ rounds
