@@ -180,7 +180,7 @@ class Solver(Synchronized):
             try:
                 answer, again = self._answer(wider.with_rows(rows))
             except _Stopped as stopped:
-                # The bound without these rows holds with them. Rows on further columns cannot be kept without these.
+                # A bound proven without `rows` holds with them too. Rows on columns that `wider` adds do not apply to `answer`.
                 answer = cut_down(answer, rows if wider is columns else [])
                 return stated(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
             columns, route = answer.evidence.columns, again.after(route)

@@ -124,7 +124,7 @@ class DeliveryLedger:
         if waits is not None:
             tables["waits"][rows] += waits[:, None] == np.arange(len(WAITS))
         codes = np.full(len(rows), -1) if waits is None else waits
-        # A job that waits without a deficit has a shortfall from deficits that were cut to their bound.
+        # Shortfalls count what the bounds cut off deficits, so a job may wait with a shortfall although its deficit is gone.
         codes = np.where(columns >= 0, WAITS.index(Wait.OTHER_TYPE), np.where(codes < 0, WAITS.index(Wait.TURN), codes))
         before = self._shortfalls(rows)
         tables["promised"][rows] += fractions * round_seconds

@@ -291,11 +291,11 @@ NOISE_ROUNDS = 5e-7
 
 
 def forced_assignments(state: SchedulerState, current: CurrentAllocation, *, backfill: bool) -> dict[str, Assignment] | None:
-    """Return the assignments of a round in which no mechanism has a choice, None if there is one.
+    """Return the assignments of a round in which no mechanism has a choice, None if there is a choice.
 
-    There is none if every running job has all of its time on the type where it runs, in its promised placement; at most one other
-    job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang fits the
-    GPUs left over.
+    There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
+    other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang
+    fits the GPUs left over.
     """
     fractions, problem, continuing = current.fractions, current.problem, state.continuing
     if (problem.num_gpus < 1).any():
@@ -357,7 +357,9 @@ def _with_new_gang(state: SchedulerState, current: CurrentAllocation, row: int, 
 
 
 def best_fit(job: Job, accelerator: str, cluster: Cluster, held: Iterable[Assignment]) -> Assignment | None:
-    """Return the lowest free GPUs of the node that the job fills best, as `place` would; None if no single node has room.
+    """Return the lowest free GPUs of the node that the job fills best; None if no single node has room.
+
+    The rule is that of `FreeRoom.fit` in `placement/free_gpus.py`.
 
     Args:
         job: A gang that is to start.

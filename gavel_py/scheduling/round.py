@@ -1,4 +1,7 @@
-"""Rounds as values: the GPUs of each job that runs, the changes since the previous round, and leases of jobs on their GPUs."""
+"""Rounds as values: the GPUs of each job that runs, the changes since the previous round, and leases of jobs on their GPUs.
+
+Why a job waits is not part of a round: `delivery.py` has the reasons (`Wait`, `waits_of`), summed up over rounds by the ledger.
+"""
 
 from __future__ import annotations
 

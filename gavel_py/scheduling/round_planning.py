@@ -63,7 +63,7 @@ def plan_round(
         places = place_batch(pool, selected.batch)
         assignments |= selected.assigned(places)
         placed = places.placed
-        # If all selected gangs are placed, the mechanism has left the other jobs out although it knew these free GPUs.
+        # Once all selected gangs are placed, another pass would select no more: the mechanism knew of these free GPUs.
         if placed.all() or not placed.any():
             return {job_id: assignments[job_id] for job_id in sorted(assignments)}
         _take_placed(pool, selected.batch, places)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner
 
 
-class RunningGangs:
+class RunningSet:
     """{job_id: Assignment} of the gangs that hold GPUs, copied only when it is changed after it was handed out.
 
     Every change goes through this class. `moved` holds the jobs whose GPUs may have changed since the latest round began; None if
@@ -110,7 +110,7 @@ class SchedulerState:
     inputs_changed_meanwhile: bool = False
     must_solve_meanwhile: bool = False
     is_calling_out: bool = False  # whether a policy or mechanism is running; the state is consistent then
-    gangs: RunningGangs = field(default_factory=RunningGangs)
+    gangs: RunningSet = field(default_factory=RunningSet)
     plan: RoundPlan | None = None  # the next round, if it is planned
     last: Round | None = None  # the round begun last
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
@@ -165,7 +165,7 @@ class SchedulerState:
             allocation=allocation,
             inputs_changed=document["changed"],
             must_solve=document.get("at_once", False),
-            gangs=RunningGangs(_assignments_from_dict(document["running"])),
+            gangs=RunningSet(_assignments_from_dict(document["running"])),
             plan=plan,
             last=None if last is None else Round.from_dict(last),
             newly_failed=dict(document["newly_failed"]),

@@ -1,4 +1,8 @@
-"""Proofs that an allocation is valid and optimal, from the problem's own numbers and independent of the solver."""
+"""Proofs that an allocation is valid and optimal, from the problem's own numbers and independent of the solver.
+
+A certificate holds dual prices: `solving/level_search.py` (levels) and `formulation/program.py` (sums) read them from linear
+programs.
+"""
 
 from __future__ import annotations
 

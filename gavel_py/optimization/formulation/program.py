@@ -246,8 +246,8 @@ class Program(AllocationLP):
     def shadow_prices(self, solver: LinearSolver) -> Floats:
         """Return (K,) the gain of the objective just maximised per extra GPU of each type, for a small part of a GPU.
 
-        At a kink, dual values are not unique, and only the smallest are right for more GPUs. These are the dual values of the
-        program with slightly more GPUs, if they account for all of its gain.
+        At a kink, dual values are not unique, and only the smallest state the gain of more GPUs. The program is then solved again
+        with slightly more GPUs of the type, and its dual value is returned if it accounts for the whole gain.
         """
         solution, rows = self.solution, self.blocks.capacity
         prices = self.prices(solution)

@@ -27,7 +27,8 @@ Keys = NDArray[np.uint64]
 # so that 1e-9 means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
     "output_flag": False,
-    # The order of pivots, and so the answer among equal optima, must not depend on the machine. HiGHS ignores changes after a run.
+    # The order of pivots, and so the answer among equal optima, must not depend on the machine. HiGHS reads these
+    # two once, at its first run.
     "threads": 1,
     "random_seed": 0,
     "primal_feasibility_tolerance": 1e-9,

@@ -410,7 +410,7 @@ class _PricesOfMore(Prices):
 
 
 def level_per_part(certificate: LevelCertificate) -> float:
-    """Return the gain of the level per unit of price of further resources, at the prices that prove it."""
+    """Return how much the level improves per unit of worth of further resources, at the prices that prove the level."""
     levels, prices = certificate.levels, certificate.prices
     here = levels.affordable(levels.alone, prices)
     there = levels.affordable(levels.alone, _PricesOfMore(prices.gpus, prices.limits, STEP))

@@ -74,9 +74,9 @@ def choose_jobs(
        GPU idles while a waiting job fits.
 
     A running gang thus keeps its place until the claim of another exceeds its own by the mean of their h (`hysteresis_of`). With h
-    = 0 and free restarts, jobs take turns by the time until their claims pass `urgent_rounds`; for single-GPU jobs a bound of 1
-    then nearly always holds. For these, step 3 ends with a maximum-weight assignment; with gangs of mixed sizes each round is a
-    packing problem, which it solves approximately.
+    = 0 and free restarts, jobs take turns by the time until their claims pass `urgent_rounds`, and the deficits of single-GPU
+    jobs nearly always stay below one round. For these, step 3 ends with a maximum-weight assignment; with gangs of mixed sizes
+    each round is a packing problem, which it solves approximately.
     """
     selection = TypeSelection(demand.num_gpus, demand.capacities)
     if demand.locked.any():

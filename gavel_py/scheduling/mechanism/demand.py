@@ -105,7 +105,7 @@ URGENT_SCORE = 5.0
 fractions that no round can deliver would alone decide how gangs are packed."""
 
 NO_SLACK_ROUNDS = 0.5
-"""Bonus of jobs that are promised every round on some type, which can never recover a round in which they wait."""
+"""Bonus of jobs whose fractions add up to every round, since they can never recover a round in which they wait."""
 
 HALFWAY_ROUNDS = 2.0
 """Promised rounds, the next one included, after which a job has half of the full hysteresis. A deficit of one round is a third of

@@ -353,10 +353,10 @@ class FreeResources:
     def largest_free(self, per_gpu: Resources = NOTHING) -> Indices:
         """Return (scopes, types) the size of the largest gang that fits one region of each scope."""
         layout, room = self.layout, self.room(per_gpu)
-        index = np.zeros((3, len(layout.types)), dtype=np.int64)
+        largest = np.zeros((3, len(layout.types)), dtype=np.int64)
         if layout.types:
             racks = np.bincount(layout.regions[RACK], weights=room).astype(np.int64)
-            index[NODE] = np.maximum.reduceat(room, layout.starts[NODE][:-1])
-            index[RACK] = np.maximum.reduceat(racks, layout.starts[RACK][:-1])
-            index[ANYWHERE] = np.add.reduceat(room, layout.starts[NODE][:-1])
-        return index
+            largest[NODE] = np.maximum.reduceat(room, layout.starts[NODE][:-1])
+            largest[RACK] = np.maximum.reduceat(racks, layout.starts[RACK][:-1])
+            largest[ANYWHERE] = np.add.reduceat(room, layout.starts[NODE][:-1])
+        return largest

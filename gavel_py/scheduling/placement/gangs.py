@@ -1,4 +1,7 @@
-"""Gangs to be placed, as arrays: their requests, the nodes that they need at least, and the placements that they should have."""
+"""Gangs to be placed, as arrays: their requests, the nodes that they need at least, and the placements that they should have.
+
+`assign.py` places them; `free_gpus.py` has the rule of the best fit.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,8 @@ class ResourceRequests:
 
 
 SWITCH_ROUNDS = 1.0
-"""A gang that is promised both placements changes when the deficit of the other one is larger by this and the cost of a restart."""
+"""A gang that is promised time in both placements moves to the other placement if the deficit there exceeds that of the present
+placement by this plus the cost of a restart, all in rounds."""
 
 
 class PlacementPreference(IntEnum):
