@@ -115,8 +115,8 @@ class Driver:
 
     def __init__(self, cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> None:
         self.cluster = cluster
-        self.output, self.errors = (cluster.folder / "log" / f"driver.{what}" for what in ("out", "err"))
-        with open(self.output, "wb") as out, open(self.errors, "wb") as err:
+        self.out, self.err = (cluster.folder / "log" / f"driver.{what}" for what in ("out", "err"))
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 command_of(cluster, words, user),
                 cwd=cluster.folder,
@@ -128,7 +128,7 @@ class Driver:
 
     def output(self) -> str:
         """The output so far."""
-        return self.output.read_text() + self.errors.read_text()
+        return self.out.read_text() + self.err.read_text()
 
     def until(self, reading: Callable[[], object], within: float, what: str) -> None:
         """Wait until a reading is true; the driver must not end before."""
