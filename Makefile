@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))(0)))")
 # Many tests wait for processes that they have started, so there are more workers than cores.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))(0)) + 1)")
+WORKERS ?= $(shell expr $(CORES) + 1)
 
 .PHONY: demo test quick deep lint types unit lock clean
 
@@ -27,7 +28,7 @@ unit: $(VENV)/ready
 
 # While code is written: few examples of each property, and no processes.
 quick: lint types
-	$(BIN)/pytest -q -n $(WORKERS) -m "not deep and not slow" --hypothesis-profile=quick
+	$(BIN)/pytest -q -n $(CORES) -m "not deep and not slow" --hypothesis-profile=quick
 
 # Long plays of faults, and many more examples of each property.
 deep: $(VENV)/ready

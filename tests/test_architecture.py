@@ -96,6 +96,7 @@ def test_the_house_gets_no_worse() -> None:
     assert not better, f"these figures are better now; write them into {RATCHET.name}: {better}"
 
 
+@pytest.mark.slow
 def test_modules_are_deep_enough_to_be_worth_opening() -> None:
     steps = [module for module in sources() if not is_package(module) and not module.startswith(INSTANCES)]
     assert statistics.median(lines_of(module) for module in steps) >= 150
@@ -149,6 +150,7 @@ def names_in(tree: ast.Module) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_names_have_the_words_of_the_glossary() -> None:
     public = {name for cls in map(gp.__getattr__, gp.__all__) if inspect.isclass(cls) for name in vars(cls)}
     found = []
@@ -181,6 +183,7 @@ def test_everything_public_is_documented() -> None:
     assert not without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "heavy"),
     [

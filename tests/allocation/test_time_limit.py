@@ -282,6 +282,7 @@ def test_lost_nodes_are_never_planned_with() -> None:
     assert "the time limit" in after.notes[0]
 
 
+@pytest.mark.slow
 def test_the_command_returns_what_is_known(tmp_path: Path, gavel: Gavel) -> None:
     kinds = ["LM (batch size 80)", "ResNet-18 (batch size 64)", "LM (batch size 80)"]
     rows = "".join(f"{job_id},{kind}\n" for job_id, kind in zip("abc", kinds, strict=True))

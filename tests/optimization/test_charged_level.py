@@ -36,6 +36,7 @@ def test_fairness_is_not_worth_any_change(cost: float, value: float, b_has: floa
     assert allocation.objective_bound == pytest.approx(value, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("penalty", "time", "value"),
     [
@@ -151,6 +152,7 @@ def test_fairness_less_penalties_is_that_of_one_linear_program(wanted: tuple[gp.
     assert allocation.objective_bound == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "need"),
     [("min_makespan", makespan_need), ("min_lateness", lateness_need), ("finish_time_fairness", finish_need)],

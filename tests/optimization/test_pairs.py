@@ -322,6 +322,7 @@ def test_pairs_of_two_kinds_are_no_more_than_their_jobs() -> None:
         assert np.ptp(shared[np.array(kinds) == kind]) <= 1e-9
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_jobs_are_dealt_out_to_the_last_digit() -> None:
     """Sums over many equal jobs give all of them equal times, and partners equal times with each other."""
     chance = np.random.default_rng(3)
@@ -359,6 +360,7 @@ def test_wrong_pairs_are_refused(arrays: dict[str, Any], message: str) -> None:
         gp.AllocationProblem.from_arrays([[1.0], [1.0]], [2], **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["nash_welfare", "min_cost", "max_progress_rate", "water_filling", "finish_time_fairness"])
 def test_measured_jobs_share_under_every_policy(policy: str) -> None:
     """What a solver's tolerance leaves is taken out, so that partners agree to the last digit."""

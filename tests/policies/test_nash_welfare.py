@@ -180,6 +180,7 @@ def test_what_is_kept_is_between_a_part_of_e_and_all(problem: gp.AllocationProbl
     assert np.all(kept >= np.where(rest > 1e-9, least, 1) - 1e-4)
 
 
+@pytest.mark.slow
 def test_what_the_discount_cannot_stand_is_refused() -> None:
     problem = three_jobs()
     strict = NashWelfare(strategy_proof=True)

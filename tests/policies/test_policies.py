@@ -99,6 +99,7 @@ def costly(name: str, options: dict[str, Any]) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if options or name in {"min_cost", "nash_welfare"} else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [pytest.param(name, options, marks=costly(name, options)) for name, options in VARIANTS],
@@ -106,9 +107,11 @@ def costly(name: str, options: dict[str, Any]) -> list[pytest.MarkDecorator]:
 )
 def test_the_contract_is_kept(name: str, options: dict[str, Any]) -> None:
     skip = ("units",) if options.get("normalized") is False else NOT_BY_NATURE.get(name, ())
-    check_policy(gp.resolve_policy(name, **options), problems=examples(12), skip=skip)
+    twin = options.get("agnostic", False)  # the twin of a policy whose formula is checked on more problems
+    check_policy(gp.resolve_policy(name, **options), problems=examples(12, costly=twin), skip=skip)
 
 
+@pytest.mark.slow
 @every_policy
 @settings(max_examples=examples(40))
 @given(problem=detailed_problems())

@@ -203,6 +203,7 @@ def test_a_png_file_is_written(tmp_path: Path) -> None:
     assert draw(tmp_path / "R.PNG").startswith(b"\x89PNG\r\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one.svg", "one.png"])
 def test_the_same_input_makes_the_same_bytes_whatever_the_users_settings(tmp_path: Path, name: str) -> None:
     import matplotlib as mpl
@@ -282,6 +283,7 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monke
         draw(tmp_path / "r.svg")
 
 
+@pytest.mark.slow
 def test_runs_and_simulations_do_not_import_the_libraries_of_pictures() -> None:
     code = """
 import sys

@@ -209,6 +209,7 @@ def test_charts_are_written_as_files_too(tmp_path: Path) -> None:
     assert ">Makespan<" in svg
 
 
+@pytest.mark.slow
 def test_more_policies_than_styles(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", bare(some_runs([f"policy-{n}" for n in range(12)], [3.0], seeds=1)))
     assert len(page.tables[0]) == 1 + 1 + 12
@@ -225,6 +226,7 @@ def test_more_settings_than_charts(tmp_path: Path) -> None:
     assert sum("No charts" in text for text in page.words["p"]) == 5
 
 
+@pytest.mark.slow
 def test_solves_and_simulations_have_separate_sections_and_omit_missing_metrics(tmp_path: Path) -> None:
     solve = gp.Run({"policy": "fifo", "mode": "solve"}, {"objective": 1.5, "gap": None}, shares={"lm": {"v100": 0.5}})
     simulated = replace(some_run("fifo", 4.0, 0), labels={"policy": "fifo", "mode": "simulate"}, metrics={"cost": np.nan})

@@ -147,6 +147,7 @@ def plays_on(made: gp.RoundScheduler, name: str) -> list[gp.Round]:
 
 
 class TestScheduler:
+    @pytest.mark.slow
     @ways
     @pytest.mark.parametrize("name", SCHEDULERS)
     def test_a_copy_plays_the_same_rounds_and_leaves_the_original_alone(self, copied: Callable[[Any], Any], name: str) -> None:

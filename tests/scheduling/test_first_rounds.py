@@ -79,6 +79,7 @@ def test_the_first_rounds_of_the_example() -> None:
     assert report.least_undelivered_share == pytest.approx(0.08, abs=0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_first_round_is_the_best_possible_one(seed: int) -> None:
     cluster = cluster_of(36)

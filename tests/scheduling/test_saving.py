@@ -28,6 +28,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", gp.policy_names())
 def test_every_policy_goes_on_with_the_same_rounds(path: Path, name: str) -> None:
     made = _asked_for_much(name) if name in {"min_lateness", "throughput_per_dollar", "min_cost", "allox"} else busy(policy=name)
@@ -215,6 +216,7 @@ def test_damaged_foreign_and_newer_files_are_refused(path: Path, damage: Callabl
     assert problem in message
 
 
+@pytest.mark.slow
 def test_every_part_that_is_missing_is_refused(path: Path) -> None:
     """Even in a file with the right checksum."""
     busy().save(path)

@@ -155,6 +155,7 @@ def test_fairness_is_measured_against_isolated(gavel: Gavel, mixed: list[str]) -
     assert "ρ" not in alone.out
 
 
+@pytest.mark.slow
 def test_gangs_have_their_own_table(gavel: Gavel, mixed: list[str]) -> None:
     alone = gavel(*mixed, "-p", "fifo")
     assert [line.split()[0] for line in alone.out.split("Queueing delay by gang")[1].splitlines()[4:8]] == ["1", "2", "4", "8"]
@@ -187,6 +188,7 @@ def test_traces_without_job_types_get_them_by_the_seed(gavel: Gavel, tmp_path: P
     assert any("seed 3" in said for said in document["trace"]["assumptions"])
 
 
+@pytest.mark.slow
 def test_jobs_with_types_are_extrapolated_too(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "wide.csv").write_text("job_id,job_type,num_gpus,total_steps\na,LM (batch size 10),16,5000\n")
     asked = ["wide.csv", "-c", "v100:32/16", "-p", "fifo"]
@@ -205,6 +207,7 @@ def test_jobs_that_fit_nowhere_are_named(gavel: Gavel, tmp_path: Path) -> None:
     assert "fifo: job 'w' has no GPUs at the end: its gang of 8 GPUs fits nowhere" in outcome.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["25", "40", "80"])
 def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -285,6 +288,7 @@ def wait_for_rounds(process: subprocess.Popen[str], path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_results_so_far(tmp_path: Path) -> None:
     command, rounds = long_command(tmp_path), tmp_path / "rounds.csv"
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -333,6 +337,7 @@ def test_results_are_printed_if_a_later_policy_fails(gavel: Gavel, four: list[st
     assert "Not simulated: broken." in outcome.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal of its own")
 def test_a_terminal_shows_progress(tmp_path: Path) -> None:
     command, (above, below) = long_command(tmp_path), pty.openpty()

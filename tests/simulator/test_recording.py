@@ -97,6 +97,7 @@ def test_time_until_an_arrival_has_no_jobs() -> None:
     assert over_time.delivered_gpu_seconds.tolist() == [360, 0, 360, 360]
 
 
+@pytest.mark.slow
 def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
     options = {"job_failures": 0.3, "node_failures": gp.NodeFailures(20000, 3000), "seed": 3, "restart_seconds": 30}
     result = gp.simulate(trace(), CLUSTER, PROFILE, "fifo", **options)
@@ -106,6 +107,7 @@ def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
     assert used <= held <= used * 1.1  # GPUs lost within a round count to its end
 
 
+@pytest.mark.slow
 def test_finish_time_fairness_is_that_of_the_results() -> None:
     isolated = gp.simulate(trace(), CLUSTER, PROFILE, "isolated")
     rho = gp.simulate(trace(), CLUSTER, PROFILE, "fifo").finish_time_fairness(isolated)
@@ -187,6 +189,7 @@ def test_an_invalid_file_is_refused_before_the_simulation(gavel: Gavel, options:
     assert outcome.out == ""
 
 
+@pytest.mark.slow
 def test_the_file_is_json_without_nan(gavel: Gavel) -> None:
     gavel("-p", "fifo", "--until", "0", "--run-out", "runs.json")
     assert json.loads(Path("runs.json").read_text(), parse_constant=pytest.fail)["runs"][0]["labels"]["policy"] == "fifo"

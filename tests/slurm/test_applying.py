@@ -104,6 +104,7 @@ def test_jobs_on_an_unresponsive_node_are_left_alone(tmp_path: Path) -> None:
     assert slurm.jobs[there].restarts > 0
 
 
+@pytest.mark.slow
 def test_failed_starts_are_held_again_and_pause_after_three(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT)

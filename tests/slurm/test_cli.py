@@ -22,6 +22,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "slurm")
 
 
+@pytest.mark.slow
 def test_status(gavel: Gavel) -> None:
     done = gavel("status", "--partition", "opt")
     assert (done.code, done.err) == (0, "")
@@ -40,6 +41,7 @@ def test_plan_changes_nothing(gavel: Gavel, tmp_path: Path) -> None:
     assert not (tmp_path / "states").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [

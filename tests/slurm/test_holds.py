@@ -47,6 +47,7 @@ def test_at_the_end_only_jobs_on_its_own_hold_are_released(tmp_path: Path) -> No
     assert released == {waiting[1], 5, 6, 9}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 26))
 def test_holds_are_known_without_plugin_and_state(tmp_path: Path, at: int) -> None:
     """The driver is killed before or after any command; jobs ran or waited before its first start."""

@@ -228,6 +228,7 @@ def test_a_released_job_started_by_slurm_is_not_stopped(tmp_path: Path) -> None:
     assert job["role"] == "left to Slurm: it did not start 3 times where it was decided, and Slurm has started it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 26))
 def test_no_released_job_is_lost_when_the_driver_is_killed(tmp_path: Path, at: int) -> None:
     slurm = cluster()

@@ -291,12 +291,14 @@ def test_the_code_reproduces_the_failure(policy: gp.Policy) -> None:
     assert any(f"to get {row} " in failure.expected for row in before)
 
 
+@pytest.mark.slow
 def test_the_code_names_the_options_that_were_changed() -> None:
     code = report_of(gp.resolve_policy("max_total_throughput", normalized=False), problems=0).failures[0].code
     assert "from gavel_py.policies.max_total_throughput import MaxTotalThroughput" in code
     assert "policy = MaxTotalThroughput(normalized=False)" in code
 
 
+@pytest.mark.slow
 def test_the_code_of_a_policy_made_of_policies_makes_the_parts_too() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Half(gp.DemandPolicy):

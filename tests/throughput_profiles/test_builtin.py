@@ -41,6 +41,7 @@ def test_names() -> None:
         ThroughputProfile.builtin("gavel-osdi2")
 
 
+@pytest.mark.slow
 def test_importing_and_loading_needs_no_heavy_library() -> None:
     code = """
 import sys

@@ -156,6 +156,7 @@ class TestFirstSchema:
             connection.executescript(OLD)
         return ThroughputStore(tmp_path / "old.sqlite")
 
+    @pytest.mark.slow
     def test_is_read_without_migration(self, old: ThroughputStore) -> None:
         before = old.path.read_bytes()
         assert old.load("old") == self.THEN

@@ -70,6 +70,7 @@ def test_gaps_between_arrivals_have_the_given_mean_and_variation(burstiness: flo
     assert gaps.std() / gaps.mean() == pytest.approx(burstiness, rel=0.15)
 
 
+@pytest.mark.slow
 def test_poisson_arrivals_are_exponential() -> None:
     gaps = np.sort(np.diff([s.job.arrival_seconds for s in generated(MANY)]))
     # Kolmogorov and Smirnov: the largest distance between the two distributions, at a level of one in ten thousand.

@@ -64,6 +64,7 @@ def test_broken_lines_are_reported_and_with_strict_refused(trace: Gavel) -> None
     assert not Path("strict.csv").exists()
 
 
+@pytest.mark.slow
 def test_job_types_and_estimates(trace: Gavel) -> None:
     name = file("p.csv", PHILLY)
     refused = trace("import", name, "--out", "jobs.csv", "--profile", "gavel-osdi20")
@@ -152,6 +153,7 @@ def test_describe_shows_tables(trace: Gavel, monkeypatch: pytest.MonkeyPatch) ->
     assert "No jobs." in trace("describe", file("none.csv", "job_id\n")).out
 
 
+@pytest.mark.slow
 def test_durations_are_computed_from_steps(trace: Gavel) -> None:
     name = file("a.trace", GAVEL)
     assert "duration" not in trace("describe", name).out.split("Gangs")[0]
@@ -174,6 +176,7 @@ def test_without_durations_gpu_hours_are_unknown_and_not_zero(trace: Gavel) -> N
     assert "unknown" not in known
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gavel_py", "trace", "generate", "--jobs", "20000", "--static"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
