@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gavel_py as gp
 from gavel_py import Job, Submission, Trace, describe_trace
 from tests.support.fakes import refusal
 
@@ -93,3 +94,8 @@ def test_a_trace_is_a_sequence() -> None:
     assert hash(trace) == hash(trace_of([3, 1, 2]))
     assert (trace == 3, repr(trace)) == (False, "Trace(3 jobs)")
     assert [job.job_id for job in trace.jobs] == ids(trace)
+
+
+@pytest.mark.parametrize(("run_seconds", "gpu_seconds"), [(100.0, 400.0), (None, None)])
+def test_gpu_seconds_are_those_of_all_gpus_of_the_gang(run_seconds: float | None, gpu_seconds: float | None) -> None:
+    assert gp.Submission(gp.Job("a", num_gpus=4), run_seconds=run_seconds).gpu_seconds == gpu_seconds
