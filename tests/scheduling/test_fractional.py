@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.scheduling.support import Fixed
 from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -108,6 +109,24 @@ def test_jobs_without_a_claim_fill_idle_parts() -> None:
     assert sorted(strict.assignments) == ["a"]
     (filled,) = played(jobs, 1, policy="max_total_throughput")
     assert sum(held.gpu_share for held in filled.assignments.values()) == 1.0
+
+
+def test_a_job_that_changes_its_type_does_not_separate_those_that_run_there() -> None:
+    """It has the largest claim, and half of their GPU would suffice for it: they stay together on theirs, and it gets another."""
+    shares = {"a": {"k80": 0.25}, "b": {"k80": 0.25}, "c": {"v100": 1.0}}
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1, "k80": 2}), PROFILE, Fixed(shares=shares))
+    for job_id in "abc":
+        scheduler.submit(gp.Job(job_id, job_type="A3C", num_gpus=0.5))
+    for _ in range(12):  # a and b get more than promised: their claims fall
+        before = scheduler.next_round()
+    assert before.kept == ("a", "b", "c")
+    assert before.assignments["a"].shared_with == ("b",)
+    shares["c"] = {"k80": 1.0}
+    scheduler.submit(gp.Job("d", job_type="A3C"))  # an event, which makes the policy decide again
+    after = scheduler.next_round()
+    assert after.assignments["c"].accelerator == "k80"
+    assert after.kept == ("a", "b")
+    assert after.assignments["a"].shared_with == ("b",)
 
 
 def test_a_saved_scheduler_packs_the_same(tmp_path: object) -> None:
