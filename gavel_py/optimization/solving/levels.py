@@ -177,7 +177,8 @@ class Chambers:
 FREE = 1e-9
 """Throughput is free if it costs no more than this part of a job's most expensive time."""
 
-MOST_HALVINGS = 3_000
+MOST_STEPS, EPSILON = 3_000, float(np.finfo(float).eps)
+"""Most steps of a search for a zero, and the distance from 1 to the next number."""
 
 PLATEAU = 1e-12
 """Rounding of a cost that is the same at several levels."""
@@ -318,15 +319,9 @@ class Levels:
 
     def _between(self, excess: Callable[[float], float], dear: float, cheap: float) -> float:
         """Return the level between a dear and a cheap one at which the excess is 0."""
-        from scipy.optimize import brentq
-
-        if excess(cheap) >= 0:
-            return cheap
         size = max(abs(dear), abs(cheap))
-        digit = max(1e-15 * (min(self.spread, size) if self.given is None else size), np.finfo(float).tiny)
-        # If rules leave next to nothing for levels, the excess is nearly a step, and the search needs many halvings.
-        found: float = brentq(excess, dear, cheap, xtol=digit, rtol=4 * np.finfo(float).eps, maxiter=MOST_HALVINGS)
-        return found
+        rounding = 1e-15 * (min(self.spread, size) if self.given is None else size)
+        return _zero(excess, dear, cheap, max(rounding, np.finfo(float).tiny))
 
     def free_until(self, level: float, prices: Prices) -> Floats:
         """Return (G,) the throughput up to which a job can rise above this level at no cost: its zero-reduced-cost range.
@@ -434,6 +429,40 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
     worth = level_per_part(certificate) if isinstance(certificate, LevelCertificate) else 1.0
     prices: Floats = parts * worth / scales
     return prices
+
+
+def _zero(excess: Callable[[float], float], dear: float, cheap: float, rounding: float) -> float:
+    """Return where a function that is positive at `dear` is 0, up to rounding; `cheap` if it is not negative there.
+
+    Chandrupatla's method: inverse quadratic interpolation where three points lie on a smooth curve, halving elsewhere, such as
+    where rules leave next to nothing for levels and the excess is nearly a step. (SciPy's methods need fewer lines, but its
+    import takes longer than a small problem.)
+
+    Source: Chandrupatla, Advances in Engineering Software 28 (1997).
+    """
+    near, far, at_near, at_far = dear, cheap, excess(dear), excess(cheap)
+    if at_far >= 0 or at_near <= 0:
+        return cheap if at_far >= 0 else dear
+    part = at_near / (at_near - at_far)  # most needs are in proportion to the level
+    for _ in range(MOST_STEPS):
+        tried = near + part * (far - near)
+        found = excess(tried)
+        if (found > 0) == (at_near > 0):
+            last, at_last = near, at_near
+        else:
+            last, at_last, far, at_far = far, at_far, near, at_near
+        near, at_near = tried, found
+        best, at_best = (near, at_near) if abs(at_near) < abs(at_far) else (far, at_far)
+        least = (rounding + 2 * EPSILON * abs(best)) / abs(far - near)
+        if at_best == 0 or least > 0.5:
+            break
+        width, height = (near - far) / (last - far), (at_near - at_far) / (at_last - at_far)
+        part = 0.5
+        if height**2 < width and (1 - height) ** 2 < 1 - width:
+            part = at_near / (at_far - at_near) * at_last / (at_far - at_last)
+            part += (last - near) / (far - near) * at_near / (at_last - at_near) * at_far / (at_last - at_far)
+        part = min(max(part, least), 1 - least)
+    return best
 
 
 def digit(level: float) -> float:
