@@ -336,7 +336,7 @@ def _samples(jobs: JobClasses) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class SumCertificate:
-    """The certificate of a sum: the expression that is maximised, and the bound from the program's dual values (`Program.bound`).
+    """The certificate of a sum: the expression that is maximised, and the bound from dual values (`AllocationLP.bound`).
 
     sign: -1 if the policy's objective is the negative of the expression.
     """

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.checking.certificates import Prices, priced_bound
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
@@ -33,6 +33,9 @@ scaling does not round.
 
 NOISE = 1e-12
 """Values of variables up to this are read as 0."""
+
+ROUNDING = 1e-9
+"""Relative size below which a slope counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -258,3 +261,77 @@ class AllocationLP:
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits at the optimum."""
         return self.scarcity_of(self.solution)
+
+    def shadow_prices(self, solver: LinearSolver) -> Floats:
+        """Return (K,) the gain of the objective just maximised per extra GPU of each type, for a small part of a GPU.
+
+        At a kink, dual values are not unique, and only the smallest state the gain of more GPUs. The program is then solved again
+        with slightly more GPUs of the type, and its dual value is returned if it accounts for the whole gain.
+        """
+        solution, rows = self.solution, self.blocks.capacity
+        prices = self.prices(solution)
+        for j in np.flatnonzero(prices > 0) if not solution.has_unique_duals else ():
+            raw = float(solution.duals[rows][j])
+            for more in (1e-5, 1e-8):
+                limits = self.program.limits.copy()
+                limits[rows][j] += more
+                found = solver.again(limits)
+                price = float(found.duals[rows][j])
+                if solution.value - found.value - price * more <= 1e-6 * raw * more:
+                    prices[j] = min(raw, price) / self.units[j]
+                    break
+        return prices
+
+    def bound(self) -> float:
+        """Return an upper bound on the objective just maximised, over all valid allocations.
+
+        Weak duality: with duals y >= 0 of the rows that the objective and constraints of a policy added (kinks such as `minimum`
+        become rows), objective <= constant + Σ_g n_g Σ_j G_gj x_gj for every valid x, and `priced_bound` bounds the sum.
+        """
+        solution, program = self.solution, self.program
+        duals, capacity = solution.duals, solution.duals[self.blocks.capacity]
+        times = duals[self.blocks.time]
+        slopes = -(program.costs + program.matrix.T @ duals)
+        own = np.arange(len(slopes))[self.blocks.parts]
+        counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
+        # Without the contribution of the valid-allocation rows, for which priced_bound accounts.
+        gains = (slopes[own] / self.sizes + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
+        constant = duals @ program.limits - program.offset - times.sum() - capacity.sum()
+        others = np.delete(np.arange(len(slopes)), own)
+        return float(
+            constant + _most(solution, slopes, others) + priced_bound(self.jobs, self.matrix_of(gains), self.prices(solution))
+        )
+
+    def net_gains(self) -> Floats:
+        """Return (G, K) the reduced gains of the objective just maximised, per unit of a job's time on each type.
+
+        The reduced gain is the gain less the price of all that the time takes. None is above 0; where it is below 0, a job has no
+        time.
+        """
+        slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
+        return self.matrix_of(slopes[self.blocks.parts] / self.sizes / self.jobs.counts[self.rows])
+
+    @property
+    def time_prices(self) -> Floats:
+        """(G,) dual values of the time rows per job: the gain of the objective just maximised per unit of time beyond 1."""
+        return self.solution.duals[self.blocks.time] / self.jobs.counts
+
+    @property
+    def scale(self) -> float:
+        """The largest coefficient of the compiled objective, per all of the time that a job can have."""
+        costs = np.abs(self.program.costs)
+        costs[self.blocks.parts] *= self.most / self.sizes
+        return float(costs.max(initial=0.0))
+
+
+def _most(solution: Solution, slopes: Floats, columns: NDArray[np.int64]) -> float:
+    """Return max Σ slope·z within the bounds of these columns, which represent kinks of the objective.
+
+    A column without a bound has slope 0 up to rounding, unless the objective is unbounded; rounding counts at the column's value.
+    """
+    program = solution.program
+    slope, value = slopes[columns], solution.values[columns]
+    limit = np.where(slope > 0, program.upper[columns], program.lower[columns])
+    rounding = np.abs(slope) <= ROUNDING * np.maximum(1.0, np.abs(program.costs).max(initial=0.0))
+    free = np.where(rounding, np.abs(slope) * (1 + np.abs(value)), np.inf)
+    return float(np.where(np.isinf(limit), free, slope * np.where(np.isinf(limit), 0.0, limit)).sum())

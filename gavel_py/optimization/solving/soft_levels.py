@@ -57,7 +57,7 @@ class _ChargedLevel:
 
 @dataclass(frozen=True)
 class ChargedCertificate(_ChargedLevel):
-    """Proves a penalized level by the dual values of the last program (`Program.bound`).
+    """Proves a penalized level by the dual values of the last program (`AllocationLP.bound`).
 
     The needs in the program are tangents of the true needs, and never larger if these are convex in the level. at: the level to
     which the program's variable is relative.
