@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gavel_py.policies.sums import SumPolicy
+from gavel_py.policies.sums import LinearSumPolicy
 
 if TYPE_CHECKING:
-    import cvxpy as cp
-
-    from gavel_py.optimization.formulation.program import Program
+    from gavel_py.optimization.formulation.matrices import AllocationLP
+    from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxProgressRate(SumPolicy):
+class MaxProgressRate(LinearSumPolicy):
     """Maximum progress rate: max Σ_i w_i thr_i(X) / n_i, the parts of all jobs that get done per second.
 
     w_i: weight; n_i: steps remaining. Source: shortest job first as a linear program; weights as in weighted completion time
@@ -24,7 +23,7 @@ class MaxProgressRate(SumPolicy):
     agnostic_view = "reference"
     reads = ("weights", "steps_remaining")
 
-    def objective(self, program: Program) -> cp.Expression:
+    def coefficients(self, program: AllocationLP) -> Floats:
         jobs = program.jobs
-        rates = (jobs.weights / jobs.steps_remaining)[program.rows]
-        return program.total(program.by_job(rates * jobs.throughputs[program.rows, program.columns]))
+        rates: Floats = (jobs.weights / jobs.steps_remaining)[program.rows]
+        return rates * jobs.throughputs[program.rows, program.columns]

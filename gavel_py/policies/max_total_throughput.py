@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gavel_py.policies.base import option
-from gavel_py.policies.sums import SumPolicy
+from gavel_py.policies.sums import LinearSumPolicy
 
 if TYPE_CHECKING:
-    import cvxpy as cp
-
-    from gavel_py.optimization.formulation.program import Program
+    from gavel_py.optimization.formulation.matrices import AllocationLP
+    from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxTotalThroughput(SumPolicy):
+class MaxTotalThroughput(LinearSumPolicy):
     """Maximum total throughput: max Σ_i thr_i(X) / P_i.
 
     P_i: throughput of an equal share of the cluster, so that models of different step size compare;
@@ -24,5 +23,7 @@ class MaxTotalThroughput(SumPolicy):
 
     normalized: bool = option(True, "divide each job's throughput by that of an equal share; false: raw steps/s")
 
-    def objective(self, program: Program) -> cp.Expression:
-        return program.total(program.normalized_throughput if self.normalized else program.throughput)
+    def coefficients(self, program: AllocationLP) -> Floats:
+        jobs = program.jobs
+        throughputs: Floats = jobs.throughputs[program.rows, program.columns]
+        return throughputs / jobs.equal_share[program.rows] if self.normalized else throughputs

@@ -16,12 +16,13 @@ from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
-from gavel_py.policies.sums import SumPolicy
+from gavel_py.policies.sums import LinearSumPolicy, SumPolicy
 from gavel_py.problem.arrays import Floats, Mask
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
+    from gavel_py.optimization.formulation.matrices import AllocationLP
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
 
@@ -66,7 +67,7 @@ class Shortfall(SumPolicy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinCost(SumPolicy):
+class MinCost(LinearSumPolicy):
     """Least cost per hour: min Σ_ij price_j s_i X_ij such that jobs meet their deadlines, and the others have their fair share.
 
     thr_i >= n_i / d_i for a job with d_i seconds to its deadline, thr_i >= min_share · P_i for one without (by default: what it
@@ -97,14 +98,14 @@ class MinCost(SumPolicy):
     def enough(self, jobs: JobClasses) -> Floats:
         return required_throughputs(jobs, self.min_share)
 
-    def objective(self, program: Program) -> cp.Expression:
+    def coefficients(self, program: AllocationLP) -> Floats:
         jobs = program.jobs
         unpriced = np.isnan(jobs.prices_per_hour) & jobs.runnable.any(axis=0)
         names = [jobs.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
         text = f"is unknown, and {self.name} needs it"
         InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
         prices = np.nan_to_num(jobs.prices_per_hour) * jobs.gpu_parts
-        return program.total(program.by_job(prices[program.columns] * jobs.num_gpus[program.rows]))
+        return prices[program.columns] * jobs.num_gpus[program.rows]
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)

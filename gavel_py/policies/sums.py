@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
-from gavel_py.optimization.checking.certificates import Certificate, Prices, within_capacity
+from gavel_py.optimization.checking.certificates import Certificate, Prices, SumCertificate, within_capacity
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
@@ -22,6 +22,7 @@ from gavel_py.problem.arrays import Floats
 if TYPE_CHECKING:
     import cvxpy as cp
 
+    from gavel_py.optimization.formulation.matrices import AllocationLP
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
@@ -109,7 +110,7 @@ class SumPolicy(Policy):
         """Return (G, K) optimal time fractions, their certificate, and the algorithm if it is not the given solver."""
         if objective.is_pwl():
             fractions = within_capacity(program.jobs, program.maximize(objective, solver))
-            return fractions, SumCertificate(program, objective, self.sign), None
+            return fractions, ExpressionCertificate(program, objective, self.sign), None
         from gavel_py.optimization.solving.concave import ALGORITHM, maximize_concave
 
         return *maximize_concave(program, objective, solver, self.sign), ALGORITHM
@@ -232,6 +233,35 @@ class SumPolicy(Policy):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinearSumPolicy(SumPolicy):
+    """A sum that is linear in the times: max or min Σ_g n_g Σ_j a_gj x_gj.
+
+    Where nothing else needs an expression, its program is built from the coefficients alone: the import of cvxpy takes as long as
+    many solves.
+    """
+
+    @abstractmethod
+    def coefficients(self, program: AllocationLP) -> Floats:
+        """Return (P,) a_gj for each pair of a class and a type where its jobs can run (`program.rows`, `program.columns`)."""
+
+    def objective(self, program: Program) -> cp.Expression:
+        return program.total(program.by_job(self.coefficients(program)))
+
+    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        from gavel_py.optimization.formulation.matrices import AllocationLP
+
+        is_linear = type(self).objective is LinearSumPolicy.objective  # unless a policy of the user adds to the objective
+        if not is_linear or jobs.rules.has_penalties or jobs.rules.kept:
+            return super().decide(jobs, solver)
+        program = AllocationLP(jobs, self.enough(jobs))
+        coefficients = self.coefficients(program)
+        program.compile_linear(0.0, self.sign * jobs.counts[program.rows] * (coefficients * program.sizes))
+        fractions = within_capacity(jobs, program.fractions_of(program.solve(solver, "sum")))
+        certificate = LinearCertificate(program, program.matrix_of(coefficients), self.sign)
+        return Decision(fractions, certificate, program.shadow_prices(solver))
+
+
+@dataclass(frozen=True, kw_only=True)
 class WeightedSum(SumPolicy):
     """A weighted sum of objectives: max Σ_t a_t f_t(X), f_t the objective of term t, or −f_t if that is minimised.
 
@@ -335,33 +365,26 @@ def _samples(jobs: JobClasses) -> Iterator[Floats]:
 
 
 @dataclass(frozen=True)
-class SumCertificate:
-    """The certificate of a sum: the expression that is maximised, and the bound from dual values (`AllocationLP.bound`).
-
-    sign: -1 if the policy's objective is the negative of the expression.
-    """
+class ExpressionCertificate(SumCertificate):
+    """The certificate of a sum that is written as an expression. sign: -1 if the policy's objective is the negative of it."""
 
     program: Program
     objective: cp.Expression
     sign: float = 1.0
 
-    @property
-    def jobs(self) -> JobClasses:
-        return self.program.jobs
-
     def value(self, fractions: Floats) -> float:
         """Return the objective of (G, K) time fractions."""
         return self.sign * self.program.value(self.objective, fractions)
 
-    def bound(self) -> float:
-        """Return the bound on the objective of all valid allocations that keep the rules."""
-        return self.sign * self.program.bound()
 
-    def scale(self, fractions: Floats) -> float:  # noqa: ARG002
-        """Return the largest coefficient of the objective."""
-        return self.program.scale
+@dataclass(frozen=True)
+class LinearCertificate(SumCertificate):
+    """The certificate of a linear sum. gains: (G, K) what the time of a job of each class adds to the objective."""
 
-    @property
-    def scarcity(self) -> Prices:
-        """The dual values of capacities and limits."""
-        return self.program.scarcity
+    program: AllocationLP
+    gains: Floats
+    sign: float = 1.0
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+        return float(self.jobs.counts @ (self.gains * fractions).sum(axis=1))

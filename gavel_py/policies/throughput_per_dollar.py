@@ -9,16 +9,15 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.policies.sums import SumPolicy
+from gavel_py.policies.sums import LinearSumPolicy
 
 if TYPE_CHECKING:
-    import cvxpy as cp
-
-    from gavel_py.optimization.formulation.program import Program
+    from gavel_py.optimization.formulation.matrices import AllocationLP
+    from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThroughputPerDollar(SumPolicy):
+class ThroughputPerDollar(LinearSumPolicy):
     """Throughput per dollar: max Σ_i Σ_j T_ij X_ij / price_j.
 
     T_ij: steps/s of the whole gang; price_j: of an hour of one GPU, above 0 for every type that has GPUs and a job to run on
@@ -40,7 +39,6 @@ class ThroughputPerDollar(SumPolicy):
         )
         return super().view(jobs)
 
-    def objective(self, program: Program) -> cp.Expression:
+    def coefficients(self, program: AllocationLP) -> Floats:
         jobs = program.jobs
-        gains = jobs.throughputs[program.rows, program.columns] / jobs.prices_per_hour[program.columns]
-        return program.total(program.by_job(gains))
+        return jobs.throughputs[program.rows, program.columns] / jobs.prices_per_hour[program.columns]

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
+from gavel_py.optimization.formulation.matrices import AllocationLP
+from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from tests.support.examples import examples
 from tests.support.instances import Floats, best_value, crowds, problems, valid_rows
 
@@ -245,10 +247,41 @@ def test_an_optimum_of_zero_is_proven() -> None:
 
 def test_an_answer_that_is_worse_than_its_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
-    half = gp.Program.maximize
-    monkeypatch.setattr(gp.Program, "maximize", lambda *arguments: half(*arguments) / 2)
-    with pytest.raises(gp.ProofError, match="not proven to be optimal"):
-        gp.solve(problem, "max_total_throughput")
+    half = AllocationLP.fractions_of
+    monkeypatch.setattr(AllocationLP, "fractions_of", lambda *arguments: half(*arguments) / 2)
+    for policy in ("max_total_throughput", Capped()):
+        with pytest.raises(gp.ProofError, match="not proven to be optimal"):
+            gp.solve(problem, policy)
+
+
+class Written(MaxTotalThroughput):
+    """The most throughput, written as an expression, less a part of the time."""
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return super().objective(program) - self.per_time * program.total(program.time)
+
+    per_time: float = 0.0
+
+
+class Charged(Written):
+    """The same, in which time costs more than it is worth."""
+
+    per_time = 1e6
+
+
+@settings(max_examples=examples(60))
+@given(problem=problems())
+def test_a_linear_sum_is_the_same_with_and_without_an_expression(problem: gp.AllocationProblem) -> None:
+    plain, written = gp.solve(problem, MaxTotalThroughput()), gp.solve(problem, Written())
+    assert plain.objective_value == pytest.approx(written.objective_value, rel=1e-9)
+    assert plain.objective_bound == pytest.approx(written.objective_bound, rel=1e-6)
+    assert plain.time_fractions == pytest.approx(written.time_fractions, abs=1e-9)
+    assert plain.shadow_prices == pytest.approx(written.shadow_prices, rel=1e-6, abs=1e-9)
+
+
+def test_a_policy_that_overrides_the_objective_of_a_linear_sum_is_solved_by_its_own() -> None:
+    problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
+    assert gp.solve(problem, Charged()).objective_value == pytest.approx(0)
 
 
 class Worst(gp.SumPolicy):

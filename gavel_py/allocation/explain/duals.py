@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavel_py.allocation.explain.records import Binding
-from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
+from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages, SumCertificate
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.concave import ConcaveCertificate
 from gavel_py.optimization.solving.levels import LevelCertificate, level_per_part
 from gavel_py.optimization.solving.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
-from gavel_py.policies.sums import SumCertificate
 from gavel_py.problem.arrays import Floats, Mask
 
 SMALL = 1e-9
@@ -139,7 +137,7 @@ def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
     certificate = duals.certificate
     if isinstance(certificate, LevelCertificate):
         return _net_gains_at_level(certificate, fractions)
-    if isinstance(certificate, SumCertificate | ConcaveCertificate | ChargedCertificate):
+    if isinstance(certificate, SumCertificate | ChargedCertificate):
         return certificate.program.net_gains()
     return None
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import TimeShares
     from gavel_py.optimization.formulation.columns import Columns
     from gavel_py.optimization.formulation.linear_rows import Rules
+    from gavel_py.optimization.formulation.matrices import AllocationLP
     from gavel_py.problem.problem import AllocationProblem
 
 GAP_TOLERANCE = 1e-6
@@ -46,6 +47,33 @@ class Certificate(Protocol):
     @property
     def scarcity(self) -> Prices:
         """The prices of GPUs and limits on which the bound is based; a price above 0 means scarcity."""
+
+
+class SumCertificate:
+    """Base of the certificates of a maximised sum, which the dual values of its program bound (`AllocationLP.bound`).
+
+    program: the program as solved; sign: -1 if the policy's objective is the negative of the sum.
+    """
+
+    program: AllocationLP
+    sign: float
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.program.jobs
+
+    def bound(self) -> float:
+        """Return the bound on the objective of all valid allocations that keep the rules."""
+        return self.sign * self.program.bound()
+
+    def scale(self, fractions: Floats) -> float:  # noqa: ARG002
+        """Return the largest coefficient of the objective."""
+        return self.program.scale
+
+    @property
+    def scarcity(self) -> Prices:
+        """The dual values of capacities and limits."""
+        return self.program.scarcity
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 
 from gavel_py.errors import InputError, SolverError
-from gavel_py.optimization.checking.certificates import Prices, gap, priced_bound, within_capacity
+from gavel_py.optimization.checking.certificates import Prices, SumCertificate, gap, priced_bound, within_capacity
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, CONES_SECONDS, ConicProgram
@@ -52,7 +52,7 @@ class _OfObjective:
 
 
 @dataclass(frozen=True)
-class ConcaveCertificate(_OfObjective):
+class ConcaveCertificate(_OfObjective, SumCertificate):
     """Proves a concave objective f by its tangent f' at the answer X: f <= f' everywhere, and a linear program bounds f'.
 
     sign: -1 where the policy's objective is the negative of f.
@@ -63,21 +63,12 @@ class ConcaveCertificate(_OfObjective):
     tangent: cp.Expression
     sign: float = 1.0
 
-    def bound(self) -> float:
-        """Return a bound on the objective of all valid allocations that keep the rules."""
-        return self.sign * self.program.bound()
-
     def scale(self, fractions: Floats) -> float:
         """Return the larger of the tangent's largest coefficient and ten times the loss by a tenth less time for all jobs.
 
         For Σ w log v, whose value may be 0, the latter is about Σ w.
         """
         return max(_cost_of_less(self, fractions), self.program.scale)
-
-    @property
-    def scarcity(self) -> Prices:
-        """The dual values of capacities and limits."""
-        return self.program.scarcity
 
 
 @dataclass(frozen=True)
