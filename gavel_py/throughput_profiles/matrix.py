@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,16 @@ from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.problem.arrays import ArrayChecker
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.lookup import counted, may_use
+
+
+def counted(job_id: str, count: int) -> str:
+    """Return "job 'a'" or "job 'a' and 2 more" for `count` jobs of which `job_id` is the first."""
+    return f"job {job_id!r}" + (f" and {count - 1:,} more" if count > 1 else "")
+
+
+def may_use(allowed_accelerators: Collection[str] | None, accelerator: str) -> bool:
+    """Return whether a job may run on this accelerator; None allows all accelerators."""
+    return allowed_accelerators is None or accelerator in allowed_accelerators
 
 
 class ThroughputMatrix:

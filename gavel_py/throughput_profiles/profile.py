@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError
+from gavel_py.errors import SHOWN_FAULTS, Fault, InputError, MissingThroughputError, UnknownNameError, nearest
 from gavel_py.io import reading
-from gavel_py.problem.arrays import labels_of
+from gavel_py.problem.arrays import Floats, labels_of
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.files import READERS, builtin_names, read_builtin, read_csv, read_gavel_json, write_csv
-from gavel_py.throughput_profiles.lookup import (
-    Catalogue,
-    gather,
-    gather_memory,
-    gather_pairs,
-    gather_spread,
-    memory_of,
-    nearest_entries,
-    speed_of,
-)
-from gavel_py.throughput_profiles.matrix import ThroughputMatrix
-from gavel_py.throughput_profiles.measurement import Entry, Measurement, Row, collect
+from gavel_py.throughput_profiles.matrix import ThroughputMatrix, counted, may_use
+from gavel_py.throughput_profiles.measurement import PLACEMENTS, Entry, Measurement, Row, collect
+
+Key = TypeVar("Key", bound=Hashable)
+
+Unknown = tuple[str, str | Entry]
+"""What a profile lacks: ("accelerator", its name) or another field and name, or ("", entry) if it knows all names of the entry."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -116,15 +112,19 @@ class ThroughputProfile:
                 speeds[Entry(partner, num_gpus, accelerator, placement, job_type)] = others
         return speeds
 
-    @property
-    def _catalogue(self) -> Catalogue:
-        return Catalogue(self.name, self.job_types, self.accelerators, self._speeds)
+    def _speed(self, entry: Entry) -> float | None:
+        """Return the steps/s of an entry, or None if unknown.
+
+        An unmeasured fraction of a GPU is as fast as a whole GPU, since a job requests the fraction that it can use.
+        """
+        speed = self._speeds.get(entry)
+        return self._speeds.get(entry._replace(num_gpus=1)) if speed is None and entry.num_gpus < 1 else speed
 
     def has(
         self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
     ) -> bool:
         """Return whether `throughput` has a value, which may be 0, for these arguments."""
-        return speed_of(self._speeds, Entry(job_type, num_gpus, accelerator, placement, partner)) is not None
+        return self._speed(Entry(job_type, num_gpus, accelerator, placement, partner)) is not None
 
     def throughput(
         self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
@@ -143,11 +143,11 @@ class ThroughputProfile:
             MissingThroughputError: The names are known, but this combination was not measured.
         """
         entry = Entry(job_type, num_gpus, accelerator, placement, partner)
-        speed = speed_of(self._speeds, entry)
+        speed = self._speed(entry)
         if speed is None:
-            unknowns = self._catalogue.unknown(entry)
-            error = UnknownNameError if unknowns[0].field else MissingThroughputError
-            raise error(*(self._catalogue.fault(unknown) for unknown in unknowns))
+            unknowns = self._unknown(entry)
+            error = UnknownNameError if unknowns[0][0] else MissingThroughputError
+            raise error(*map(self._fault, unknowns))
         return speed
 
     def pair(
@@ -162,8 +162,37 @@ class ThroughputProfile:
         return self.throughput(job.job_type, job.num_gpus, accelerator, placement)
 
     def nearest_entries(self, entry: Entry, count: int = 5) -> tuple[Entry, ...]:
-        """Return the `count` measured entries of the same job type that are nearest to `entry`, nearest first."""
-        return nearest_entries(self._speeds, entry, count)
+        """Return the `count` measured entries of the same job type that are nearest to `entry`, nearest first.
+
+        They are compared by partner, placement, accelerator, then gang size.
+        """
+
+        def distance(other: Entry) -> tuple[bool, bool, bool, float, float]:
+            names = (getattr(other, name) != getattr(entry, name) for name in ("partner", "placement", "accelerator"))
+            return *names, abs(other.num_gpus - entry.num_gpus), other.num_gpus
+
+        same = (e for e in self._speeds if e.job_type == entry.job_type and e.partner in (None, entry.partner))
+        return tuple(sorted(same, key=distance)[:count])
+
+    def _known(self, field: str) -> tuple[str, ...]:
+        return {"accelerator": self.accelerators, "placement": PLACEMENTS}.get(field, self.job_types)
+
+    def _unknown(self, entry: Entry) -> list[Unknown]:
+        """Return the unknown names of an entry, or the entry itself if the profile knows all its names."""
+        fields = ("job_type", "accelerator", "placement", *(() if entry.partner is None else ("partner",)))
+        names: list[Unknown] = [(field, getattr(entry, field)) for field in fields]
+        return [each for each in names if each[1] not in self._known(each[0])] or [("", entry)]
+
+    def _fault(self, unknown: Unknown, concerning: str = "", hint: bool = True) -> Fault:
+        """Return the fault of one unknown; hint: whether to add the nearest known names or entries, which are costly to find."""
+        where, (field, value) = f"throughput profile {self.name!r}", unknown
+        if isinstance(value, Entry):
+            known = ", ".join(near.setting for near in self.nearest_entries(value)) if hint else ""
+            return Fault(where, "", f"has no throughput of {value}{concerning}" + f"; nearest known: {known or 'none'}" * hint)
+        if not value:
+            return Fault(where, field, f"is empty{concerning}; it says which throughputs are meant")
+        close = nearest(value, self._known(field)) if hint else ""
+        return Fault(where, field, f"{value!r} is not in it{concerning}{close}")
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
         """Return (N, K) steps/s of N jobs on K accelerators, alone and consolidated; 0 where a job cannot or may not run.
@@ -171,28 +200,67 @@ class ThroughputProfile:
         Raises:
             MissingThroughputError: Throughputs are missing on accelerators that the jobs may use; the error has all of them.
         """
-        return gather(self._speeds, self._catalogue, jobs, accelerators)
+        distinct, rows = _distinct((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
+        table = _table(distinct, accelerators, lambda key, name: self._speed(Entry(key[0], key[1], name)))
+        absent = np.isnan(table)
+        concerned: dict[Unknown, set[int]] = {}
+        for row, column in np.argwhere(absent).tolist():
+            job_type, num_gpus, allowed = distinct[row]
+            if may_use(allowed, accelerators[column]):
+                for unknown in self._unknown(Entry(job_type, num_gpus, accelerators[column])):
+                    concerned.setdefault(unknown, set()).add(row)
+        if concerned:
+            raise self._missing(concerned, jobs, rows)
+        table[absent] = 0.0
+        return table[rows]
+
+    def _missing(
+        self, concerned: Mapping[Unknown, set[int]], jobs: Sequence[Job], rows: NDArray[np.intp]
+    ) -> MissingThroughputError:
+        """Return an error with a fault per unknown, which names the first job and the number of jobs in the `concerned` rows."""
+        _, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
+        faults = []
+        for number, (unknown, those) in enumerate(concerned.items()):
+            members = list(those)
+            needed = ", needed by " + counted(jobs[firsts[members].min()].job_id, counts[members].sum())
+            faults.append(self._fault(unknown, needed, hint=number < SHOWN_FAULTS))
+        return MissingThroughputError(*faults)
 
     def spread_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
         """Return (N, K) steps/s of N gangs, alone and spread over more nodes than necessary; NaN where unmeasured.
 
         Returns None if the profile has no such measurement.
         """
-        return gather_spread(self._speeds, jobs, accelerators) if self._knows_spread else None
+        if not self._knows_spread:
+            return None
+        distinct, rows = _distinct((job.job_type, job.num_gpus) for job in jobs)
+        return _table(distinct, accelerators, lambda key, name: self._speeds.get(Entry(*key, name, "spread")))[rows]
 
     def pair_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
         """Return (Q, Q, K) steps/s of gang q while it shares its GPUs with gang r, consolidated.
 
         NaN where unmeasured and for gangs of different sizes. Returns None if the profile has no such measurement.
         """
-        return gather_pairs(self._speeds, jobs, accelerators) if self._knows_pairs else None
+        if not self._knows_pairs:
+            return None
+
+        def speed(pair: tuple[Job, Job], name: str) -> float | None:
+            job, other = pair
+            entry = Entry(job.job_type, job.num_gpus, name, partner=other.job_type)
+            return self._speeds.get(entry) if job.num_gpus == other.num_gpus else None
+
+        table = _table(list(product(jobs, jobs)), accelerators, speed)
+        return table.reshape(len(jobs), len(jobs), len(accelerators))
 
     def memory_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
         """Return (N, K) GB of memory that N gangs use on each GPU, NaN where unknown; see `gpu_memory_gb`.
 
         Returns None if the profile has no memory figures.
         """
-        return gather_memory(self._memory, jobs, accelerators) if self._memory else None
+        if not self._memory:
+            return None
+        distinct, rows = _distinct((job.job_type, job.num_gpus) for job in jobs)
+        return _table(distinct, accelerators, lambda key, name: self.gpu_memory_gb(*key, name))[rows]
 
     def gpu_memory_gb(self, job_type: str, num_gpus: float, accelerator: str) -> float | None:
         """Return the memory in GB that a gang uses on each of its GPUs, or None if it is unknown.
@@ -200,7 +268,9 @@ class ThroughputProfile:
         The default for a fraction of a GPU is the figure of a whole GPU. The default for an accelerator is the largest figure of
         the same gang on any accelerator.
         """
-        by_accelerator = memory_of(self._memory, job_type, num_gpus)
+        by_accelerator = self._memory.get((job_type, num_gpus), {})
+        if num_gpus < 1:
+            by_accelerator = self._memory.get((job_type, 1), {}) | by_accelerator
         return by_accelerator.get(accelerator, max(by_accelerator.values(), default=None))
 
     @cached_property
@@ -290,3 +360,16 @@ class ThroughputProfile:
 
 def _name(path: str | Path, name: str | None) -> str:
     return Path(path).stem if name is None else name
+
+
+def _distinct(keys: Iterable[Key]) -> tuple[list[Key], NDArray[np.intp]]:
+    """Return the distinct keys in order of first occurrence, and for each key its index among them."""
+    numbers: dict[Key, int] = {}
+    rows = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
+    return list(numbers), rows
+
+
+def _table(keys: Sequence[Key], accelerators: Sequence[str], value: Callable[[Key, str], float | None]) -> Floats:
+    """Return (keys, K) values, NaN where `value` is None."""
+    table = [[value(key, name) for name in accelerators] for key in keys]
+    return np.array(table, dtype=float).reshape(len(keys), len(accelerators))
