@@ -27,7 +27,7 @@ from gavel_py.policies.constraints import read_constraints
 from gavel_py.policies.serialization import policy_document
 from gavel_py.problem.cluster import Cluster
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
-from gavel_py.workloads import Empirical, LogUniform, Submission, Trace, generate_trace, read_trace, trace_text
+from gavel_py.workloads import Empirical, LogUniform, Trace, generate_trace, read_trace, trace_text
 
 if TYPE_CHECKING:
     from gavel_py.sweeps.spec import CheckedSpec
@@ -284,9 +284,3 @@ def _generator_value(checked: CheckedSpec, entry: TraceEntry) -> AxisValue:
 
 def _trace_value(label: str, trace: Trace) -> AxisValue:
     return AxisValue.of(label, trace, {"sha256": _sha256(trace_text(trace).encode())})
-
-
-def lacks_type(submission: Submission) -> bool:
-    """Return True for a job without a type, or without steps and duration, which are drawn at random."""
-    job = submission.job
-    return not job.job_type or (job.total_steps is None and job.duration_seconds is None)

@@ -23,7 +23,6 @@ from gavel_py.sweeps.axes import (
     Generator,
     PackedValue,
     cluster_value,
-    lacks_type,
     policy_content,
     policy_value,
     profile_value,
@@ -31,6 +30,7 @@ from gavel_py.sweeps.axes import (
 )
 from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import CheckedSpec, relocated_faults
+from gavel_py.workloads.job_types import lacks_type
 
 YARDSTICK = "isolated"
 """The policy with which all others are compared for finish-time fairness."""

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
@@ -96,12 +95,6 @@ def contradicts(run: float, start: float | None, end: float | None) -> bool:
     return start is not None and end is not None and abs(end - start - run) > ROUNDING_SECONDS
 
 
-def whole_or_part(gpus: float) -> float:
-    """Return the GPUs of a job that requests `gpus` in total: a fraction below 1 unchanged, otherwise rounded up."""
-    requested = round(gpus, 6)  # a sum of fractions
-    return requested if requested < 1 else math.ceil(requested)
-
-
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Suspend cyclic garbage collection while many records are created, which would scan all of them repeatedly."""
@@ -136,13 +129,14 @@ class Head:
         """Whether the file begins like a JSON document."""
         return self.text.lstrip()[:1] in ("[", "{")
 
-    def has_columns(self, *names: str, separator: str = ",") -> bool:
-        """Return whether the first line names all these columns."""
-        return set(names) <= set(self.columns(separator))
-
     def columns(self, separator: str = ",") -> Collection[str]:
         """Return the cells of the first line."""
         return [cell.strip().strip('"') for cell in self.first_line.split(separator)]
+
+
+def with_columns(*names: str, separator: str = ",") -> Callable[[Head], bool]:
+    """Return a test of whether the first line of a file names all these columns."""
+    return lambda head: set(names) <= set(head.columns(separator))
 
 
 def head_of(path: str | Path) -> Head:
@@ -175,10 +169,32 @@ class Intake:
         self._skipped: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, int] = {}
         self._num_records = self._num_broken = 0
+        self._where = ""  # of the entry that is being read
 
-    def entry(self, where: str) -> Entry:
+    @contextmanager
+    def entry(self, where: str) -> Iterator[None]:
         """Return a context that counts the entry as broken on an `InputError`, and as skipped on a `SkipError`."""
-        return Entry(self, where)
+        self._where = where
+        try:
+            yield
+        except SkipError as reason:
+            self.skip(where, str(reason))
+        except InputError as error:
+            self.broken(where, *error.faults)
+
+    def job(self, fields: Mapping[str, Any], **recorded: Any) -> None:
+        """Add the job of the current entry, with these fields of `Job` and recorded fields of `Submission`.
+
+        An entry whose job id is a duplicate counts as broken.
+        """
+        submission = Submission(Job(**fields).placed(self._where), **recorded)
+        job_id = submission.job.job_id
+        earlier = self._places.setdefault(job_id, self._where)
+        if earlier is not self._where:
+            self.broken(self._where, Fault(f"job {job_id!r}", "job_id", f"stands twice, first at {earlier}"))
+            return
+        self._num_records += 1
+        self.submissions.append(submission)
 
     def assume(self, sentence: str, count: int = 1) -> None:
         """Record an assumption about `count` entries; `{n}` in the sentence becomes their total number."""
@@ -204,16 +220,6 @@ class Intake:
         count, first = self._skipped.get(reason, (0, where))
         self._skipped[reason] = (count + 1, first)
 
-    def take(self, where: str, submission: Submission) -> None:
-        """Add a job, or count the entry as broken if its id is a duplicate."""
-        job_id = submission.job.job_id
-        earlier = self._places.setdefault(job_id, where)
-        if earlier is not where:
-            self.broken(where, Fault(f"job {job_id!r}", "job_id", f"stands twice, first at {earlier}"))
-            return
-        self._num_records += 1
-        self.submissions.append(submission)
-
     def report(self) -> TraceReport:
         """Return the report on the entries so far."""
         return TraceReport(
@@ -226,29 +232,6 @@ class Intake:
             faults=tuple(self.faults),
             assumptions=tuple(sentence.replace("{n}", f"{count:,}") for sentence, count in self._assumptions.items()),
         )
-
-
-class Entry:
-    """Context in which one entry of a trace is read."""
-
-    __slots__ = ("intake", "where")
-
-    def __init__(self, intake: Intake, where: str) -> None:
-        self.intake, self.where = intake, where
-
-    def __enter__(self) -> Entry:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if isinstance(error, SkipError):
-            self.intake.skip(self.where, str(error))
-        elif isinstance(error, InputError):
-            self.intake.broken(self.where, *error.faults)
-        return isinstance(error, SkipError | InputError)
-
-    def job(self, fields: Mapping[str, Any], **recorded: Any) -> None:
-        """Add a job with these fields of `Job` and recorded fields of `Submission`."""
-        self.intake.take(self.where, Submission(Job(**fields).placed(self.where), **recorded))
 
 
 @dataclass(frozen=True)

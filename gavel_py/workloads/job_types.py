@@ -51,7 +51,7 @@ def assign_job_types(
         InputError: The profile lacks a gang size, or an accelerator is unknown.
     """
     types = JobTypes(profile, reference_of(profile, reference), known_accelerators(profile, accelerators))
-    sizes = {submission.job.num_gpus for submission in trace if _needs_profile(submission)}
+    sizes = {submission.job.num_gpus for submission in trace if lacks_type(submission)}
     lacking = sorted(size for size in sizes if not types.have(size))
     if lacking and extrapolate:
         profile = extend_profile(profile, lacking)
@@ -64,7 +64,8 @@ def assign_job_types(
         return trace.changed(typed, *_assumptions(trace, typed, types, seed)), profile
 
 
-def _needs_profile(submission: Submission) -> bool:
+def lacks_type(submission: Submission) -> bool:
+    """Return True for a job without a type, or without steps and duration, which are drawn at random."""
     job = submission.job
     return not job.job_type or (job.total_steps is None and job.duration_seconds is None)
 
@@ -87,7 +88,7 @@ def _typed(submission: Submission, types: JobTypes, part: float) -> Submission:
 def _lacking(trace: Trace, types: JobTypes) -> list[Fault]:
     """Return a fault for each gang size without job type, with the number of its jobs."""
     required = Counter(
-        (submission.job.num_gpus, types.reference_of(submission.accelerator)) for submission in trace if _needs_profile(submission)
+        (submission.job.num_gpus, types.reference_of(submission.accelerator)) for submission in trace if lacks_type(submission)
     )
     lacking = {(size, on): number for (size, on), number in sorted(required.items()) if not types.candidates(size, on)}
     if not lacking:

@@ -1,11 +1,11 @@
-"""Importers of trace formats, one module each. A new format needs a module here and an entry in `IMPORTERS`."""
+"""Importers of trace formats, one module for each source. A new source needs a module here and an entry in `IMPORTERS`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.workloads.formats import gavel, helios, native, openb, pai, pai_simulator, philly, philly_table, slurm_accounting
+from gavel_py.workloads.formats import gavel, helios, native, openb, pai, philly, slurm_accounting
 from gavel_py.workloads.intake import Importer, head_of
 
 __all__ = ["importer_of", "trace_formats"]
@@ -16,10 +16,10 @@ IMPORTERS: tuple[Importer, ...] = (
     native.JSON_LINES,
     native.PARQUET,
     gavel.IMPORTER,
-    philly.IMPORTER,
-    philly_table.IMPORTER,
+    philly.LOG_IMPORTER,
+    philly.TABLE_IMPORTER,
     pai.IMPORTER,
-    pai_simulator.IMPORTER,
+    pai.SIMULATOR_IMPORTER,
     openb.IMPORTER,
     helios.IMPORTER,
     slurm_accounting.IMPORTER,

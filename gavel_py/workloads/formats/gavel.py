@@ -27,7 +27,7 @@ def _recognises(head: Head) -> bool:
 
 def _read(path: Path, intake: Intake) -> None:
     for index, (number, line) in enumerate(reading.numbered_lines(path)):
-        with intake.entry(f"{path}, line {number}") as entry:
+        with intake.entry(f"{path}, line {number}"):
             row = _row(line)
             job = {name: row[name] for name in OF_JOB if name in row}
             recorded: dict[str, Any] = {}
@@ -36,7 +36,7 @@ def _read(path: Path, intake: Intake) -> None:
             slo = row.get("slo", "-1")
             if not slo.startswith("-"):  # a negative SLO means none; Job checks that the factor is a positive number
                 job["deadline_factor"] = slo
-            entry.job({"job_id": str(index)} | job, **recorded)
+            intake.job({"job_id": str(index)} | job, **recorded)
             if row.get("mode") in ADAPTIVE:
                 intake.assume(KEPT)
 

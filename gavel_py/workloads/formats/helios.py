@@ -6,7 +6,6 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.intake import (
-    Head,
     Importer,
     Intake,
     SkipError,
@@ -17,6 +16,7 @@ from gavel_py.workloads.intake import (
     required_moment,
     run_between,
     table_rows,
+    with_columns,
 )
 
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration")
@@ -25,13 +25,9 @@ STATUS = {"COMPLETED": "passed", "CANCELLED": "killed", "TIMEOUT": "killed", "FA
 DURATION = "Jobs whose duration is not end_time - start_time ran for their duration: {n}."
 
 
-def _recognises(head: Head) -> bool:
-    return head.has_columns(*COLUMNS)
-
-
 def _read(path: Path, intake: Intake) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
-        with intake.entry(where) as entry:
+        with intake.entry(where):
             num_gpus = count(row, "gpu_num")
             if not num_gpus:
                 raise SkipError("asks for no GPU")
@@ -42,7 +38,7 @@ def _read(path: Path, intake: Intake) -> None:
             run = amount(row, "duration")
             if started is not None and ended is not None:
                 run_between(started, ended, "end_time")
-            entry.job(
+            intake.job(
                 {
                     "job_id": row["job_id"],
                     "num_gpus": num_gpus,
@@ -68,4 +64,4 @@ def _status(state: str) -> str:
     return STATUS[state]
 
 
-IMPORTER = Importer("helios", "SenseTime's Helios, cluster_log.csv", _recognises, _read, has_dates=True)
+IMPORTER = Importer("helios", "SenseTime's Helios, cluster_log.csv", with_columns(*COLUMNS), _read, has_dates=True)

@@ -48,12 +48,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
     """Add the job of each (place, {field: value}) to the intake; None is the default of a field."""
     for where, row in rows:
-        with intake.entry(where) as entry:
+        with intake.entry(where):
             if not isinstance(row, Mapping):
                 raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
             fields = {str(name): value for name, value in row.items() if value is not None}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
-            entry.job(fields, **recorded)
+            intake.job(fields, **recorded)
 
 
 def _recorded(name: str, value: Any) -> Any:

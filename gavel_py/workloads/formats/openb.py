@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, run_between, table_rows
+from gavel_py.workloads.intake import Importer, Intake, SkipError, amount, count, is_missing, run_between, table_rows, with_columns
 
 COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
@@ -17,14 +17,10 @@ RUNNING = "Pods still in the phase Running are read as ended at their deletion_t
 CUT_OFF = "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: {n}."
 
 
-def _recognises(head: Head) -> bool:
-    return head.has_columns(*COLUMNS)
-
-
 def _read(path: Path, intake: Intake) -> None:
     ends: Counter[float] = Counter()  # {deletion_time: pods in phase Running}
     for where, row in table_rows(path, intake, required=COLUMNS):
-        with intake.entry(where) as entry:
+        with intake.entry(where):
             gpus, part = count(row, "num_gpu", 0), amount(row, "gpu_milli", 1000) / 1000
             if not gpus:
                 raise SkipError("asks for no GPU")
@@ -37,7 +33,7 @@ def _read(path: Path, intake: Intake) -> None:
             run = run_between(scheduled, deleted, "deletion_time")
             wait = run_between(created, scheduled, "scheduled_time")
             status = STATUS.get(row.get("pod_phase", ""), "")
-            entry.job(
+            intake.job(
                 {"job_id": row["name"], "num_gpus": num_gpus, "arrival_seconds": created, **_requests(row, num_gpus)},
                 run_seconds=run,
                 wait_seconds=wait,
@@ -63,4 +59,4 @@ def _requests(row: dict[str, str], num_gpus: float) -> dict[str, Any]:
     return requests | ({"allowed_accelerators": tuple(models)} if models else {})
 
 
-IMPORTER = Importer("openb", "Alibaba's openb pods (gpu-v2023)", _recognises, _read)
+IMPORTER = Importer("openb", "Alibaba's openb pods (gpu-v2023)", with_columns(*COLUMNS), _read)

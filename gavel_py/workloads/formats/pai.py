@@ -1,10 +1,12 @@
-"""The tables of Alibaba's PAI trace (gpu-v2020): a folder of CSV files without header lines.
+"""Alibaba's PAI trace (gpu-v2020), as published and in the form that its simulator reads.
 
-The tables of jobs and tasks are required; those of instances, machines, group tags and sensors are optional.
+`IMPORTER` reads a folder of CSV files without header lines: the tables of jobs and tasks are required; those of instances,
+machines, group tags and sensors are optional. `SIMULATOR_IMPORTER` reads a table with one line per job, GPUs per instance.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, whole_or_part
+from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, with_columns
 
-COLUMNS = {
+TABLES = {
     "pai_job_table.csv": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
     "pai_task_table.csv": (
         "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu", "gpu_type"
@@ -49,7 +51,7 @@ def pai_rows(path: Path, intake: Intake) -> Iterator[tuple[str, dict[str, str]]]
     """Yield the place and the cells of each line, except lines that repeat the column names."""
     if not path.is_file():
         raise InputError(Fault(str(path), "", "is not there; the tables of jobs and tasks are needed"))
-    columns = COLUMNS[path.name]
+    columns = TABLES[path.name]
     for where, row in table_rows(path, intake, columns=columns):
         if row[columns[0]] != columns[0]:
             yield where, row
@@ -122,7 +124,7 @@ JOBS, TASKS = "pai_job_table.csv", "pai_task_table.csv"
 
 STATUS = {"Terminated": "passed", "Failed": "failed"}
 
-ROUNDED = "Jobs of more than one GPU that is no whole number (sum of inst_num x plan_gpu / 100) get the next larger one: {n}."
+ROUNDED = "Jobs of more than one GPU that is no whole number ({sum}) get the next larger one: {n}."
 
 JOINED = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: {n}."
 
@@ -159,21 +161,32 @@ def _read(path: Path, intake: Intake) -> None:
     instances = instances_by_job(folder, intake)
     types, memory = required_types(folder, intake), gpu_memory_by_job(folder, intake)
     for where, row in pai_rows(folder / JOBS, intake):
-        with intake.entry(where) as entry:
+        with intake.entry(where):
             own = tasks.get(row["job_name"], Tasks())
-            fields, recorded = _job(row, own, instances.get(row["job_name"]), intake)
-            if required := types.get(row["inst_id"]):
-                fields["allowed_accelerators"] = (required,)
+            required = types.get(row["inst_id"])
+            limits: dict[str, Any] = {"allowed_accelerators": (required,)} if required else {}
             if own.one_gpu_each:
-                fields["gpu_memory_gb"] = memory.get(row["job_name"])
-            entry.job(fields, **recorded)
-            if fields["num_gpus"] > 1 and fields["num_gpus"] != round(own.gpus, 6):
-                intake.assume(ROUNDED)
-            if fields["num_gpus"] < 1 and own.instances > 1:
-                intake.assume(JOINED)
+                limits["gpu_memory_gb"] = memory.get(row["job_name"])
+            _read_job(row, own, instances.get(row["job_name"]), limits, intake)
+            _assume_gang(intake, own.gpus, own.instances, "sum of inst_num x plan_gpu / 100")
 
 
-def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None, intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
+def _gang(gpus: float) -> float:
+    """Return the GPUs of a job that requests `gpus` in total: a fraction below 1 unchanged, otherwise rounded up."""
+    requested = round(gpus, 6)  # a sum of fractions
+    return requested if requested < 1 else math.ceil(requested)
+
+
+def _assume_gang(intake: Intake, gpus: float, instances: int, total: str) -> None:
+    """Record what `_gang` changed for a job of several instances; total: how the columns make the sum of its GPUs."""
+    if _gang(gpus) > 1 and _gang(gpus) != round(gpus, 6):
+        intake.assume(ROUNDED.replace("{sum}", total))
+    if _gang(gpus) < 1 and instances > 1:
+        intake.assume(JOINED)
+
+
+def _read_job(row: dict[str, str], tasks: Tasks, instances: Instances | None, limits: Mapping[str, Any], intake: Intake) -> None:
+    """Add a job; limits: further fields of `Job`."""
     if not tasks.gpus:
         raise SkipError("asks for no GPU")
     submitted = amount(row, "start_time", 0)
@@ -182,9 +195,10 @@ def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None, intake:
     if row["status"] not in STATUS:
         raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
     start, end = _run(tasks, instances)
-    num_gpus = whole_or_part(tasks.gpus)
+    num_gpus = _gang(tasks.gpus)
     # Machines are preferred to tasks, which call some types MISC.
     types: Mapping[str, float] = (instances.types if instances else {}) or tasks.types
+    status = STATUS[row["status"]]
     fields = {
         "job_id": row["job_name"],
         "num_gpus": num_gpus,
@@ -193,15 +207,14 @@ def _job(row: dict[str, str], tasks: Tasks, instances: Instances | None, intake:
         "cpus_per_gpu": tasks.cpus / num_gpus,
         "memory_gb_per_gpu": tasks.memory_gb / num_gpus,
     }
-    status = STATUS[row["status"]]
-    recorded = {
-        "run_seconds": end - start,
-        "wait_seconds": intake.wait_between(submitted, start),
-        "status": status,
-        "failed_attempts": (instances.retries if instances else 0) + int(status == "failed"),
-        "accelerator": max(types, key=lambda name: types[name], default=""),
-    }
-    return fields, recorded
+    intake.job(
+        fields | limits,
+        run_seconds=end - start,
+        wait_seconds=intake.wait_between(submitted, start),
+        status=status,
+        failed_attempts=(instances.retries if instances else 0) + int(status == "failed"),
+        accelerator=max(types, key=lambda name: types[name], default=""),
+    )
 
 
 def _run(tasks: Tasks, instances: Instances | None) -> tuple[float, float]:
@@ -242,3 +255,36 @@ def _add(job: Tasks, row: dict[str, str]) -> None:
 
 
 IMPORTER = Importer("pai", "Alibaba's PAI tables (gpu-v2020), a folder", _recognises, _read)
+
+
+COLUMNS = ("job_id", "num_gpu", "num_inst", "submit_time", "duration")
+ESTIMATES = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
+"""Columns of expected durations, the most specific first: by group and GPUs, by group, by user and GPUs, by user."""
+
+
+def _read_simulator(path: Path, intake: Intake) -> None:
+    for where, row in table_rows(path, intake, required=COLUMNS):
+        with intake.entry(where):
+            instances = count(row, "num_inst", 1)
+            requested = amount(row, "num_gpu", 0) * instances
+            if not requested:
+                raise SkipError("asks for no GPU")
+            num_gpus = _gang(requested)
+            accelerator = row.get("gpu_type", "")
+            intake.job(
+                {
+                    "job_id": row["job_id"],
+                    "num_gpus": num_gpus,
+                    "arrival_seconds": amount(row, "submit_time"),
+                    "tenant": row.get("user", ""),
+                    "cpus_per_gpu": amount(row, "num_cpu", 0) * instances / num_gpus,
+                },
+                run_seconds=amount(row, "duration"),
+                wait_seconds=amount(row, "wait_time", 0) if not is_missing(row.get("wait_time")) else None,
+                estimate_seconds=next((amount(row, name) for name in ESTIMATES if not is_missing(row.get(name))), None),
+                accelerator="" if accelerator == "CPU" or is_missing(accelerator) else accelerator,
+            )
+            _assume_gang(intake, requested, instances, "num_inst x num_gpu")
+
+
+SIMULATOR_IMPORTER = Importer("pai-csv", "the simulator of Alibaba's PAI (gpu-v2020)", with_columns(*COLUMNS), _read_simulator)

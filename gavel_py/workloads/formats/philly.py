@@ -1,4 +1,8 @@
-"""Microsoft's Philly trace as published: cluster_job_log, a JSON list of jobs with their attempts."""
+"""Microsoft's Philly trace, as published and in the form of a table.
+
+`LOG_IMPORTER` reads cluster_job_log, a JSON list of jobs with their attempts; `TABLE_IMPORTER` timestamp, duration, num_gpus,
+gpu_time, cluster.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,14 @@ from gavel_py.workloads.intake import (
     Importer,
     Intake,
     SkipError,
+    amount,
+    count,
     is_missing,
     moment,
     required_moment,
     run_between,
     table_rows,
+    with_columns,
 )
 
 LOG, MACHINES = "cluster_job_log", "cluster_machine_list"
@@ -37,12 +44,11 @@ def _read(path: Path, intake: Intake) -> None:
     if not isinstance(document, list):
         raise InputError(Fault(f"{log}, line 1", "", "must be a list of jobs"))
     for number, job in enumerate(document, 1):
-        with intake.entry(f"{log}, entry {number}") as entry:
-            fields, recorded = _job(job, memory, intake)
-            entry.job(fields, **recorded)
+        with intake.entry(f"{log}, entry {number}"):
+            _read_job(job, memory, intake)
 
 
-def _job(job: Any, memory: Mapping[str, str], intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_job(job: Any, memory: Mapping[str, str], intake: Intake) -> None:
     if not isinstance(job, dict):
         raise InputError(Fault("", "", f"must be an object, found {type(job).__name__}"))
     attempts = _objects(job.get("attempts") or [], "attempts")
@@ -57,22 +63,17 @@ def _job(job: Any, memory: Mapping[str, str], intake: Intake) -> tuple[dict[str,
     if not runs:
         raise SkipError("none of its attempts has a start and an end")
     status = _status(job)
-    fields = {
-        "job_id": job.get("jobid"),
-        "num_gpus": num_gpus,
-        "arrival_seconds": arrival,
-        "tenant": "" if is_missing(job.get("vc")) else job["vc"],
-    }
-    recorded = {
-        "run_seconds": sum(end - start for start, end in runs),
-        "wait_seconds": intake.wait_between(arrival, runs[0][0]),
-        "status": status,
+    tenant = "" if is_missing(job.get("vc")) else job["vc"]
+    intake.job(
+        {"job_id": job.get("jobid"), "num_gpus": num_gpus, "arrival_seconds": arrival, "tenant": tenant},
+        run_seconds=sum(end - start for start, end in runs),
+        wait_seconds=intake.wait_between(arrival, runs[0][0]),
+        status=status,
         # An attempt that was followed by another one had failed.
-        "failed_attempts": len(runs) if status == "failed" else len(runs) - 1,
-        "cancelled_seconds": runs[-1][1] if status == "killed" else None,
-        "accelerator": memory.get(str(detail[0].get("ip")), ""),
-    }
-    return fields, recorded
+        failed_attempts=len(runs) if status == "failed" else len(runs) - 1,
+        cancelled_seconds=runs[-1][1] if status == "killed" else None,
+        accelerator=memory.get(str(detail[0].get("ip")), ""),
+    )
 
 
 def _runs(attempts: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
@@ -108,4 +109,28 @@ def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
     return {row["machine"]: row["memory"] for _, row in rows if re.fullmatch(r"\d+ *GB", row["memory"])}
 
 
-IMPORTER = Importer("philly", "Microsoft's Philly, the JSON cluster_job_log", _recognises, _read, has_dates=True)
+LOG_IMPORTER = Importer("philly", "Microsoft's Philly, the JSON cluster_job_log", _recognises, _read, has_dates=True)
+
+
+COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
+TWICE = "Lines that say the same as an earlier one are jobs of their own: {n}."
+
+
+def _read_table(path: Path, intake: Intake) -> None:
+    seen: set[int] = set()
+    for number, (where, row) in enumerate(table_rows(path, intake, required=COLUMNS), 1):
+        with intake.entry(where):
+            num_gpus = count(row, "num_gpus")
+            if not num_gpus:
+                raise SkipError("asks for no GPU")
+            job = {"job_id": str(number), "num_gpus": num_gpus, "arrival_seconds": required_moment(row, "timestamp")}
+            intake.job(job | {"tenant": row["cluster"]}, run_seconds=amount(row, "duration"))
+            key = hash(tuple(row.values()))
+            if key in seen:
+                intake.assume(TWICE)
+            seen.add(key)
+
+
+TABLE_IMPORTER = Importer(
+    "philly-csv", "Microsoft's Philly, re-cut to a table", with_columns(*COLUMNS), _read_table, has_dates=True
+)

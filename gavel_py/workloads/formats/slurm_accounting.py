@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.intake import (
-    Head,
     Importer,
     Intake,
     SkipError,
@@ -19,6 +18,7 @@ from gavel_py.workloads.intake import (
     required_moment,
     run_between,
     table_rows,
+    with_columns,
 )
 
 Row = tuple[str, Mapping[str, str]]
@@ -97,10 +97,6 @@ class Attempt(NamedTuple):
     status: str
 
 
-def _recognises(head: Head) -> bool:
-    return head.has_columns(*COLUMNS, separator="|")
-
-
 def _read(path: Path, intake: Intake) -> None:
     records: dict[str, list[Row]] = {}
     for where, row in table_rows(path, intake, required=COLUMNS, separator="|"):
@@ -116,9 +112,8 @@ def _read(path: Path, intake: Intake) -> None:
                 attempt = _attempt(record, intake)
                 intake.skip(place, FAILED_BEFORE if attempt.status == "failed" else CONTINUED)
                 attempts.append(attempt)
-        with intake.entry(where) as entry:
-            fields, recorded = _job(last, attempts, intake)
-            entry.job(fields, **recorded)
+        with intake.entry(where):
+            _read_job(last, attempts, intake)
 
 
 def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
@@ -130,7 +125,7 @@ def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
     return [(where, row) for where, row in rows if places[row["Submit"], row.get("Start")] == where]
 
 
-def _job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> None:
     gpus, accelerator = gpus_of(row)
     if not gpus:
         raise SkipError("asks for no GPU")
@@ -143,23 +138,22 @@ def _job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> tupl
         raise SkipError("never started")
     submitted = attempts[0].submitted  # a requeued job gets a new submission time
     cpus = row.get("NCPUS", "")
-    fields = {
-        "job_id": row["JobID"],
-        "num_gpus": gpus,
-        "arrival_seconds": submitted,
-        "tenant": row.get("Account", ""),
-        "cpus_per_gpu": (int(cpus) if re.fullmatch(r"[0-9]{1,9}", cpus) else 0) / gpus,
-    }
-    recorded = {
-        "run_seconds": sum(seconds for _, seconds in runs),
-        "wait_seconds": intake.wait_between(submitted, runs[0][0]),
-        "status": last.status,
-        "failed_attempts": sum(attempt.status == "failed" for attempt in attempts),
-        "cancelled_seconds": last.ended if last.status == "killed" else None,
-        "estimate_seconds": length_of(row, "Timelimit"),
-        "accelerator": accelerator,
-    }
-    return fields, recorded
+    intake.job(
+        {
+            "job_id": row["JobID"],
+            "num_gpus": gpus,
+            "arrival_seconds": submitted,
+            "tenant": row.get("Account", ""),
+            "cpus_per_gpu": (int(cpus) if re.fullmatch(r"[0-9]{1,9}", cpus) else 0) / gpus,
+        },
+        run_seconds=sum(seconds for _, seconds in runs),
+        wait_seconds=intake.wait_between(submitted, runs[0][0]),
+        status=last.status,
+        failed_attempts=sum(attempt.status == "failed" for attempt in attempts),
+        cancelled_seconds=last.ended if last.status == "killed" else None,
+        estimate_seconds=length_of(row, "Timelimit"),
+        accelerator=accelerator,
+    )
 
 
 def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
@@ -188,4 +182,4 @@ def _status(state: str) -> str:
     return STATUS.get(word, "")
 
 
-IMPORTER = Importer("sacct", "Slurm, the output of sacct --parsable2", _recognises, _read, has_dates=True)
+IMPORTER = Importer("sacct", "Slurm, the output of sacct --parsable2", with_columns(*COLUMNS, separator="|"), _read, has_dates=True)
