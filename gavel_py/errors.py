@@ -225,14 +225,16 @@ _DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][
 _BASES = {"x": 16, "o": 8, "b": 2}
 
 
-def decimal_hint(text: str) -> str:
-    """Return "; write ..." with the decimal form of a number in another notation, or an empty string for any other text.
+def decimal_hint(text: object) -> str:
+    """Return "; write ..." with the decimal form of a number in another notation, or an empty string for any other text or value.
 
     YAML 1.1, YAML 1.2, Python and spreadsheets disagree on leading zeros, underscores, prefixes and sexagesimal numbers.
 
     >>> decimal_hint("1_000"), decimal_hint("1:30"), decimal_hint("010"), decimal_hint("1e3")
     ('; write 1000', '; write 90', '; write 10, or 8 if it is octal', '')
     """
+    if not isinstance(text, str):
+        return ""
     text = text.strip()
     if len(text) > MAX_DIGITS:
         return "; write fewer digits" if re.fullmatch(r"[-+.:_0-9]*_[-+.:_0-9]*|[-+]?0[0-9]+", text) else ""

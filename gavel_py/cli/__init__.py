@@ -38,7 +38,7 @@ def _decimal_only(command: click.Command) -> click.Command:
 
 
 def _converted(convert: Callable[..., Any], value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-    hint = decimal_hint(value) if isinstance(value, str) else ""
+    hint = decimal_hint(value)
     if hint:
         raise click.BadParameter(f"{value!r} is not a decimal number{hint}", ctx, param)
     return convert(value, param, ctx)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import overload
 
 
@@ -31,6 +32,12 @@ def same_name(name: str, known: Collection[str]) -> str | None:
         return name
     matches = [each for each in known if each.casefold() == name.casefold()]
     return matches[0] if len(matches) == 1 else None
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    counts = Counter(names)
+    return [name for name, times in counts.items() if times > 1] if len(counts) < counts.total() else []
 
 
 class NumberedNames(Sequence[str]):
@@ -87,20 +94,14 @@ class NaturalOrder:
         """Return the names in natural order."""
         current = names if isinstance(names, Mapping | Set) else set(names)
         for name in [name for name in self._known if name not in current]:
-            self._drop(name)
+            place = bisect_left(self._keys, natural_key(name))
+            del self._keys[place], self._names[place]
+            self._known.discard(name)
         if len(self._known) < len(current):
             for name in [name for name in current if name not in self._known]:
-                self._add(name)
+                key = natural_key(name)
+                place = bisect_left(self._keys, key)
+                self._keys.insert(place, key)
+                self._names.insert(place, name)
+                self._known.add(name)
         return list(self._names)
-
-    def _add(self, name: str) -> None:
-        key = natural_key(name)
-        place = bisect_left(self._keys, key)
-        self._keys.insert(place, key)
-        self._names.insert(place, name)
-        self._known.add(name)
-
-    def _drop(self, name: str) -> None:
-        place = bisect_left(self._keys, natural_key(name))
-        del self._keys[place], self._names[place]
-        self._known.discard(name)

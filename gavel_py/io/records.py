@@ -31,8 +31,7 @@ def has_control(text: str) -> bool:
 
 
 def _check_decimal(value: object) -> None:
-    hint = decimal_hint(value) if isinstance(value, str) else ""
-    if hint:
+    if hint := decimal_hint(value):
         raise ValueError(f"must be a decimal number, found {_shown(value)}{hint}")
 
 
@@ -63,7 +62,7 @@ def gang_size(value: object) -> int | float:
 
 def number_of(value: object) -> float:
     """Return a value or text as a number, NaN if it is none or not in decimal form."""
-    if isinstance(value, bool | bytes) or (isinstance(value, str) and (decimal_hint(value) or not value.isascii())):
+    if isinstance(value, bool | bytes) or decimal_hint(value) or (isinstance(value, str) and not value.isascii()):
         return math.nan
     try:
         return float(value)  # type: ignore[arg-type]

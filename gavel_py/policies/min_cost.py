@@ -180,8 +180,7 @@ def _throughputs(jobs: JobClasses, fractions: Floats) -> Floats:
 
 
 def _is_short(throughputs: Floats, needs: Floats) -> Mask:
-    short: Mask = throughputs < needs * (1 - SHORT)
-    return short
+    return throughputs < needs * (1 - SHORT)
 
 
 def _lack(seconds: float, steps: float, throughput: float, need: float) -> str:

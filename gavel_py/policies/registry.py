@@ -342,7 +342,7 @@ def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str,
             hint = _not_decimal(given, values[option])
             faults += [Fault(where, f"option {option}", text + hint)] if hint else []
         except ValidationError:
-            hint = decimal_hint(given) if isinstance(given, str) and "number" in type_text(annotation) else ""
+            hint = decimal_hint(given) if "number" in type_text(annotation) else ""
             faults.append(Fault(where, f"option {option}", text + hint))
     InputError.raise_any(faults)
     if CONSTRAINTS in options:
@@ -361,7 +361,7 @@ def _not_decimal(given: Any, value: Any) -> str:
     """Return a hint for text that was parsed as a number but is not in decimal form, such as 1_000; empty otherwise."""
     if isinstance(given, list | tuple) and isinstance(value, list | tuple):
         return next(filter(None, map(_not_decimal, given, value)), "")
-    return decimal_hint(given) if isinstance(given, str) and isinstance(value, int | float) and not isinstance(value, bool) else ""
+    return decimal_hint(given) if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
 def type_text(annotation: Any) -> str:

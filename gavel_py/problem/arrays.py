@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.names import NumberedNames, same_name
+from gavel_py.io.names import NumberedNames, repeated, same_name
 from gavel_py.io.records import MAX_COUNT, SMALLEST_FRACTION, has_control, is_absent
 
 Floats = NDArray[np.float64]
@@ -77,8 +76,7 @@ def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floa
 
     The normaliser of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
     """
-    speeds: Floats = (throughputs * isolated_shares(num_gpus, capacities, num_jobs)) @ np.ones(len(capacities))
-    return speeds
+    return (throughputs * isolated_shares(num_gpus, capacities, num_jobs)) @ np.ones(len(capacities))
 
 
 def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:
@@ -333,9 +331,8 @@ class ArrayChecker:
                 self.add(f"entry {i}", field, f"must be a name, found {value!r}")
         names = tuple(str(value) for value in entries)
         self._rows[word] = [str(label) for label in labels_of(values) or ()]
-        if len(set(names)) < count:
-            for name in (name for name, times in Counter(names).items() if times > 1):
-                self.add(repr(name), field, "stands twice; names must be unique")
+        for name in repeated(names):
+            self.add(repr(name), field, "stands twice; names must be unique")
         if any(not name or has_control(name) for name in names):
             self.add("", field, "must not contain an empty name or control characters")
         return names

@@ -9,15 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
-from gavel_py.io.names import same_name
+from gavel_py.io.names import repeated, same_name
 from gavel_py.io.records import MAX_COUNT
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
+
+if TYPE_CHECKING:
+    from gavel_py.problem.from_jobs import Profile
 
 DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
@@ -32,16 +35,6 @@ TO_USE_THEM = (
     "(--map-accelerator OLD=NEW, Cluster.renamed)"
 )
 TO_LEAVE_THEM = "; to leave them unused, use --allow-unknown-types (allow_unknown_types=True)"
-
-
-class _Profile(Protocol):
-    """The part of a throughput profile that `Cluster.known_to` reads."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def accelerators(self) -> tuple[str, ...]: ...
 
 
 class Cluster:
@@ -82,12 +75,7 @@ class Cluster:
     @cached_property
     def capacities(self) -> np.ndarray:
         """(K,) GPUs of each accelerator type."""
-        gpus: Counter[str] = Counter()
-        for node in self.nodes:
-            gpus[node.accelerator] += node.num_gpus
-        counts = np.array([gpus[name] for name in self.accelerator_names], dtype=float)
-        counts.setflags(write=False)
-        return counts
+        return self._summed([node.num_gpus for node in self.nodes])
 
     @property
     def prices_per_hour(self) -> np.ndarray:
@@ -139,17 +127,16 @@ class Cluster:
     @cached_property
     def node_rooms(self) -> tuple[tuple[tuple[int, float, float], ...], ...]:
         """For each type the GPUs, CPUs and memory, GB, of each of its nodes, infinite if unknown."""
-
-        def room(node: Node) -> tuple[int, float, float]:
-            return node.num_gpus, np.inf if node.cpus is None else node.cpus, np.inf if node.memory_gb is None else node.memory_gb
-
-        return tuple(tuple(map(room, self.nodes_of(name))) for name in self.accelerator_names)
+        return tuple(
+            tuple((node.num_gpus, _known(node.cpus), _known(node.memory_gb)) for node in self.nodes_of(name))
+            for name in self.accelerator_names
+        )
 
     def _summed(self, values: Iterable[float | None]) -> np.ndarray:
         sums = dict.fromkeys(self.accelerator_names, 0.0)
         for node, value in zip(self.nodes, values, strict=True):
-            sums[node.accelerator] += np.inf if value is None else value
-        total = np.array([float(sums[name]) for name in self.accelerator_names], dtype=float)
+            sums[node.accelerator] += _known(value)
+        total = np.array([sums[name] for name in self.accelerator_names], dtype=float)
         total.setflags(write=False)
         return total
 
@@ -241,7 +228,7 @@ class Cluster:
         rest.left_out = self.left_out | {name: int(count) for name, count in gpus if name not in keep}
         return rest
 
-    def known_to(self, profile: _Profile, *, allow_unknown_types: bool = False) -> Cluster:
+    def known_to(self, profile: Profile, *, allow_unknown_types: bool = False) -> Cluster:
         """Return the cluster with the names of a throughput profile, without the types that the profile lacks.
 
         `AllocationProblem.from_jobs`, `RoundScheduler` and `Simulation` use this part of a cluster.
@@ -274,7 +261,7 @@ class Cluster:
             warnings.warn(f"{count} GPUs are left out: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
         return cluster.restricted_to(known)
 
-    def _renamed_for(self, profile: _Profile) -> Cluster:
+    def _renamed_for(self, profile: Profile) -> Cluster:
         """Return the cluster with the profile's names for types that differ from them in case only."""
         found = {name: same_name(name, profile.accelerators) for name in self.accelerator_names}
         renamed = {name: other for name, other in found.items() if other is not None and other != name}
@@ -371,26 +358,28 @@ def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
     return min([node.num_gpus, *(total / per_gpu + ROUNDING for total, per_gpu in pairs if total is not None and per_gpu > 0)])
 
 
+def _known(value: float | None) -> float:
+    """Return a number of CPUs or GB, infinite if it is unknown."""
+    return np.inf if value is None else value
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _hint(value: object) -> str:
-    return decimal_hint(value) if isinstance(value, str) else ""
-
-
 def _check_unique(what: str, names: Iterable[str]) -> None:
-    repeated = [name for name, times in Counter(names).items() if times > 1]
-    InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated])
+    InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated(names)])
 
 
 def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
     where = f"cluster, accelerator type {name!r}"
     faults = []
     if not _is_whole(gpus) or gpus < 0:
-        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{_hint(gpus)}"))
+        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{decimal_hint(gpus)}"))
     if not _is_whole(per_node) or per_node < 1:
-        faults.append(Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{_hint(per_node)}"))
+        faults.append(
+            Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{decimal_hint(per_node)}")
+        )
     if not faults and gpus / per_node > MAX_COUNT:
         faults.append(Fault(where, "GPUs", f"must make at most {MAX_COUNT:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
     return faults

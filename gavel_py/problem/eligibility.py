@@ -78,8 +78,7 @@ class GpuMemory:
     @property
     def fits(self) -> Mask:
         """(N, K) whether a job fits the GPUs of a type."""
-        fits: Mask = np.nan_to_num(self.needed) <= self._limit
-        return fits
+        return np.nan_to_num(self.needed) <= self._limit
 
     @property
     def num_compatible(self) -> Indices:
@@ -96,8 +95,7 @@ class GpuMemory:
     def together(self, jobs: Indices) -> Mask:
         """Return (Q, Q, K) whether two of Q jobs fit a GPU of a type together."""
         needed = np.nan_to_num(self.needed[jobs])
-        together: Mask = needed[:, None] + needed <= self._limit
-        return together
+        return needed[:, None] + needed <= self._limit
 
     @property
     def _limit(self) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, overload
@@ -11,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 from pydantic import Field, field_validator, model_validator
 
 from gavel_py.errors import Fault, InputError, together
-from gavel_py.io import reading
+from gavel_py.io import names, reading
 from gavel_py.io.records import (
     MAX_COUNT,
     Finite,
@@ -117,6 +116,12 @@ class Job(Record):
         return self
 
 
+def check_unique(job_ids: Iterable[str]) -> None:
+    """Raise `InputError` for ids that occur more than once."""
+    twice = names.repeated(job_ids)
+    InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
+
+
 class JobSet(Sequence[Job]):
     """An immutable sequence of jobs with unique ids.
 
@@ -131,8 +136,7 @@ class JobSet(Sequence[Job]):
         self.jobs: tuple[Job, ...] = tuple(jobs)
         invalid = [Fault("job set", "", f"must hold Job objects, found {job!r}") for job in self.jobs if not isinstance(job, Job)]
         InputError.raise_any(invalid)
-        twice = [job_id for job_id, times in Counter(job.job_id for job in self.jobs).items() if times > 1]
-        InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
+        check_unique(job.job_id for job in self.jobs)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -225,7 +229,11 @@ class JobSet(Sequence[Job]):
 
     @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
-        placed = [(where, _job_fields(row)) for where, row in rows]
+        placed = []
+        for where, row in rows:
+            if isinstance(row, Mapping):  # null in JSON means the default, as an empty cell does in CSV
+                row = {n: value for n, value in row.items() if value is not None and not str(n).startswith(RECORDED)}
+            placed.append((where, row))
         ids = [(where, str(row["job_id"]).strip()) for where, row in placed if isinstance(row, Mapping) and "job_id" in row]
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
@@ -247,25 +255,8 @@ def json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
         yield f"{read.line(*above, index)}, entry {index + 1}", row
 
 
-def _job_fields(row: Any) -> Any:
-    """Return a row without recorded outcomes and null values; null in JSON means the default, as an empty cell does in CSV."""
-    if not isinstance(row, Mapping):
-        return row
-    return {name: value for name, value in row.items() if value is not None and not str(name).startswith(RECORDED)}
-
-
-GAVEL_FIELDS = (
-    "job_type",
-    "command",
-    "working_directory",
-    "num_steps_arg",
-    "needs_data_dir",
-    "total_steps",
-    "num_gpus",
-    "weight",
-    "slo",
-    "arrival_seconds",
-)
+GAVEL_FIELDS = ("job_type", "", "", "", "", "total_steps", "num_gpus", "weight", "slo", "arrival_seconds")
+"""The fields of Gavel's traces; "" is an ignored field (a command, its folder and arguments)."""
 
 
 def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -275,12 +266,10 @@ def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
         if len(cells) != len(GAVEL_FIELDS):
             problem = f"has {len(cells)} tab-separated fields, Gavel's trace has {len(GAVEL_FIELDS)}"
             raise InputError(Fault(where, "", problem))
-        row: dict[str, Any] = dict(zip(GAVEL_FIELDS, cells, strict=True))
-        job = {k: row[k] for k in ("job_type", "total_steps", "num_gpus", "weight", "arrival_seconds")}
+        row = {name: cell for name, cell in zip(GAVEL_FIELDS, cells, strict=True) if name}
         # A negative SLO means none; other values are factors, which Job validates.
-        if not row["slo"].strip().startswith("-"):
-            job["deadline_factor"] = row["slo"]
-        yield where, {"job_id": str(index), **job}
+        slo = row.pop("slo")
+        yield where, {"job_id": str(index), **row} | ({} if slo.strip().startswith("-") else {"deadline_factor": slo})
 
 
 PROGRESS = "steps_done"

@@ -109,15 +109,14 @@ def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
 def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[AcceleratorType]:
     if not isinstance(entries, dict | None):
         raise InputError(Fault(where("accelerator_types"), "accelerator_types", "must be a mapping from name to details"))
-    details = {name: {} if entry is None else entry for name, entry in (entries or {}).items()}
-    double = [
-        Fault(f"{where('accelerator_types', n)} (accelerator type {n!r})", "name", "is the key; leave it out")
-        for n, d in details.items()
-        if isinstance(d, dict) and "name" in d
-    ]
+    rows, faults = [], []
+    for name, details in (entries or {}).items():
+        place = where("accelerator_types", name)
+        if isinstance(details, dict) and "name" in details:
+            faults.append(Fault(f"{place} (accelerator type {name!r})", "name", "is the key; leave it out"))
+        rows.append((place, (details or {}) | {"name": name} if isinstance(details, dict | None) else details))
     with together() as attempt:
-        attempt(lambda: InputError.raise_any(double))
-        rows = ((where("accelerator_types", n), d | {"name": n} if isinstance(d, dict) else d) for n, d in details.items())
+        attempt(lambda: InputError.raise_any(faults))
         types: list[AcceleratorType] = attempt(lambda: check_records(AcceleratorType, rows))
     return types
 

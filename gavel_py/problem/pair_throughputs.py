@@ -56,8 +56,7 @@ class PairSpeeds:
         """(Q, Q, K) T_ab/T_a + T_ba/T_b, the joint work of both over the work of one alone; 0 if not possible."""
         alone = self.alone[:, None, :]
         parts = np.divide(self.speeds, alone, out=np.full(self.speeds.shape, np.inf), where=alone > 0)
-        gains: Floats = np.where(self.possible, parts + parts.swapaxes(0, 1), 0.0)
-        return gains
+        return np.where(self.possible, parts + parts.swapaxes(0, 1), 0.0)
 
     @property
     def possible(self) -> Mask:
@@ -69,8 +68,7 @@ class PairSpeeds:
     @property
     def useful(self) -> Mask:
         """(Q, Q, K) the pairs with a gain above `min_gain`."""
-        useful: Mask = self.gains > self.min_gain + ROUNDING
-        return useful
+        return self.gains > self.min_gain + ROUNDING
 
     def select(self, rows: Indices) -> PairSpeeds:
         """Return the throughputs of some of the jobs."""
@@ -167,20 +165,17 @@ class PlacementSpeeds:
     @cached_property
     def spread_is_faster(self) -> Mask:
         """(N, K) whether a gang is faster when spread."""
-        faster: Mask = self.differ & (np.nan_to_num(self.spread) > self.consolidated)
-        return faster
+        return self.differ & (np.nan_to_num(self.spread) > self.consolidated)
 
     @property
     def faster(self) -> Floats:
         """(N, K) steps/s of the faster placement."""
-        faster: Floats = np.where(self.spread_is_faster, self.spread, self.consolidated)
-        return faster
+        return np.where(self.spread_is_faster, self.spread, self.consolidated)
 
     @property
     def slower(self) -> Floats:
         """(N, K) steps/s of the slower placement, 0 if there is none."""
-        slower: Floats = np.where(self.spread_is_faster, self.consolidated, np.where(self.differ, self.spread, 0.0))
-        return slower
+        return np.where(self.spread_is_faster, self.consolidated, np.where(self.differ, self.spread, 0.0))
 
     def select(self, rows: Indices) -> PlacementSpeeds:
         """Return the throughputs of some of the jobs."""

@@ -40,7 +40,8 @@ def number_equal(columns: Sequence[Column], count: int) -> Numbering:
     """
     code, others = _small_codes(columns, count)
     found = _by_code(code, int(code.max(initial=0)) + 1) if not others else _by_hash([code, *others], count)
-    return _in_order(found, content_keys([column[found.first] for column in columns], len(found.first)))
+    keys = content_keys([column[found.first] for column in columns], len(found.first))
+    return _reordered(Numbering(found.index, found.first, found.counts, keys), np.argsort(keys, kind="stable"))
 
 
 def refined(coarse: Numbering, columns: Sequence[Column]) -> Numbering:
@@ -126,18 +127,9 @@ def _by_hash(columns: Sequence[Column], count: int) -> Numbering:
         index = np.empty(count, dtype=np.int64)
         index[order] = np.repeat(np.arange(len(starts)), counts)
         first = order[starts]
-        if len(first) == count or all(_agree(column, first[index]) for column in columns):
+        if len(first) == count or all(np.array_equal(bits, bits[first[index]]) for bits in map(_bits, columns)):
             return Numbering(index, first, counts, ranked[starts])
     raise AssertionError("four independent hashes collided")  # pragma: no cover
-
-
-def _agree(column: Column, rows: Indices) -> bool:
-    bits = _bits(column)
-    return bool(np.array_equal(bits, bits[rows]))
-
-
-def _in_order(found: Numbering, keys: Keys) -> Numbering:
-    return _reordered(Numbering(found.index, found.first, found.counts, keys), np.argsort(keys, kind="stable"))
 
 
 def _reordered(found: Numbering, order: Indices) -> Numbering:

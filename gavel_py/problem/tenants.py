@@ -95,24 +95,6 @@ MAX_LEVELS = 100
 """Limit on the depth of tenants; a deeper mapping contains itself."""
 
 
-def read_tenants(path: str | Path) -> tuple[list[Tenant], TenantPolicy]:
-    """Return the tenants of a YAML or JSON file, and the policy at the top."""
-    read = reading.document(path)
-    return _document(read.line, read.value, lambda keys: read.where(*keys))
-
-
-def mapped_tenants(given: Mapping[Any, Any]) -> tuple[list[Tenant], TenantPolicy]:
-    """Return the tenants of a mapping, and the policy at the top.
-
-    The mapping has either the form of a whole file or that of its part `tenants`, from name to details. It counts as a whole file
-    if it has the key `tenants` and no other key that could be a tenant.
-    """
-    others = (details for key, details in given.items() if key != "tenants")
-    if "tenants" in given and not any(details is None or isinstance(details, Mapping) for details in others):
-        return _document(lambda *_: "tenants", given, ".".join)
-    return tenants_of(given), "fairness"
-
-
 def _document(place: Callable[..., str], document: Any, where: Where) -> tuple[list[Tenant], TenantPolicy]:
     """Return the tenants and the policy of a document; place: returns the place of a key or the document; where: of a tenant."""
     entries = document.get("tenants") if isinstance(document, Mapping) else None
@@ -138,8 +120,15 @@ def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tena
     """
     found = [(where(keys), implied, details) for keys, implied, details in _entries(entries, {}, ("tenants",))]
     rows = [(place, details | implied if isinstance(details, dict) else details) for place, implied, details in found]
+    text = "is told by where it stands; leave it out"
+    redundant = [
+        Fault(f"{place} (tenant {implied['name']!r})", field, text)
+        for place, implied, details in found
+        for field in implied
+        if isinstance(details, dict) and field in details
+    ]
     with together() as attempt:
-        attempt(lambda: InputError.raise_any([fault for entry in found for fault in _redundant(*entry)]))
+        attempt(lambda: InputError.raise_any(redundant))
         checked = attempt(lambda: check_records(_Entry, rows))
         named = [(place, str(row["name"]).strip(), _name(row.get("parent"))) for place, row in rows if isinstance(row, dict)]
         attempt(lambda: InputError.raise_any(tree_faults(named)))
@@ -158,11 +147,6 @@ def _entries(
             if len(keys) > 2 * MAX_LEVELS:
                 raise InputError(Fault(f"tenant {key!r}", "tenants", f"stands more than {MAX_LEVELS} levels below the top"))
             yield from _entries(below, {"parent": str(key).strip()}, (*keys, str(key), "tenants"))
-
-
-def _redundant(place: str, implied: dict[str, Any], details: Any) -> list[Fault]:
-    text = "is told by where it stands; leave it out"
-    return [Fault(f"{place} (tenant {implied['name']!r})", f, text) for f in implied if isinstance(details, dict) and f in details]
 
 
 def _name(value: object) -> str | None:
@@ -235,7 +219,8 @@ class TenantTree:
         Raises:
             InputError: All faults of the file, each with its place.
         """
-        return cls(*read_tenants(path))
+        read = reading.document(path)
+        return cls(*_document(read.line, read.value, lambda keys: read.where(*keys)))
 
     @classmethod
     def from_dict(cls, tenants: Mapping[str, Any], policy: TenantPolicy = "fairness") -> Self:
@@ -266,7 +251,11 @@ class TenantTree:
         if isinstance(source, str | Path):
             return cls.from_file(source)
         if isinstance(source, Mapping):
-            return cls(*mapped_tenants(source))
+            # A mapping is a whole file if it has the key `tenants` and no other key that could be a tenant.
+            others = (details for key, details in source.items() if key != "tenants")
+            if "tenants" in source and not any(details is None or isinstance(details, Mapping) for details in others):
+                return cls(*_document(lambda *_: "tenants", source, ".".join))
+            return cls(tenants_of(source))
         if source is not None and not isinstance(source, Iterable):
             text = "must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants"
             raise InputError(Fault("tenant tree", "", f"{text}, found {source!r}"))

@@ -187,9 +187,8 @@ def _checked(
         for k, cell in enumerate(row):
             value = _number(cell)
             if value is None:
-                hint = decimal_hint(cell) if isinstance(cell, str) else ""
-                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}{hint}"
-                faults.append(Fault(places[n], accelerators[k], problem))
+                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}"
+                faults.append(Fault(places[n], accelerators[k], problem + decimal_hint(cell)))
             else:
                 values[n, k] = value
     return values, faults

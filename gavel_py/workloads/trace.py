@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +12,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import seed_sequence
-from gavel_py.problem.job import JobSet
+from gavel_py.problem.job import JobSet, check_unique
 from gavel_py.workloads.submission import Submission, TraceReport
 
 
@@ -38,9 +37,7 @@ class Trace(Sequence[Submission]):
         InputError.raise_any(wrong)
         self.submissions: tuple[Submission, ...] = tuple(sorted(given, key=lambda s: s.job.arrival_seconds))
         self.report = TraceReport() if report is None else report
-        times = Counter(submission.job.job_id for submission in self.submissions)
-        twice = [job_id for job_id, number in times.items() if number > 1] if len(times) < len(self.submissions) else []
-        InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
+        check_unique(submission.job.job_id for submission in self.submissions)
 
     @overload
     def __getitem__(self, index: int) -> Submission: ...

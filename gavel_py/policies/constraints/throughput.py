@@ -81,8 +81,7 @@ class Deadline(Constraint):
 
     def _seconds(self, scope: Scope, rows: Indices) -> Floats:
         """Return the seconds to the deadlines of these jobs, NaN for jobs without one."""
-        seconds: Floats = scope.problem.deadlines_seconds[rows] if self.seconds is None else np.full(len(rows), self.seconds)
-        return seconds
+        return scope.problem.deadlines_seconds[rows] if self.seconds is None else np.full(len(rows), self.seconds)
 
 
 def _able(constraint: Constraint, scope: Scope, rows: Indices) -> Indices:

@@ -185,7 +185,7 @@ def _assume_gang(intake: Intake, gpus: float, instances: int, total: str) -> Non
         intake.assume(JOINED)
 
 
-def _read_job(row: dict[str, str], tasks: Tasks, instances: Instances | None, limits: Mapping[str, Any], intake: Intake) -> None:
+def _read_job(row: dict[str, str], tasks: Tasks, instances: Instances | None, limits: dict[str, Any], intake: Intake) -> None:
     """Add a job; limits: further fields of `Job`."""
     if not tasks.gpus:
         raise SkipError("asks for no GPU")
