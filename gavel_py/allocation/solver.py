@@ -26,7 +26,7 @@ from gavel_py.optimization.solving.highs import Algorithm, LinearSolver
 from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.policies.constraints import constrained
+from gavel_py.policies.constraints.compiling import constrained
 from gavel_py.policies.formulas import PackingPolicy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gavel_py.errors import Fault, GavelError, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.policies.base import Policy
-from gavel_py.policies.constraints import given_constraints
+from gavel_py.policies.constraints.compiling import given_constraints
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution

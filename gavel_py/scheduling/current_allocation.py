@@ -18,7 +18,8 @@ from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.policies.constraints import Constraint, placed
+from gavel_py.policies.constraints.base import Constraint
+from gavel_py.policies.constraints.compiling import placed
 from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem

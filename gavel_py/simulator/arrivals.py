@@ -25,7 +25,7 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.options import why_rounds
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
-from gavel_py.workloads import Submission
+from gavel_py.workloads.submission import Submission
 
 
 class Arrivals:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
     from gavel_py.scheduling import JobDelivery
-    from gavel_py.workloads import Submission
+    from gavel_py.workloads.submission import Submission
 
 NUMBERS = (
     *("steps_done", "running_seconds", "lost_seconds", "cost", "starting_seconds", "worked_seconds"),

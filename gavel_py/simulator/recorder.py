@@ -21,7 +21,7 @@ from gavel_py.scheduling import Round
 from gavel_py.simulator.measurements import window_text
 from gavel_py.simulator.results import JobRecord, Outcome, Summary
 from gavel_py.simulator.simulation import Simulation
-from gavel_py.workloads import Submission
+from gavel_py.workloads.submission import Submission
 
 
 def summary_metrics(summary: Summary) -> dict[str, float | None]:

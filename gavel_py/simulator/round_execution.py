@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
     from gavel_py.scheduling import Round, RoundScheduler
-    from gavel_py.workloads import Submission
+    from gavel_py.workloads.submission import Submission
 
 
 @dataclass

@@ -27,7 +27,7 @@ from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_win
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import ExecutionSettings, RoundExecution, SimulationState
-from gavel_py.workloads import Submission
+from gavel_py.workloads.submission import Submission
 
 SIMULATION = SnapshotFormat("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
 

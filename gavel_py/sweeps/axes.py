@@ -23,11 +23,13 @@ from pydantic import Field
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, Text, Whole
 from gavel_py.policies import Policy, resolve_policy
-from gavel_py.policies.constraints import read_constraints
+from gavel_py.policies.constraints.compiling import read_constraints
 from gavel_py.policies.serialization import policy_document
 from gavel_py.problem.cluster import Cluster
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
-from gavel_py.workloads import Empirical, LogUniform, Trace, generate_trace, read_trace, trace_text
+from gavel_py.workloads.generator import Empirical, LogUniform, generate_trace
+from gavel_py.workloads.reading import read_trace, trace_text
+from gavel_py.workloads.trace import Trace
 
 if TYPE_CHECKING:
     from gavel_py.sweeps.spec import CheckedSpec

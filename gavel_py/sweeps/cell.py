@@ -32,8 +32,9 @@ from gavel_py.simulator.recorder import RunRecorder, run_and_record
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.axes import Generator, PackedValue, checksum, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
-from gavel_py.workloads import Trace, assign_job_types, extend_profile
-from gavel_py.workloads.job_types import lacks_type
+from gavel_py.throughput_profiles.extrapolation import extend_profile
+from gavel_py.workloads.job_types import assign_job_types, lacks_type
+from gavel_py.workloads.trace import Trace
 
 CACHED_SCENARIOS = 4
 """Few are needed at a time, since the cells of a scenario are adjacent in the grid."""

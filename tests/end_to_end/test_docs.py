@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 import gavel_py as gp
 from gavel_py.cli import main
-from gavel_py.policies.constraints import KINDS
+from gavel_py.policies.constraints.compiling import KINDS
 from tests.support.commands import enter_folder
 
 pytestmark = pytest.mark.slow

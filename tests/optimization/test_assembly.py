@@ -13,7 +13,7 @@ from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.solving.compilation import compiled
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver
-from gavel_py.policies.constraints import constrained
+from gavel_py.policies.constraints.compiling import constrained
 from tests.support.constraint_strategies import constraints, tenanted
 
 

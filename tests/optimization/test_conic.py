@@ -22,7 +22,6 @@ from gavel_py.optimization.solving import concave as conic
 from gavel_py.optimization.solving import highs
 from gavel_py.optimization.solving.concave import tangent
 from gavel_py.optimization.solving.time_limit import TimeLimit
-from gavel_py.policies import constraints
 from tests.support.examples import examples
 from tests.support.instances import Floats, best_level, best_value, crowds, problems
 
@@ -311,9 +310,9 @@ def test_a_gain_lies_between_the_prices_before_and_after(problem: gp.AllocationP
 def test_constraints_hold_beside_a_curve() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 4, [2], tenants=["red", "blue", "blue", "blue"])
     for constraint, times in (
-        (constraints.MaxGpus(tenant="red", gpus=0.2), [0.2, 0.6, 0.6, 0.6]),
-        (constraints.MinThroughput(job="1", rate=0.8), [0.4, 0.8, 0.4, 0.4]),
-        (constraints.Quota(tenant="red", gpus=0.8), [0.8, 0.4, 0.4, 0.4]),
+        (gp.MaxGpus(tenant="red", gpus=0.2), [0.2, 0.6, 0.6, 0.6]),
+        (gp.MinThroughput(job="1", rate=0.8), [0.4, 0.8, 0.4, 0.4]),
+        (gp.Quota(tenant="red", gpus=0.8), [0.8, 0.4, 0.4, 0.4]),
     ):
         curved = policy(nash)
         allocation = gp.solve(problem, type(curved)(constraints=(constraint,)))

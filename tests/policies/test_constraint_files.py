@@ -10,7 +10,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli import main
-from gavel_py.policies.constraints import KINDS
+from gavel_py.policies.constraints.compiling import KINDS
 from tests.support.fakes import refusal
 
 Gavel = Callable[..., tuple[int, str, str]]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.policies.constraints import constrained
+from gavel_py.policies.constraints.compiling import constrained
 from tests.support.constrained_programs import Wishes, best_level, best_sum, excess, wishes
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples

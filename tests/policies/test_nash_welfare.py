@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.policies.constraints import MaxGpus
+from gavel_py.policies.constraints.shares import MaxGpus
 from gavel_py.policies.nash_welfare import NashWelfare
 from tests.support.examples import examples
 from tests.support.instances import Floats, best_value, crowds, problems

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
-from gavel_py.workloads import Submission
+from gavel_py.workloads.submission import Submission
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
