@@ -200,6 +200,19 @@ def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
     InputError.raise_any(faults)
 
 
+@contextmanager
+def relocated_faults(relocate: Callable[[Fault], Fault]) -> Iterator[None]:
+    """Replace each fault of an `InputError` that the block raises.
+
+    Args:
+        relocate: Returns the fault to raise instead, usually the same one with another place.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(*map(relocate, error.faults)) from None
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """Return "; did you mean ..." with the known names closest to `name`, or a list of the known names if none is close.
 

@@ -13,7 +13,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.policies.constraints.placement import SwitchCost
+from gavel_py.policies.constraints.single_jobs import SwitchCost
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats
 

@@ -116,7 +116,12 @@ class DemandPolicy(Policy):
             return None
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
         least = levels.needs(levels.reached(jobs.fastest * times)) / jobs.fastest
-        rows = (_busy(self.name, jobs, times),) if self.efficiency and jobs.rules and not jobs.rules.has_penalties else ()
+        rows: tuple[ObjectiveRow, ...] = ()
+        if self.efficiency and jobs.rules and not jobs.rules.has_penalties:
+            # The efficiency of agnostic jobs is Σ_g n_g s_g t_g: as many GPUs stay in use.
+            gpus = float((jobs.counts * jobs.num_gpus) @ times)
+            table = np.where(jobs.runnable, jobs.num_gpus[:, None], 0.0)
+            rows = (jobs.gains(f"the GPUs in use under {self.name}", table, gpus),)
         return FreeTimes(np.minimum(least, times), np.ones(len(jobs)), rows, is_certain=not jobs.rules)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
@@ -162,12 +167,6 @@ def _best(levels: Levels, candidates: Sequence[Floats], certificates: Sequence[C
     values = [levels.worse * certificates[0].value(fractions) for fractions in candidates]
     bounds = [levels.worse * certificate.bound() for certificate in certificates]
     return Decision(candidates[int(np.argmin(values))], certificates[int(np.argmax(bounds))])
-
-
-def _busy(name: str, jobs: JobClasses, times: Floats) -> ObjectiveRow:
-    """Return the row that keeps as many GPUs in use as (G,) given times do, Σ_g n_g s_g t_g: the efficiency of agnostic jobs."""
-    gpus = float((jobs.counts * jobs.num_gpus) @ times)
-    return jobs.gains(f"the GPUs in use under {name}", np.where(jobs.runnable, jobs.num_gpus[:, None], 0.0), gpus)
 
 
 def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, fractions: Floats, tolerance: float) -> Rules:
@@ -222,15 +221,16 @@ class FillingPolicy(Policy):
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
         return FreeTimes(times, times, is_certain=not jobs.rules)
 
-    def guess(self, jobs: JobClasses) -> Floats | None:
+    def _first_stop(self, jobs: JobClasses) -> Levels:
         from gavel_py.optimization.solving.progressive_filling import first_stop_of
 
-        return proportional_guess(first_stop_of(jobs, self.shares(jobs), self.name))
+        return first_stop_of(jobs, self.shares(jobs), self.name)
+
+    def guess(self, jobs: JobClasses) -> Floats | None:
+        return proportional_guess(self._first_stop(jobs))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.solving.progressive_filling import first_stop_of
-
-        return best_level_of(first_stop_of(jobs, self.shares(jobs), self.name), candidates, prices)
+        return best_level_of(self._first_stop(jobs), candidates, prices)
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]

@@ -231,9 +231,6 @@ class ServiceTree:
             over = _ancestors(self.leaves[rows], self.parents, depths, depth)
             self.tiers.append(_Tier(members, nodes, queues, rows, np.searchsorted(nodes, over)))
 
-    def __repr__(self) -> str:
-        return f"ServiceTree({len(self.leaves)} rows of jobs, {len(self.parents)} nodes)"
-
     def rise(self, rooms: ArrayLike) -> ServiceRise:
         """Return the services as a function of the level. rooms: (G,) the service that each job can still take, at least 0."""
         size = len(self.leaves)
@@ -272,9 +269,6 @@ class ServiceRise:
     begin: Floats
     end: Floats
     times: tuple[VirtualTimes, ...]
-
-    def __repr__(self) -> str:
-        return f"ServiceRise(most={self.most:.6g} of {self.tree!r})"
 
     @property
     def most(self) -> float:

@@ -161,11 +161,7 @@ class MinCost(LinearSumPolicy):
 
     def _late(self, jobs: JobClasses, fractions: Floats) -> tuple[str, ...]:
         """Return a note for each job that misses its deadline or share, in the order of the problem."""
-        throughputs, needs, seconds = (
-            _throughputs(jobs, fractions),
-            self.enough(jobs),
-            jobs.deadlines_seconds,
-        )
+        throughputs, needs, seconds = _throughputs(jobs, fractions), self.enough(jobs), jobs.deadlines_seconds
         in_time = seconds * throughputs >= jobs.steps_remaining * (1 - SHORT)
         late = np.where(np.isnan(seconds), _is_short(throughputs, needs), ~in_time)
         some = np.flatnonzero(late[jobs.index])

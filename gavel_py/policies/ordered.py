@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,13 +85,18 @@ class OrderedPolicy(Policy):
         runnable = jobs.runnable
 
         def unserved(i: int) -> float:
-            return _take(fractions[i], free, i, [j for j in preference[i] if runnable[i, j]], self.fractional)
+            return free.fill(fractions[i], i, [j for j in preference[i] if runnable[i, j]], self.fractional)
 
-        first, order = _serve_lower_bounds(order, free, unserved)
-        for i in order.tolist():
+        served = np.zeros(len(order), dtype=bool)  # jobs with lower bounds, until the bounds are met
+        for place in np.flatnonzero(free.has_bound[order]).tolist():
+            if not free.gpus.any():
+                break
+            i = int(order[place])
+            served[place] = free.lacks_bound(i) and unserved(i) < 1
+        for i in order[~served].tolist():
             if not free.gpus.any() or (unserved(i) > 0 and not self.backfill):
                 break
-        return fractions, np.concatenate([kept, first, order])
+        return fractions, np.concatenate([kept, order[served], order[~served]])
 
     def _serve_whole(self, jobs: JobClasses) -> tuple[Floats, Indices]:
         """Serve jobs without rules and fractions: each gets all of its time on one type or none, so counting free GPUs suffices."""
@@ -170,7 +175,7 @@ class OrderedPolicy(Policy):
         for i in order[running_on[order] >= 0].tolist():
             j = running_on[i]
             if jobs.runnable[i, j]:
-                kept[i] = _take(fractions[i], free, i, [j], fractional=False) == 0
+                kept[i] = free.fill(fractions[i], i, [j], fractional=False) == 0
         return order[kept[order]], order[~kept[order]]
 
 
@@ -199,20 +204,6 @@ def select_types(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: 
     return selected
 
 
-def _serve_lower_bounds(order: Indices, free: _FreeResources, unserved: Callable[[int], float]) -> tuple[Indices, Indices]:
-    """Serve jobs with lower bounds until the bounds are met; return the served jobs and the others, each in order.
-
-    unserved: serves a job and returns the part of its time that it did not get.
-    """
-    served = np.zeros(len(order), dtype=bool)
-    for place in np.flatnonzero(free.has_bound[order]).tolist():
-        if not free.gpus.any():
-            break
-        i = int(order[place])
-        served[place] = free.lacks_bound(i) and unserved(i) < 1
-    return order[served], order[~served]
-
-
 class _FreeResources:
     """GPUs of each type and units of each upper limit that are free, and units that lower limits still lack.
 
@@ -234,31 +225,26 @@ class _FreeResources:
         unmet = self._lacking > ROUNDING
         return bool(self._has_floor[i]) or bool((self._gains[unmet, i] > 0).any())
 
-    def part(self, i: int, j: int) -> float:
+    def fill(self, row: Floats, i: int, types: list[int], fractional: bool) -> float:
+        """Fill the row of job i with time on the given types in turn; return the part of its time that remains unserved."""
+        left = 1.0
+        for j in types:
+            part = min(left, self._part(i, j))
+            if part <= 0 or (part < 1 and not fractional):
+                continue
+            row[j] = part
+            self.gpus[j] = max(0.0, self.gpus[j] - part * self._gangs[i])
+            np.maximum(0.0, self._left - part * self._costs[:, i, j], out=self._left)
+            self._lacking -= part * self._gains[:, i, j]
+            left -= part
+            if left <= 0:
+                return 0.0
+        return left
+
+    def _part(self, i: int, j: int) -> float:
         """Return the part of its time that job i can have on type j."""
         part = float(self.gpus[j] / self._gangs[i])
         costs = self._costs[:, i, j]
         taking = costs > 0
         part = min(part, float((self._left[taking] / costs[taking]).min())) if taking.any() else part
         return 0.0 if part < ROUNDING else 1.0 if abs(part - 1) < ROUNDING else part
-
-    def take(self, i: int, j: int, part: float) -> None:
-        """Subtract the resources of job i for this part of its time on type j."""
-        self.gpus[j] = max(0.0, self.gpus[j] - part * self._gangs[i])
-        np.maximum(0.0, self._left - part * self._costs[:, i, j], out=self._left)
-        self._lacking -= part * self._gains[:, i, j]
-
-
-def _take(row: Floats, free: _FreeResources, i: int, types: list[int], fractional: bool) -> float:
-    """Fill the row of job i with time on the given types in turn; return the part of its time that remains unserved."""
-    left = 1.0
-    for j in types:
-        part = min(left, free.part(i, j))
-        if part <= 0 or (part < 1 and not fractional):
-            continue
-        row[j] = part
-        free.take(i, j, part)
-        left -= part
-        if left <= 0:
-            return 0.0
-    return left

@@ -52,15 +52,11 @@ def _module(name: str, where: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # the named module exists, but one of its imports does not
-            raise _failure(name, where, error) from error
+            raise InputError(Fault(where, "", f"importing {name} failed with {_one_line(error)}")) from error
         hint = ", which is named without its ending .py" if name.endswith(".py") else ""
         raise UnknownNameError(Fault(where, "", f"Python finds no module {error.name!r}{hint}")) from None
     except (Exception, SystemExit) as error:  # importing runs code of the user, which may raise anything
-        raise _failure(name, where, error) from error
-
-
-def _failure(module: str, where: str, error: BaseException) -> InputError:
-    return InputError(Fault(where, "", f"importing {module} failed with {_one_line(error)}"))
+        raise InputError(Fault(where, "", f"importing {name} failed with {_one_line(error)}")) from error
 
 
 def _one_line(error: BaseException) -> str:
@@ -81,15 +77,12 @@ def _attribute(module: ModuleType, path: str, where: str) -> object:
     for part in path.split("."):
         thing = getattr(thing, part, None)
         if thing is None:
-            known = [name for name, value in vars(module).items() if _is_complete(value)]
+            classes = {name: value for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Policy)}
+            known = [name for name, value in classes.items() if not inspect.isabstract(value)]
             place = getattr(module, "__file__", None)
             text = f"module {module.__name__}{f' ({place})' if place else ''} has no class {path!r}"
             raise UnknownNameError(Fault(where, "", text + (nearest(path, known) if known else ", and no other policy either")))
     return thing
-
-
-def _is_complete(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Policy) and not inspect.isabstract(value)
 
 
 def _not_a_policy(thing: object, target: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest, relocated_faults
 from gavel_py.io.names import repeated, same_name
 from gavel_py.io.records import MAX_COUNT
 from gavel_py.problem.job import Locality
@@ -333,11 +333,9 @@ class Cluster:
         Raises:
             InputError: All faults of the file, each with its place.
         """
-        try:
+        # Faults of the cluster as a whole, such as a repeated name, do not contain the file yet.
+        with relocated_faults(lambda fault: replace(fault, where=str(path)) if fault.where == "cluster" else fault):
             return cls(*read_cluster(path))
-        except InputError as error:
-            # Faults of the cluster as a whole, such as a repeated name, do not contain the file yet.
-            raise InputError(*(replace(f, where=str(path)) if f.where == "cluster" else f for f in error.faults)) from None
 
     def __repr__(self) -> str:
         nodes = Counter(node.accelerator for node in self.nodes)

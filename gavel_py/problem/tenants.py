@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import core_schema
 
-from gavel_py.errors import Fault, InputError, nearest, together
+from gavel_py.errors import Fault, InputError, nearest, relocated_faults, together
 from gavel_py.io import reading
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import Finite, Name, Record, check_records, repeated
@@ -107,10 +107,8 @@ def _document(place: Callable[..., str], document: Any, where: Where) -> tuple[l
 def _head(place: Callable[..., str], document: Any) -> _Document:
     if not isinstance(document, Mapping):
         raise InputError(Fault(place(), "", f"must be a mapping of field to value, found {document!r:.60}"))
-    try:
+    with relocated_faults(lambda fault: replace(fault, where=f"{place(fault.field)} ({fault.where})")):
         return _Document(**{str(key): value for key, value in document.items()})
-    except InputError as error:
-        raise InputError(*(replace(fault, where=f"{place(fault.field)} ({fault.where})") for fault in error.faults)) from None
 
 
 def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tenant]:

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from gavel_py import __version__
-from gavel_py.errors import Fault, InputError, together
+from gavel_py.errors import Fault, InputError, relocated_faults, together
 from gavel_py.policies import resolve_policy
 from gavel_py.report.runs import Labels
 from gavel_py.simulator.measurements import check_enough, window_text
@@ -29,7 +29,7 @@ from gavel_py.sweeps.axes import (
     trace_value,
 )
 from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
-from gavel_py.sweeps.spec import CheckedSpec, relocated_faults
+from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.workloads.job_types import lacks_type
 
 YARDSTICK = "isolated"

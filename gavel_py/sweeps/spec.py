@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, relocated_faults
 from gavel_py.io import reading
 from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Record
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
@@ -154,15 +153,6 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
     checked = CheckedSpec(spec, settings, where, folder, document)
     _check(checked)
     return checked
-
-
-@contextmanager
-def relocated_faults(relocate: Callable[[Fault], Fault]) -> Iterator[None]:
-    """Replace each fault of an `InputError` that the block raises."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(*map(relocate, error.faults)) from None
 
 
 def _make_record(model: type[Any], fields: Mapping[str, Any], where: Where, above: tuple[str, ...]) -> Any:

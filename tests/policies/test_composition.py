@@ -12,8 +12,8 @@ from scipy.optimize import linprog
 import gavel_py as gp
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.policies import SumPolicy
-from gavel_py.policies.constraints.placement import Pin
 from gavel_py.policies.constraints.shares import CostBudget
+from gavel_py.policies.constraints.single_jobs import Pin
 from gavel_py.policies.max_min_fairness import MaxMinFairness
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput

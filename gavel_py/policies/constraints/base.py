@@ -15,9 +15,10 @@ from pydantic_core import ErrorDetails
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Positive, Record
+from gavel_py.optimization.formulation.linear_rows import Place
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
+    from gavel_py.optimization.formulation.linear_rows import Need, Row
     from gavel_py.problem.arrays import Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
@@ -184,6 +185,11 @@ class Constraint(Record):
         types = scope.problem.accelerator_types
         text = "is not an accelerator type of this problem"
         return [self._fault(field, f"{name!r} {text}{nearest(name, types)}") for name in names if scope.column(name) is None]
+
+
+def uniform_place(name: str, rows: Indices, types: Mask, *, insists: bool = False, shared: bool = False) -> Place:
+    """Return the restriction of jobs to the same (K,) types."""
+    return Place(lambda i: name, rows, np.tile(types, (len(rows), 1)), insists, shared)  # noqa: ARG005
 
 
 def listed(value: object) -> object:

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import ConflictError, Fault, InputError, nearest
+from gavel_py.errors import ConflictError, Fault, InputError, nearest, relocated_faults
 from gavel_py.io import reading
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Need, Rules, floors_of, shortfalls
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
-from gavel_py.policies.constraints.placement import Forbid, KeepRunning, Pin, SwitchCost
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
-from gavel_py.policies.constraints.throughput import Deadline, MinThroughput
+from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunning, MinThroughput, Pin, SwitchCost
 
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import TimeShares
@@ -59,7 +58,7 @@ def check_single_jobs(problem: AllocationProblem, rules: Rules) -> None:
     bans = _bans(rules, {*slow, *lost})
     own = {i: [ban for ban in bans[i] if not ban.shared] for i in lost}
     insisted = [i for i in lost if any(ban.insists for ban in own[i]) and not _fastest(before, i, own[i])]
-    conflicts = [_nowhere(before, i, own[i]) for i in insisted]
+    conflicts = [min((_nowhere(before, i, own[i], ban) for ban in own[i] if ban.insists), key=len) for i in insisted]
     conflicts += [_too_slow(before, rules, i, bans.get(i, [])) for i in slow if i not in insisted]
     single = [conflict[0] for conflict in conflicts if len(conflict) == 1]
     if single:
@@ -97,12 +96,9 @@ def _too_slow(problem: AllocationProblem, rules: Rules, i: int, bans: list[_Ban]
     return [f"{name}: it asks for {least:.6g} steps/s, and all of the time on its fastest type gives {fastest:.6g}"]
 
 
-def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban]) -> list[str]:
+def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban], insists: _Ban) -> list[str]:
     """Return a minimal set of rules that leave no type to a job that must run; a single rule comes with the reason."""
-    return min((_nowhere_with(problem, i, bans, ban) for ban in bans if ban.insists), key=len)
 
-
-def _nowhere_with(problem: AllocationProblem, i: int, bans: list[_Ban], insists: _Ban) -> list[str]:
     def conflicts(others: Sequence[_Ban]) -> bool:
         return not _fastest(problem, i, [insists, *others])
 
@@ -263,17 +259,13 @@ def _outcome(
         return ConstraintOutcome(compiled.text, compiled.switch_cost, moved if moved > KEPT else 0.0)
     limits = [row for row in compiled.rows if isinstance(row, Limit)]
     excess = [max(0.0, times.used(row) - row.rhs) / row.unit for row in limits] if compiled.penalty else []
-    shortages = [_shortages(need, times.job_throughputs) for need in compiled.needs] if compiled.penalty else []
-    jobs = {job_ids[i]: part for found in shortages for i, part in found.items()}
+    jobs: dict[str, float] = {}
+    for need in compiled.needs if compiled.penalty else ():
+        part = shortfalls(need.throughputs, times.job_throughputs[need.rows])
+        jobs |= {job_ids[need.rows[m]]: float(part[m]) for m in np.flatnonzero(part > KEPT)}
     missed = float(sum(part for part in excess if part > KEPT) + sum(jobs.values()))
     known = [prices[id(row)] for row in limits if id(row) in prices]
     return ConstraintOutcome(compiled.text, compiled.penalty, missed, jobs, max(known, default=None))
-
-
-def _shortages(need: Need, throughputs: Floats) -> dict[int, float]:
-    """Return {row: part of the required throughput that the job lacks}."""
-    part = shortfalls(need.throughputs, throughputs[need.rows])
-    return {int(need.rows[m]): float(part[m]) for m in np.flatnonzero(part > KEPT)}
 
 
 KINDS: dict[str, type[Constraint]] = {
@@ -320,24 +312,18 @@ def _constraint(entry: Any, where: Where) -> Constraint:
     if cls is None:
         raise InputError(Fault(where("kind"), "kind", f"{kind!r} is no kind of constraint{nearest(str(kind), KINDS)}"))
     if "penalty" in fields:
-        raise InputError(Fault(_of(where("penalty"), cls), "penalty", "is not known; write soft"))
+        raise InputError(Fault(f"{where('penalty')} ({cls.label})", "penalty", "is not known; write soft"))
     if "soft" in fields:
         fields["penalty"] = fields.pop("soft")
-    try:
+
+    def relocate(fault: Fault) -> Fault:
+        """Return a fault at the place of its field, or of the constraint if the file does not have the field."""
+        field = "soft" if fault.field == "penalty" else fault.field
+        name = field.split(".")[0]
+        return Fault(f"{where(name) if name in entry else where()} ({cls.label})", field, fault.problem)
+
+    with relocated_faults(relocate):
         return cls(**fields).placed(where())
-    except InputError as error:
-        names = {fault: {"penalty": "soft"}.get(fault.field, fault.field) for fault in error.faults}
-        raise InputError(*(Fault(_of(_line(where, names[f], entry), cls), names[f], f.problem) for f in error.faults)) from None
-
-
-def _line(where: Where, field: str, entry: Mapping[Any, Any]) -> str:
-    """Return the place of a field, or of its constraint if the file does not have the field."""
-    name = field.split(".")[0]
-    return where(name) if name in entry else where()
-
-
-def _of(where: str, cls: type[Constraint]) -> str:
-    return f"{where} ({cls.label})"
 
 
 def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:

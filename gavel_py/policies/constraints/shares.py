@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from gavel_py.errors import Fault, nearest
 from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
 from gavel_py.optimization.formulation.linear_rows import Limit, Place, Row
-from gavel_py.policies.constraints.base import Constraint, Scope, listed
+from gavel_py.policies.constraints.base import Constraint, Scope, listed, uniform_place
 from gavel_py.problem.arrays import Floats, Mask
 
 Share = Annotated[Finite, Field(gt=0, le=1)]
@@ -25,7 +25,8 @@ class _Shared(Constraint):
         """Return the upper limits."""
 
     def places(self, scope: Scope) -> list[Place]:
-        return [_off_types(limit) for limit in self._limits(scope) if not limit.limit and self.penalty is None]
+        zero = [limit for limit in self._limits(scope) if not limit.limit and self.penalty is None]
+        return [uniform_place(limit.name, np.flatnonzero(limit.group), limit.per_gpu == 0, shared=True) for limit in zero]
 
     def rows(self, scope: Scope) -> list[Row]:
         limits = (limit for limit in self._limits(scope) if limit.limit or self.penalty is not None)
@@ -198,12 +199,6 @@ class Reserve(_Shared):
         for name in sorted(names - set(problem.tenants) - set(problem.job_ids)):
             scope.warn(self, f"there is neither a tenant nor a job {name!r}{nearest(name, sorted(set(problem.tenants)))}")
         return entitled if self.min_gang is None else entitled | (problem.num_gpus >= self.min_gang)
-
-
-def _off_types(limit: Limit) -> Place:
-    """Return the place that keeps the group off the types that count towards a limit of 0."""
-    rows = np.flatnonzero(limit.group)
-    return Place(lambda i: limit.name, rows, np.tile(limit.per_gpu == 0, (len(rows), 1)), shared=True)  # noqa: ARG005
 
 
 def usable_gpus(scope: Scope, group: Mask, enough: float) -> float:
