@@ -93,9 +93,10 @@ def _within_rows(jobs: JobClasses, fractions: Floats) -> Floats:
     if not len(limits):
         return fractions
     flat, counts = fractions.ravel().copy(), np.repeat(jobs.counts, fractions.shape[1])
+    starts = np.searchsorted(costs.rows, np.arange(len(limits) + 1))
     for row in range(len(limits)):
-        part = slice(costs.indptr[row], costs.indptr[row + 1])
-        places, each = costs.indices[part], costs.data[part]
+        part = slice(starts[row], starts[row + 1])
+        places, each = costs.columns[part], costs.values[part]
         used = each * counts[places] * flat[places]
         excess, reducible = float(used.sum() - limits[row]), float(used[used > 0].sum())
         if excess > 0 and reducible > 0:

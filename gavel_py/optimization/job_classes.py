@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, entries_of, scale_of
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, SparseMatrix, entries_of, scale_of
 from gavel_py.problem.arrays import JOB_ATTRIBUTES, Floats, Indices, isolated_throughputs, size_numbers
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
-
     from gavel_py.optimization.formulation.columns import Columns
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
@@ -179,22 +177,18 @@ class JobClasses:
         return np.zeros(len(self)) if least is None else least[self.rows]
 
     @cached_property
-    def limits(self) -> tuple[sp.csr_array, Floats]:
+    def limits(self) -> tuple[SparseMatrix, Floats]:
         """(R, G·K) a and (R,) b of the hard rows, Σ_g n_g Σ_j a_rgj x_gj <= b_r, each divided by its scale (`scale_of`)."""
-        import scipy.sparse as sp
-
-        if not self.rules.hard_rows:
-            return sp.csr_array((0, self.throughputs.size)), np.zeros(0)
-        places, values, most = [], [], []
+        places, values, most = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], []
         for row in self.rules.hard_rows:
             there, costs = entries_of(row, self.rows, self.num_gpus)
             scale = scale_of(row.rhs, costs)
             places.append(there)
             values.append(costs / scale)
             most.append(row.rhs / scale)
-        ends = np.concatenate([[0], np.cumsum([len(there) for there in places])])
-        shape = (len(most), self.throughputs.size)
-        return sp.csr_array((np.concatenate(values), np.concatenate(places), ends), shape=shape), np.array(most)
+        rows = np.repeat(np.arange(len(most)), [len(there) for there in places[1:]])
+        shape = len(most), self.throughputs.size
+        return SparseMatrix(rows, np.concatenate(places), np.concatenate(values), shape), np.array(most)
 
     @property
     def limits_grow(self) -> Floats:
@@ -213,8 +207,8 @@ class JobClasses:
         coefficients are equal.
         """
         costs, most = self.limits
-        mixed: Floats = costs.T @ np.random.default_rng(0).random((len(most), 2))
-        return mixed.reshape(*self.throughputs.shape, 2).transpose(1, 2, 0).reshape(-1, len(self))
+        mixed = [costs.T @ random for random in np.random.default_rng(0).random((len(most), 2)).T]
+        return np.stack(mixed, axis=1).reshape(*self.throughputs.shape, 2).transpose(1, 2, 0).reshape(-1, len(self))
 
     def by_job(self, by_class: Floats) -> Floats:
         """Return (G,) values of classes as (N,) values of all jobs of the problem, 0 for jobs that can run nowhere."""

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
+
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
@@ -18,6 +20,50 @@ ROUNDING = 1e-9
 
 LEAST_PART = 1e-9
 """Smallest part of a job's time that a floor may require; a smaller one would have huge coefficients."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A sparse matrix by its entries, each at another place: (E,) rows, columns and values.
+
+    SciPy's matrices are this and more, but their import takes as long as the rest of a small solve.
+    """
+
+    rows: Indices
+    columns: Indices
+    values: Floats
+    shape: tuple[int, int]
+
+    @property
+    def T(self) -> SparseMatrix:  # noqa: N802  (as in NumPy)
+        """The transposed matrix."""
+        return SparseMatrix(self.columns, self.rows, self.values, self.shape[::-1])
+
+    def __abs__(self) -> SparseMatrix:
+        return replace(self, values=np.abs(self.values))
+
+    def __matmul__(self, vector: Floats) -> Floats:
+        return np.bincount(self.rows, self.values * vector[self.columns], self.shape[0]).astype(float, copy=False)
+
+    def take_columns(self, columns: Indices) -> SparseMatrix:
+        """Return the matrix of these columns only."""
+        place = np.full(self.shape[1], -1)
+        place[columns] = np.arange(len(columns))
+        new = place[self.columns]
+        some = np.flatnonzero(new >= 0)
+        return SparseMatrix(self.rows[some], new[some], self.values[some], (self.shape[0], len(columns)))
+
+    def toarray(self) -> Floats:
+        """Return the dense matrix."""
+        table = np.zeros(self.shape)
+        table[self.rows, self.columns] = self.values
+        return table
+
+    def to_scipy(self) -> sp.csr_array:
+        """Return the matrix for cvxpy."""
+        import scipy.sparse as sp
+
+        return sp.csr_array((self.values, (self.rows, self.columns)), shape=self.shape)
 
 
 class Row(Protocol):

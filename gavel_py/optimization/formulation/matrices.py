@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gavel_py.optimization.checking.certificates import Prices, priced_bound
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution
 from gavel_py.optimization.solving.time_limit import TimeLimitReached
@@ -93,27 +93,27 @@ class AllocationLP:
             self.sizes = self.most * 2**exponents
         self._used: Floats = self._gpus * self.sizes / self.units[self.columns]
 
-    def rows_by_job(self, coefficients: Floats) -> sp.csr_array:
+    def rows_by_job(self, coefficients: Floats) -> SparseMatrix:
         """Return the (G, P) matrix of Σ_j a_gj x_gj for (P,) coefficients a_gj, one for each pair, class by class."""
         pairs = np.arange(len(self.rows))
-        return sp.csr_array((coefficients * self.sizes, (self.rows, pairs)), shape=(len(self.jobs), len(pairs)))
+        return SparseMatrix(self.rows, pairs, coefficients * self.sizes, (len(self.jobs), len(pairs)))
 
-    def normalized_rows(self, coefficients: Floats) -> tuple[sp.csr_array, Floats]:
+    def normalized_rows(self, coefficients: Floats) -> tuple[SparseMatrix, Floats]:
         """Return the (G, P) matrix of Σ_j a_gj x_gj / u_g, and (G,) u_g, the most that such a sum can be on one type."""
         largest = np.zeros(len(self.jobs))
         np.maximum.at(largest, self.rows, coefficients * self.most)
         return self.rows_by_job(coefficients / largest[self.rows]), largest
 
-    def limit_matrix(self, limits: sp.csr_array) -> sp.csr_array:
+    def limit_matrix(self, limits: SparseMatrix) -> SparseMatrix:
         """Return the (R, P) matrix of limits on (R, G·K) coefficients of the time of a job of each class."""
-        own = limits[:, self.rows * len(self.units) + self.columns]
-        return sp.csr_array(own @ sp.diags_array(self.jobs.counts[self.rows] * self.sizes))
+        own = limits.take_columns(self.rows * len(self.units) + self.columns)
+        return replace(own, values=own.values * (self.jobs.counts[self.rows] * self.sizes)[own.columns])
 
     @property
-    def used(self) -> sp.csr_array:
+    def used(self) -> SparseMatrix:
         """(K, P) the part of each capacity that one unit of a variable takes."""
         pairs = np.arange(len(self.rows))
-        return sp.csr_array((self._used, (self.columns, pairs)), shape=(len(self.units), len(pairs)))
+        return SparseMatrix(self.columns, pairs, self._used, (len(self.units), len(pairs)))
 
     @property
     def tops(self) -> Floats:
@@ -121,13 +121,13 @@ class AllocationLP:
         return TOP * self.most / self.sizes
 
     @property
-    def floor_matrix(self) -> sp.csr_array:
+    def floor_matrix(self) -> SparseMatrix:
         """(F, P) throughput over the least throughput that rules demand, for the F classes with such a rule: must be >= 1."""
-        floors, some = self.jobs.floors, np.flatnonzero(self.jobs.floors > 0)
-        if not len(some):
-            return sp.csr_array((0, len(self.rows)))
-        speeds = self.jobs.throughputs[self.rows, self.columns]
-        return self.rows_by_job(speeds)[some].multiply(1 / floors[some][:, None]).tocsr()
+        floors, speeds = self.jobs.floors, self.jobs.throughputs[self.rows, self.columns]
+        pairs = np.flatnonzero(floors[self.rows] > 0)
+        classes, parts = self.rows[pairs], speeds[pairs] * self.sizes[pairs]
+        row_of = np.cumsum(floors > 0) - 1
+        return SparseMatrix(row_of[classes], pairs, parts / floors[classes], (int((floors > 0).sum()), len(self.rows)))
 
     def matrix_of(self, values: Floats) -> Floats:
         """Return (P,) values as a (G, K) table with 0 where jobs cannot run."""
@@ -140,7 +140,7 @@ class AllocationLP:
         floors = self.floor_matrix
         self._assemble(-worth, self.tops, floors, np.ones(floors.shape[0]), offset=-constant)
 
-    def compile_factor(self, own: sp.csr_array, least: Floats, time_limits: Floats | float = 1.0) -> None:
+    def compile_factor(self, own: SparseMatrix, least: Floats, time_limits: Floats | float = 1.0) -> None:
         """Compile min ϕ >= 0 such that own @ z >= least with ϕ times all GPUs.
 
         Limits grow with ϕ as well if `JobClasses.limits_grow` is 1. own: (R, P); least: (R,); time_limits: (G,), instead of 1.
@@ -151,7 +151,7 @@ class AllocationLP:
         self,
         costs: Floats,
         upper: Floats,
-        own: sp.csr_array,
+        own: SparseMatrix,
         least: Floats,
         *,
         offset: float = 0.0,
@@ -166,10 +166,10 @@ class AllocationLP:
         right = np.concatenate([np.broadcast_to(time_limits, len(jobs)), np.ones(len(self.units)), most, -least])
         pairs = np.arange(len(self.rows))
         entries = [(self.rows, pairs, self.sizes), (self.columns + capacity.start, pairs, self._used)]
-        for matrix, rows in ((self.limit_matrix(limits) if len(most) else limits, limit), (-own, extra)):
-            if matrix.shape[0]:
-                found = matrix.tocoo()
-                entries.append((found.coords[0] + rows.start, found.coords[1], found.data))
+        entries.append((own.rows + extra.start, own.columns, -own.values))
+        if len(most):
+            rows = self.limit_matrix(limits)
+            entries.insert(2, (rows.rows + limit.start, rows.columns, rows.values))
         if has_factor:
             growth = np.concatenate([np.zeros(len(jobs)), np.ones(len(self.units)), jobs.limits_grow, np.zeros(len(least))])
             growing = np.flatnonzero(growth)
@@ -178,10 +178,11 @@ class AllocationLP:
             costs, upper = np.append(1.0, costs), np.append(np.inf, upper)
         first = int(has_factor)
         i, j, values = (np.concatenate(each) for each in zip(*entries, strict=True))
+        order = np.argsort(j, kind="stable")
         self.program = LinearProgram(
             costs=costs,
             offset=offset,
-            matrix=sp.csc_array((values, (i, j + first)), shape=(len(right), len(costs))),
+            matrix=SparseMatrix(i[order], j[order] + first, values[order], (len(right), len(costs))),
             limits=right,
             equalities=0,
             lower=np.zeros(len(costs)),

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices
 
@@ -114,17 +115,15 @@ def best_mix(rooms: Floats, requested: Floats) -> tuple[float, Floats]:
 
     By duality, Σ_r y_r requested_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p if α < 1.
     """
-    import scipy.sparse as sp
-
     rows, patterns = rooms.shape
     matrix = np.empty((rows + 1, patterns + 1))
     matrix[:rows, :patterns], matrix[rows, :patterns] = -rooms, 1.0
     matrix[:rows, patterns], matrix[rows, patterns] = requested, 0.0
-    starts = np.arange(0, matrix.size + 1, rows + 1)  # nearly all entries are nonzero, so zeros are stored too
+    columns, entries = np.divmod(np.arange(matrix.size), rows + 1)  # nearly all entries are nonzero, so zeros are stored too
     program = LinearProgram(
         costs=np.append(np.zeros(patterns), -1.0),
         offset=0.0,
-        matrix=sp.csc_array((matrix.T.ravel(), np.tile(np.arange(rows + 1), patterns + 1), starts), shape=matrix.shape),
+        matrix=SparseMatrix(entries, columns, matrix.T.ravel(), (rows + 1, patterns + 1)),
         limits=np.append(np.zeros(rows), 1.0),
         equalities=0,
         lower=np.zeros(patterns + 1),

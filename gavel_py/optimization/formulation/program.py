@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.io.locking import Lock
-from gavel_py.optimization.formulation.linear_rows import scale_of
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix, scale_of
 from gavel_py.optimization.formulation.matrices import ROUNDING, AllocationLP, Blocks
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, ConicProgram, compiled
@@ -67,8 +67,8 @@ class Program(AllocationLP):
     def _valid(self) -> list[cp.Constraint]:
         """The constraints on time and capacity, and the hard limits if there are any."""
         limits, most = self.jobs.limits
-        valid = [self.time <= 1.0, self.used @ self._parts <= 1.0]
-        return [*valid, self.limit_matrix(limits) @ self._parts <= most] if len(most) else valid
+        valid = [self.time <= 1.0, self.used.to_scipy() @ self._parts <= 1.0]
+        return [*valid, self.limit_matrix(limits).to_scipy() @ self._parts <= most] if len(most) else valid
 
     @cached_property
     def throughput(self) -> cp.Expression:
@@ -83,7 +83,7 @@ class Program(AllocationLP):
     @cached_property
     def gpus(self) -> cp.Expression:
         """(K,) Σ_g n_g s_g x_gj."""
-        return cp.multiply(self.units, self.used @ self._parts)
+        return cp.multiply(self.units, self.used.to_scipy() @ self._parts)
 
     @cached_property
     def penalty(self) -> cp.Expression:
@@ -93,7 +93,9 @@ class Program(AllocationLP):
         for row in rules.soft_rows:
             costs = row.costs(jobs.rows, jobs.num_gpus)
             scale = scale_of(row.rhs, costs)
-            used = self.limit_matrix(sp.csr_array(costs.reshape(1, -1) / scale)) @ self._parts
+            places = np.flatnonzero(costs)
+            limit = SparseMatrix(np.zeros_like(places), places, costs.ravel()[places] / scale, (1, costs.size))
+            used = self.limit_matrix(limit).to_scipy() @ self._parts
             losses.append((row.penalty or 0.0) * cp.pos(used - row.rhs / scale)[0])
         for floor in rules.soft_floors:
             penalty, least = floor.penalty or 0.0, floor.throughputs[jobs.rows]
@@ -111,7 +113,7 @@ class Program(AllocationLP):
     @property
     def rules(self) -> list[cp.Constraint]:
         """The constraints of the rules other than limits: least throughputs, and earlier objectives that must be kept."""
-        floors = self.floor_matrix
+        floors = self.floor_matrix.to_scipy()
         return [*([floors @ self._parts >= 1] if floors.shape[0] else []), *(kept(self) for kept in self.jobs.rules.kept)]
 
     @property
@@ -142,7 +144,7 @@ class Program(AllocationLP):
         Args:
             coefficients: (P,) a_gj for each pair of a class and a type where its jobs can run (`rows`, `columns`).
         """
-        return self.rows_by_job(coefficients) @ self._parts
+        return self.rows_by_job(coefficients).to_scipy() @ self._parts
 
     def total(self, expression: cp.Expression) -> cp.Expression:
         """Return the sum over all jobs of a (G,) expression, Σ_g n_g e_g."""
@@ -207,7 +209,7 @@ class Program(AllocationLP):
             program,
             costs=program.costs[others],
             offset=0.0,
-            matrix=program.matrix[:, others],
+            matrix=program.matrix.take_columns(others),
             limits=np.zeros_like(program.limits),
             lower=np.where(np.isfinite(program.lower[others]), 0.0, -1.0),
             upper=np.where(np.isfinite(program.upper[others]), 0.0, 1.0),

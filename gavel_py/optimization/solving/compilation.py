@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram
 from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, run_stoppable
 from gavel_py.problem.arrays import Floats
@@ -27,6 +28,7 @@ can be interrupted, so with a time limit they start only if that much time is le
 def compiled(problem: cp.Problem) -> LinearProgram:
     """Return `problem` as cvxpy compiles it; raises `InputError` when it is not a linear program."""
     import cvxpy as cp
+    import scipy.sparse as sp
 
     try:
         data, _, inverse = problem.get_problem_data(cp.HIGHS)
@@ -39,13 +41,13 @@ def compiled(problem: cp.Problem) -> LinearProgram:
     if data.get("P") is not None:
         raise InputError("this policy is not a linear program, which is what HiGHS solves: cvxpy takes it for a quadratic one")
     form = data["param_prob"]
-    size = len(data["c"])
+    size, matrix = len(data["c"]), sp.csc_array(data["A"]).tocoo()
     starts = np.cumsum([0, *(constraint.size for constraint in form.constraints)]).tolist()
     lengths = {variable.id: variable.size for variable in form.variables}
     return LinearProgram(
         costs=np.asarray(data["c"], dtype=float),
         offset=float(inverse[-1]["offset"]),
-        matrix=data["A"].tocsc(),
+        matrix=SparseMatrix(matrix.coords[0], matrix.coords[1], matrix.data, matrix.shape),
         limits=np.asarray(data["b"], dtype=float),
         equalities=int(data["dims"].zero),
         lower=_bounds(data["lower_bounds"], -np.inf, size),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from gavel_py.errors import SolverError
 from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, run_stoppable
 from gavel_py.problem.arrays import Floats
+
+if TYPE_CHECKING:
+    from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +82,13 @@ INSIDE = 1e-7
 class LinearProgram:
     """min costs·z + offset with matrix z <= limits (the first `equalities` rows with =), lower <= z <= upper.
 
+    matrix: its entries are in the order of its columns.
     columns, rows: those of cvxpy's variables and constraints by their ids, if cvxpy compiled the program.
     """
 
     costs: Floats
     offset: float
-    matrix: Any
+    matrix: SparseMatrix
     limits: Floats
     equalities: int
     lower: Floats
@@ -307,7 +311,7 @@ class LinearSolver:
             self.iterations += max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
             status = self._highs.getModelStatus().name.removeprefix("k").lower()
             size, iterations, seconds = program.matrix.shape, self.iterations - before, time.perf_counter() - started
-            logger.debug(LOGGED, *size, program.matrix.nnz, self.latest, status, iterations, seconds)
+            logger.debug(LOGGED, *size, len(program.matrix.values), self.latest, status, iterations, seconds)
             if status in ("optimal", "timelimit"):
                 break
         self._highs.setOptionValue("presolve", OPTIONS["presolve"])
@@ -359,9 +363,9 @@ def _model(program: LinearProgram, costs: Floats) -> Any:
     model.col_lower_ = program.lower
     model.col_upper_ = program.upper
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = program.matrix.indptr
-    model.a_matrix_.index_ = program.matrix.indices
-    model.a_matrix_.value_ = program.matrix.data
+    model.a_matrix_.start_ = np.searchsorted(program.matrix.columns, np.arange(len(costs) + 1)).astype(np.int32)
+    model.a_matrix_.index_ = program.matrix.rows.astype(np.int32)
+    model.a_matrix_.value_ = program.matrix.values
     return model
 
 
