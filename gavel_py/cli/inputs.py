@@ -324,9 +324,8 @@ def import_solver(policies: Iterable[gp.Policy]) -> None:
     solving = [policy for policy in policies if not isinstance(policy, gp.OrderedPolicy | gp.FormulaPolicy)]
     if solving:
         importlib.import_module("highspy")
-        importlib.import_module("scipy.sparse")
-    if not all(policy.family == "demand" for policy in solving):  # programs of demand policies do not use cvxpy
-        importlib.import_module(gp.Program.__module__)
+    if not all(policy.family == "demand" or (isinstance(policy, gp.SumPolicy) and policy.is_linear) for policy in solving):
+        importlib.import_module(gp.Program.__module__)  # and with it cvxpy
 
 
 @contextmanager

@@ -79,6 +79,11 @@ class SumPolicy(Policy):
         """Whether the objective defines the policy completely, so that it can be a term of a `WeightedSum`."""
         return True
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the policy is known to be a linear sum and no more, which is solved without expressions."""
+        return False
+
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         program, objective = self._program(jobs, self.enough(jobs))
         charged = objective - program.penalty if jobs.rules.has_penalties else objective
@@ -247,11 +252,19 @@ class LinearSumPolicy(SumPolicy):
     def objective(self, program: Program) -> cp.Expression:
         return program.total(program.by_job(self.coefficients(program)))
 
+    @property
+    def is_linear(self) -> bool:
+        return self._is_stated and self.is_plain
+
+    @property
+    def _is_stated(self) -> bool:
+        """Whether the coefficients state the objective, which a policy of a user may have replaced."""
+        return type(self).objective is LinearSumPolicy.objective
+
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.optimization.formulation.matrices import AllocationLP
 
-        is_linear = type(self).objective is LinearSumPolicy.objective  # unless a policy of the user adds to the objective
-        if not is_linear or jobs.rules.has_penalties or jobs.rules.kept:
+        if not self._is_stated or jobs.rules.has_penalties or jobs.rules.kept:
             return super().decide(jobs, solver)
         program = AllocationLP(jobs, self.enough(jobs))
         coefficients = self.coefficients(program)
