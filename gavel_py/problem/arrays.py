@@ -162,9 +162,9 @@ def returned_numbers(values: object, count: int, where: str, method: str, rule: 
 
 def floats_of(values: Any) -> Floats:
     """Return a copy as floats, NaN for missing and masked values; raises `TypeError` or `ValueError`."""
-    if isinstance(values, list | tuple) and any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
+    if isinstance(values, list | tuple) and any(map(_is_masked, set(map(type, values)))):
         values = np.ma.array(values)
-    if isinstance(values, np.ma.MaskedArray):
+    if _is_masked(type(values)):
         return np.ma.filled(values.astype(float), np.nan)
     try:
         return np.array(values, dtype=float)
@@ -174,6 +174,11 @@ def floats_of(values: Any) -> Floats:
         if not missing.any():
             raise
         return np.where(missing, np.nan, cells).astype(float)
+
+
+def _is_masked(kind: type) -> bool:
+    """Return whether a type is a masked array; `numpy.ma` is imported by a program that uses it only."""
+    return issubclass(kind, np.ndarray) and hasattr(kind, "filled")
 
 
 def labels_of(values: object, axis: int = 0) -> list[object] | None:
@@ -306,7 +311,7 @@ class ArrayChecker:
     def indices(self, field: str, values: ArrayLike, count: int) -> Indices:
         """Return `values` as whole numbers from 0 to `count` - 1; record all others, including missing ones."""
         try:
-            array = np.array(floats_of(values) if isinstance(values, np.ma.MaskedArray) else values, ndmin=1)
+            array = np.array(floats_of(values) if _is_masked(type(values)) else values, ndmin=1)
         except ValueError:
             array = np.array([""])
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iuf"):
