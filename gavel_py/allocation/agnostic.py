@@ -40,7 +40,7 @@ from gavel_py.optimization.checking.certificates import Certificate, Stages, gap
 from gavel_py.optimization.formulation.linear_rows import Row, entries_of
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes, JobGroups, fairest_times
-from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached
+from gavel_py.optimization.solving.highs import NO_LIMIT, TimeLimit, TimeLimitReached
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem

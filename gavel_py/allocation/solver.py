@@ -22,8 +22,7 @@ from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
-from gavel_py.optimization.solving.highs import Algorithm, LinearSolver
-from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, TimeLimitReached, checked_limit
+from gavel_py.optimization.solving.highs import NO_LIMIT, Algorithm, LinearSolver, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints.compiling import constrained

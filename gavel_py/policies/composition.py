@@ -11,7 +11,7 @@ from gavel_py.optimization.checking.certificates import Certificate, Prices, Sta
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, ObjectiveRow, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.constraints.single_jobs import SwitchCost
 from gavel_py.policies.sums import SumPolicy

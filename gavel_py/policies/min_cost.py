@@ -13,7 +13,7 @@ from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.sums import LinearSumPolicy, SumPolicy

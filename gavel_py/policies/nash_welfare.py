@@ -11,7 +11,7 @@ import numpy as np
 from gavel_py.errors import Fault, InputError, ProofError
 from gavel_py.optimization.checking.certificates import Certificate, Prices
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats

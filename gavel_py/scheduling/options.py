@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, TypeGuard
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.solving.time_limit import checked_limit
+from gavel_py.optimization.solving.highs import checked_limit
 from gavel_py.policies import Policy
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism

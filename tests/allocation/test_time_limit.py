@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.solving import time_limit
+from gavel_py.optimization.solving import highs
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
@@ -43,7 +44,7 @@ def ending_after(looks: int) -> Iterator[None]:
         return 0.0 if count <= looks + 1 else 1e9
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time_limit, "time", SimpleNamespace(monotonic=monotonic))
+        patch.setattr(highs, "time", SimpleNamespace(monotonic=monotonic, perf_counter=time.perf_counter))
         yield
 
 

@@ -21,7 +21,7 @@ from gavel_py.optimization.solving import compilation as solver
 from gavel_py.optimization.solving import concave as conic
 from gavel_py.optimization.solving import highs
 from gavel_py.optimization.solving.concave import tangent
-from gavel_py.optimization.solving.time_limit import TimeLimit
+from gavel_py.optimization.solving.highs import TimeLimit
 from tests.support.examples import examples
 from tests.support.instances import Floats, best_level, best_value, crowds, problems
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.checking.certificates import Prices, priced_bound
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution, TimeLimitReached
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
 

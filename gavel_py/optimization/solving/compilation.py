@@ -12,8 +12,7 @@ import numpy as np
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
-from gavel_py.optimization.solving.highs import LinearProgram
-from gavel_py.optimization.solving.time_limit import NO_LIMIT, TimeLimit, run_stoppable
+from gavel_py.optimization.solving.highs import NO_LIMIT, LinearProgram, TimeLimit, run_stoppable
 from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from gavel_py.optimization.checking.certificates import Prices, SumCertificate, 
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, CONES_SECONDS, ConicProgram
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.optimization.solving.time_limit import TimeLimit
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimit
 from gavel_py.problem.arrays import Floats, Indices, Mask, size_numbers
 from gavel_py.problem.row_hashing import number_equal
 

@@ -13,9 +13,8 @@ import numpy as np
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.matrices import AllocationLP
-from gavel_py.optimization.solving.highs import LinearSolver, Solution
+from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.levels import PLATEAU, Cells, Chambers, Levels, digit
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
 SLIGHTLY = 1e-6

@@ -9,10 +9,9 @@ import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
 from gavel_py.optimization.solving.levels import Levels
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
 STOPPED = 1e-9

@@ -12,9 +12,8 @@ from gavel_py.optimization.checking.certificates import Prices, within_capacity
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS
-from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.levels import Levels
-from gavel_py.optimization.solving.time_limit import TimeLimitReached
 from gavel_py.problem.arrays import Floats
 
 MOST_CUTS = 40
