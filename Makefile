@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))(0)))")
 # Many tests wait for processes that they have started, so there are more workers than cores.
 WORKERS ?= $(shell expr $(CORES) + 1)
+# Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test quick deep lint types unit lock clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def test_a_killed_worker_costs_only_its_cell(tmp_path: Path) -> None:
     found = {(row["policy"].partition(",")[0], row["status"]) for row in rows}
     assert found == {("fifo", "done"), ("dying", "done"), ("isolated", "done"), ("failing", "failed")}
     assert len((tmp_path / "once").read_text()) == 1
-    assert timeless(same) == timeless(gp.sweep(simulations("fifo", fairness=True), workers=1))
+    with ThreadPoolExecutor(1) as threads:
+        assert timeless(same) == timeless(gp.sweep(simulations("fifo", fairness=True), executor=threads))
     assert [row["status"] for row in lost] == ["done", "failed"]
     assert "KilledWorker" in str(lost[1]["error"])
     assert len(gp.read_runs(spec["results"])) == 9
