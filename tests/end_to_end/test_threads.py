@@ -95,8 +95,9 @@ def in_the_middle_of(call: Call, waits: Waits) -> Iterator[None]:
         running.result(PATIENCE)
 
 
-def test_four_threads_with_two_hundred_mixed_calls_each(tmp_path: Path) -> None:
-    program = [sys.executable, "-X", "faulthandler", "-m", "tests.support.mixed_calls", str(tmp_path)]
+@pytest.mark.parametrize("calls", [60, pytest.param(200, marks=pytest.mark.deep)])
+def test_four_threads_with_many_mixed_calls_each(calls: int, tmp_path: Path) -> None:
+    program = [sys.executable, "-X", "faulthandler", "-m", "tests.support.mixed_calls", str(tmp_path), str(calls)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
 

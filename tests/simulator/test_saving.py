@@ -51,6 +51,12 @@ def few(count: int = 12) -> list[gp.Submission]:
     return [gp.Submission(job, failed_attempts=int(i % 3 == 1)) for i, job in enumerate(jobs)]
 
 
+@pytest.fixture(scope="module")
+def whole() -> str:
+    """The result of forty jobs, undisturbed."""
+    return told(begin(few(40), policy="max_min_fairness", job_failures="recorded").run())
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state.json"
@@ -256,17 +262,16 @@ def started(path: Path, way: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("way", ["before_it_is_on_the_disk", "before_it_is_in_place", "after_it_is_in_place"])
-def test_a_process_killed_while_it_saves_leaves_a_complete_state(path: Path, way: str) -> None:
+def test_a_process_killed_while_it_saves_leaves_a_complete_state(path: Path, way: str, whole: str) -> None:
     process = started(path, way)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors, output.split()) == (-signal.SIGKILL, "", ["1", "2"])
     again = gp.Simulation.load(path, few(40), speeds())
     assert again.result().summary.rounds == (3 if way == "after_it_is_in_place" else 2)
-    assert told(again.run()) == told(begin(few(40), policy="max_min_fairness", job_failures="recorded").run())
+    assert told(again.run()) == whole
 
 
-def test_whenever_it_is_killed(path: Path) -> None:
-    whole = told(begin(few(40), policy="max_min_fairness", job_failures="recorded").run())
+def test_whenever_it_is_killed(path: Path, whole: str) -> None:
     for seconds in (0.0, 0.013, 0.041):
         path.unlink(missing_ok=True)
         with started(path, "some_time") as process:

@@ -1,6 +1,6 @@
-"""A program: four threads call one solver and one scheduler, 200 times each, and their results must be consistent.
+"""A program: four threads call one solver and one scheduler, CALLS times each, and their results must be consistent.
 
-python -m tests.support.mixed_calls FOLDER, where files are saved.
+python -m tests.support.mixed_calls FOLDER CALLS, where files are saved in the folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 import gavel_py as gp
 
-THREADS, CALLS = 4, 200
+THREADS = 4
 SECONDS = 360.0
 GANGS = {"a": 1, "b": 2, "c": 1, "d": 4, "e": 1, "f": 2, "g": 1, "h": 1}
 TOTAL_STEPS = 1e9  # no job finishes
@@ -29,8 +29,8 @@ PROFILE = gp.ThroughputProfile.from_matrix(speeds, job_ids=list(GANGS), accelera
 class Mixed:
     """The shared solver and scheduler, and the results of calls."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, calls: int) -> None:
+        self.folder, self.calls = folder, calls
         chance = np.random.default_rng(2)
         rows = [chance.uniform(0.5, 8.0, (int(count), 3)) for count in chance.integers(4, 20, 12)]
         self.problems = [gp.AllocationProblem.from_arrays(each, [4, 3, 2]) for each in rows]
@@ -59,7 +59,7 @@ class Mixed:
         """Make the calls of one thread, each equally often, in a random order."""
         chance = random.Random(number)  # noqa: S311
         kinds = [self.solve, self.next_round, self.plan_next, self.update, self.report_all, self.save, self.delivery]
-        calls = (kinds * (CALLS // len(kinds) + 1))[:CALLS]
+        calls = (kinds * (self.calls // len(kinds) + 1))[: self.calls]
         chance.shuffle(calls)
         try:
             for i, each in enumerate(calls):
@@ -104,7 +104,7 @@ class Mixed:
             check_gpus(each)
             assert each.index == len(begun) or each.assignments == begun[each.index].assignments
         self.check_accounts(begun)
-        assert len(self.files) > CALLS / 2
+        assert len(self.files) > self.calls / 2
         for path in self.files:
             self.check_file(path, begun)
 
@@ -143,6 +143,6 @@ def check_gpus(each: gp.Round) -> None:
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-4)  # switch threads more often than by default
-    mixed = Mixed(Path(sys.argv[1]))
+    mixed = Mixed(Path(sys.argv[1]), int(sys.argv[2]))
     mixed.run()
     mixed.check()
