@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.cuts import fraction_rows, gang_rows
+from gavel_py.optimization.formulation.cuts import gang_rows
+from gavel_py.optimization.formulation.packings import fraction_rows
 from tests.support.commands import Gavel, runner
 from tests.support.examples import examples
 from tests.support.instances import best_level, best_value

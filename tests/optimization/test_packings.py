@@ -15,8 +15,8 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.formulation import packings as module
-from gavel_py.optimization.formulation.cuts import fraction_rows, gang_rows
-from gavel_py.optimization.formulation.packings import packing_rows
+from gavel_py.optimization.formulation.cuts import gang_rows
+from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
 from tests.support.examples import examples
 from tests.support.instances import Floats
 

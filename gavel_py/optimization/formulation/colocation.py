@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
-from gavel_py.optimization.formulation.columns import Columns, with_columns, with_rules
-from gavel_py.optimization.formulation.cuts import type_rows
+from gavel_py.optimization.formulation.columns import Columns, type_rows, with_columns, with_rules
 from gavel_py.optimization.formulation.linear_rows import Load, Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.arrays import Floats, Indices, Mask

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
-from gavel_py.optimization.formulation.cuts import placement_rows, type_rows
+from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placement_rows
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules
+from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 
@@ -138,6 +139,16 @@ class Columns:
             return [], self
         columns = placement_columns(self.base, self.rules)
         return [*placement_rows(columns.problem, columns.expand(fractions, None), columns.second)], columns
+
+
+def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
+    """Return the rows of whole gangs and of fractions that (N, K) `fractions` break. columns: as in `gang_rows`."""
+    if problem.hosts is None or (problem.num_gpus == 1).all():
+        return []
+    rows = gang_rows(problem, fractions, columns)
+    if (problem.num_gpus >= 1).all():
+        return rows
+    return [*rows, *fraction_rows(problem, fractions, columns), *packing_rows(problem, fractions, columns)]
 
 
 def with_columns(

@@ -1,24 +1,14 @@
-"""Cutting planes: rows on what nodes and GPUs can deliver, added to a program if its answer breaks them.
+"""Cutting planes: rows on what nodes and whole gangs can deliver, added to a program if its answer breaks them.
 
-Whole gangs (`gang_rows`, `placement_rows`): at any one time a type runs a pattern, n_s gangs of each size s with Σ_s s·n_s <= c_j.
-In the long run it runs a mix of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place at a
-time. So the k jobs of size s with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for every k, and
-these inequalities suffice for one type by itself. If no mix delivers the time fractions of a type, the dual values of the linear
-program that searches for one (`mixes`) are a row that all deliverable allocations satisfy and these fractions break. For gangs that
-must stay on one node or rack, gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the Σ_v ⌊m_v/d⌋ places of d GPUs there. If gangs are
-small relative to a type, there are too many patterns, and a row would make little difference.
+A type runs a pattern at any one time, n_s gangs of each size s with Σ_s s·n_s <= c_j (`gang_rows`, `placement_rows`). In the long
+run it runs a mix of patterns, λ_p >= 0 of the time with Σ_p λ_p <= 1, in which each job holds at most one place at a time. So the
+k jobs of size s with the most time on the type can have no more than Σ_p λ_p·min(k, n_sp) together, for every k, and these
+inequalities suffice for one type by itself. If no mix delivers the time fractions of a type, the dual values of the linear program
+that searches for one (`row_of_patterns`) are a row that all deliverable allocations satisfy and these fractions break. For gangs
+that must stay on one node or rack, gangs of at least d GPUs take Σ_s ⌊s/d⌋·n_s of the Σ_v ⌊m_v/d⌋ places of d GPUs there. If gangs
+are small relative to a type, there are too many patterns, and a row would make little difference.
 
-Fractions of GPUs (`fraction_rows`): let f be a dual feasible function, f(s_1) + f(s_2) + ... <= 1 whenever s_1 + s_2 + ... <= 1. At
-any one time a GPU holds jobs whose fractions sum to at most 1, or belongs to a whole gang, so that Σ_i f(s_i) X_ij <= c_j with
-f(s) = s for whole gangs, wherever the jobs are. Such functions are
-
-    cut_λ(s) = 0 below λ, 1 above 1 - λ, and s between, for 0 < λ <= 1/2:  beside a large job, only small jobs fit;
-    part_k(s) = s if (k+1) s is whole, otherwise ⌊(k+1) s⌋ / k:  at most k jobs above 1/(k+1) fit,
-
-and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds for the parts of the GPU's memory that
-jobs take instead of their fractions.
-
-CPUs and host memory (`node_rows`) are rows from the start. `type_rows` returns the broken rows of gangs and fractions.
+CPUs and host memory (`node_rows`) are rows from the start.
 """
 
 from __future__ import annotations
@@ -31,14 +21,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.formulation.linear_rows import Load
-from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, group_of, row_of_patterns
-from gavel_py.optimization.formulation.packings import packing_rows
+from gavel_py.optimization.formulation.linear_rows import Load, SparseMatrix
+from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.pair_throughputs import PlacementSpeeds
 from gavel_py.problem.problem import AllocationProblem
+
+ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
+"""No type has several columns."""
+
+SAME_TIME = 1e-9
+"""Time fractions that differ by no more than this count as equal."""
+
+LEAST_EXCESS = 1e-7
+"""Relative excess up to which time fractions count as deliverable."""
 
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
@@ -222,100 +219,6 @@ def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> 
     return np.column_stack([patterns, room])
 
 
-MOST_PARTS = 20
-"""The largest k of part_k."""
-
-MEMORY_PARTS = 64
-"""Parts into which the memory of a GPU is divided, to limit the number of functions."""
-
-ROUNDING = 1e-9
-
-
-def fraction_rows(
-    problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
-) -> list[Load]:
-    """Return for each type the dual-feasible-function rows that (N, K') `fractions` break most, none if they break none.
-
-    columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster.
-    """
-    hosts = problem.hosts
-    if hosts is None or (problem.num_gpus >= 1).all():
-        return []
-    parts = _Functions(problem.num_gpus)
-    rows = []
-    for j, gpus in enumerate(problem.capacities[: len(hosts.cpus)].tolist()):
-        widths = columns.get(j, {j: 1.0})
-        times = sum((fractions[:, column] * width for column, width in widths.items()), np.zeros(problem.num_jobs))
-        memory = _memory_parts(problem.num_gpus, hosts.gpu_memory, j)
-        for what, functions in (("fractions", parts), ("the memory of fractions", None if memory is None else _Functions(memory))):
-            counted = None if functions is None else functions.most_broken(times, gpus)
-            if counted is not None:
-                loads = {column: counted * width for column, width in widths.items()}
-                name = f"what {what} of {problem.accelerator_types[j]} can use"
-                rows.append(Load(name, loads, len(problem.capacities), gpus))
-    return rows
-
-
-def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats | None:
-    """Return (N,) the part of a GPU's memory that each fractional job takes, rounded down, and the GPUs of whole gangs.
-
-    None if the memory is unknown.
-    """
-    if memory is None or np.isnan(memory.capacity[j]):
-        return None
-    taken = np.nan_to_num(memory.needed[:, j]) / memory.capacity[j]
-    taken = np.floor(np.minimum(taken, 1.0) * MEMORY_PARTS + ROUNDING) / MEMORY_PARTS
-    small = num_gpus < 1
-    return np.where(small, taken, num_gpus) if taken[small].any() else None
-
-
-class _Functions:
-    """The values of all functions for (N,) sizes of jobs in GPUs."""
-
-    def __init__(self, sizes: Floats) -> None:
-        known, self._of = np.unique(sizes, return_inverse=True)
-        self._table = np.zeros((1, len(known)))
-        if known[-1] > 0:
-            self._table = np.pad(_values(known[known > 0]), ((0, 0), (int((known <= 0).sum()), 0)))
-
-    def most_broken(self, times: Floats, gpus: float) -> Floats | None:
-        """Return (N,) the values of the function by which these times exceed the GPUs most, None if by none."""
-        used = self._table @ np.bincount(self._of, times, self._table.shape[1])
-        worst = int(used.argmax())
-        if used[worst] <= gpus + LEAST_EXCESS * max(1.0, gpus):
-            return None
-        counted: Floats = self._table[worst][self._of]
-        return counted
-
-
-def _values(sizes: Floats) -> Floats:
-    """Return (F, S) the value of each function for sorted sizes; f(s) = s for whole gangs."""
-    small = sizes[sizes <= 1 / 2]
-    cuts = [sizes, *(_cut(sizes, least) for least in small.tolist())]
-    every = [*cuts, *(_part(each, k) for each in cuts for k in range(1, min(MOST_PARTS, int(1 / sizes[0] + ROUNDING)) + 1))]
-    return np.where(sizes >= 1, sizes, np.unique(every, axis=0))
-
-
-def _cut(sizes: Floats, least: float) -> Floats:
-    return np.where(sizes < least - ROUNDING, 0.0, np.where(sizes > 1 - least + ROUNDING, 1.0, sizes))
-
-
-def _part(sizes: Floats, k: int) -> Floats:
-    multiples = (k + 1) * sizes
-    whole = np.abs(multiples - np.round(multiples)) < ROUNDING
-    return np.where(whole, sizes, np.floor(multiples) / k)
-
-
-def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
-    """Return the rows of whole gangs and of fractions that (N, K) `fractions` break. columns: as in `gang_rows`."""
-    if problem.hosts is None or (problem.num_gpus == 1).all():
-        return []
-    rows = gang_rows(problem, fractions, columns)
-    if (problem.num_gpus >= 1).all():
-        return rows
-    return [*rows, *fraction_rows(problem, fractions, columns), *packing_rows(problem, fractions, columns)]
-
-
 def node_rows(problem: AllocationProblem) -> list[Load]:
     """Return Σ_i s_i·cpus_per_gpu_i·X_ij <= CPUs of type j, and the same for memory, if jobs could need more than a type has.
 
@@ -335,3 +238,108 @@ def node_rows(problem: AllocationProblem) -> list[Load]:
                 text = f"the {name} of the nodes with {problem.accelerator_types[j]}"
                 rows.append(Load(text, {j: requested * problem.num_gpus}, len(available), float(available[j])))
     return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The entries of one gang size and locality, by falling time. limit: the number that fits at the same time.
+
+    numbers: the k for which the k entries with the most time are checked; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave
+    in k, and the sum of the k largest times is linear in k where times are equal, so the ends of equal times suffice.
+    """
+
+    size: int
+    locality: str
+    entries: Indices
+    limit: int
+    numbers: list[int]
+
+    def rooms(self, counts: Indices) -> Floats:
+        """Return (k, P) the places that k entries can hold in each pattern. counts: (P,) places of the group."""
+        return np.array([np.minimum(k, counts) for k in self.numbers], dtype=float)
+
+    def requested(self, times: Floats) -> Floats:
+        """Return (k,) the total time of the k entries with the most."""
+        sums: Floats = np.cumsum(times[self.entries])[np.array(self.numbers) - 1]
+        return sums
+
+    def coefficients(self, times: Floats, prices: Floats) -> Floats:
+        """Return the coefficient of each entry: the sum of the prices of all k that include it, averaged over equal times."""
+        sums = np.zeros(len(self.entries))
+        for k, price in zip(self.numbers, prices, strict=True):
+            sums[:k] += price
+        same = np.unique(np.round(times[self.entries], 9), return_inverse=True)[1]
+        means: Floats = np.bincount(same, sums) / np.bincount(same)
+        return means[same]
+
+
+def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> Group:
+    """Return the group of these entries, sorted by falling time."""
+    ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SAME_TIME) + 1
+    return Group(size, locality, entries, limit, [*ends.tolist(), len(entries)])
+
+
+def row_of_patterns(
+    groups: Sequence[Group], times: Floats, patterns: Indices, enough: float = 1 - LEAST_EXCESS
+) -> tuple[list[Floats], float] | None:
+    """Return a row that all mixes of (P, groups) patterns satisfy and these times break, None if some mix delivers them.
+
+    The row consists of coefficients of the entries of each group and the right-hand side. enough: the part of the times that counts
+    as all of them.
+    """
+    requested = [group.requested(times) for group in groups]
+    rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
+    # Patterns near the mean suffice for most mixes; each pattern has as many of the last group as fit.
+    near = (np.abs(patterns[:, :-1] - [each[-1] for each in requested[:-1]]) < 1).all(axis=1)
+    if near.any() and best_mix(rooms[:, near], np.concatenate(requested))[0] >= enough:
+        return None
+    found = broken_row(rooms, np.concatenate(requested), enough)
+    if found is None:
+        return None
+    ends = np.cumsum([len(group.numbers) for group in groups])
+    own = np.split(found[0], ends[:-1])
+    return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], found[1]
+
+
+def broken_row(rooms: Floats, requested: Floats, enough: float = 1 - LEAST_EXCESS) -> tuple[Floats, float] | None:
+    """Return (R,) prices y >= 0 and the largest Σ_r y_r rooms_rp of (R, P) patterns, which Σ_r y_r requested_r exceeds.
+
+    None if a mix delivers the part `enough` of the requests. Rows without a request get the largest price that does not weaken the
+    cut, so that time does not move there next (lifting).
+    """
+    some = requested > 0
+    deliverable, own = best_mix(rooms[some], requested[some])
+    if deliverable >= enough:
+        return None
+    prices = np.zeros(len(requested))
+    prices[some] = own
+    used = own @ rooms[some]
+    limit = float(used.max())
+    for r in np.flatnonzero(~some).tolist():
+        there = rooms[r] > 0
+        prices[r] = float(((limit - used[there]) / rooms[r, there]).min(initial=np.inf)) if there.any() else 0.0
+        used = used + prices[r] * rooms[r]
+    return prices, max(limit, float(used.max()))
+
+
+def best_mix(rooms: Floats, requested: Floats) -> tuple[float, Floats]:
+    """Return the largest α <= 1 with Σ_p λ_p rooms_rp >= α requested_r and Σ_p λ_p <= 1, and the prices y >= 0 of the rows.
+
+    By duality, Σ_r y_r requested_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p if α < 1.
+    """
+    rows, patterns = rooms.shape
+    matrix = np.empty((rows + 1, patterns + 1))
+    matrix[:rows, :patterns], matrix[rows, :patterns] = -rooms, 1.0
+    matrix[:rows, patterns], matrix[rows, patterns] = requested, 0.0
+    columns, entries = np.divmod(np.arange(matrix.size), rows + 1)  # nearly all entries are nonzero, so zeros are stored too
+    program = LinearProgram(
+        costs=np.append(np.zeros(patterns), -1.0),
+        offset=0.0,
+        matrix=SparseMatrix(entries, columns, matrix.T.ravel(), (rows + 1, patterns + 1)),
+        limits=np.append(np.zeros(rows), 1.0),
+        equalities=0,
+        lower=np.zeros(patterns + 1),
+        upper=np.append(np.full(patterns, np.inf), 1.0),
+    )
+    answer = solved_once(program)
+    return -answer.value, answer.duals[:-1]

@@ -1,4 +1,4 @@
-"""Packings of fractional jobs: the sets of jobs that fit on the GPUs of a type at once, and the cuts that follow from them.
+"""Cutting planes of jobs that share a GPU: rows that follow from the sets of jobs that fit on the GPUs of a type at once.
 
 A GPU holds jobs whose fractions sum to at most 1 and whose memory it has, or belongs to a whole gang. The packings are enumerated
 if there are not too many (`patterns_at_once`, `configurations`). With few jobs, the CPUs and the memory of their nodes count too.
@@ -6,7 +6,17 @@ if there are not too many (`patterns_at_once`, `configurations`). With few jobs,
 A job is on one GPU and on one type at a time. If a type has room for more jobs of a fraction than there are, the sum of fractions
 underestimates what they take: a single job of a third, beside jobs that need whole GPUs, occupies a GPU. `packing_rows` therefore
 searches for a mix of packings that delivers the time fractions: on all types together if there are few jobs, else on each type by
-itself. If there is none, the dual values of the program of the mix are a row (`mixes`).
+itself. If there is none, the dual values of the program of the mix are a row (`cuts.broken_row`).
+
+If there are too many packings, `fraction_rows` remain: let f be a dual feasible function, f(s_1) + f(s_2) + ... <= 1 whenever s_1
++ s_2 + ... <= 1. At any one time a GPU holds jobs whose fractions sum to at most 1, or belongs to a whole gang, so that Σ_i f(s_i)
+X_ij <= c_j with f(s) = s for whole gangs, wherever the jobs are. Such functions are
+
+    cut_λ(s) = 0 below λ, 1 above 1 - λ, and s between, for 0 < λ <= 1/2:  beside a large job, only small jobs fit;
+    part_k(s) = s if (k+1) s is whole, otherwise ⌊(k+1) s⌋ / k:  at most k jobs above 1/(k+1) fit,
+
+and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds for the parts of the GPU's memory that
+jobs take instead of their fractions.
 """
 
 from __future__ import annotations
@@ -17,9 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gavel_py.optimization.formulation.cuts import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
 from gavel_py.optimization.formulation.linear_rows import Load
-from gavel_py.optimization.formulation.mixes import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.problem import AllocationProblem
 
@@ -371,3 +382,85 @@ def _place(gpus: int, memory: float, nodes: tuple[tuple[int, float, float], ...]
 
 def _whole(capacities: Floats) -> Indices:
     return (capacities + LEAST_EXCESS).astype(np.int64)
+
+
+MOST_PARTS = 20
+"""The largest k of part_k."""
+
+MEMORY_PARTS = 64
+"""Parts into which the memory of a GPU is divided, to limit the number of functions."""
+
+
+def fraction_rows(
+    problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
+) -> list[Load]:
+    """Return for each type the dual-feasible-function rows that (N, K') `fractions` break most, none if they break none.
+
+    columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster.
+    """
+    hosts = problem.hosts
+    if hosts is None or (problem.num_gpus >= 1).all():
+        return []
+    parts = _Functions(problem.num_gpus)
+    rows = []
+    for j, gpus in enumerate(problem.capacities[: len(hosts.cpus)].tolist()):
+        widths = columns.get(j, {j: 1.0})
+        times = sum((fractions[:, column] * width for column, width in widths.items()), np.zeros(problem.num_jobs))
+        memory = _memory_parts(problem.num_gpus, hosts.gpu_memory, j)
+        for what, functions in (("fractions", parts), ("the memory of fractions", None if memory is None else _Functions(memory))):
+            counted = None if functions is None else functions.most_broken(times, gpus)
+            if counted is not None:
+                loads = {column: counted * width for column, width in widths.items()}
+                name = f"what {what} of {problem.accelerator_types[j]} can use"
+                rows.append(Load(name, loads, len(problem.capacities), gpus))
+    return rows
+
+
+def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats | None:
+    """Return (N,) the part of a GPU's memory that each fractional job takes, rounded down, and the GPUs of whole gangs.
+
+    None if the memory is unknown.
+    """
+    if memory is None or np.isnan(memory.capacity[j]):
+        return None
+    taken = np.nan_to_num(memory.needed[:, j]) / memory.capacity[j]
+    taken = np.floor(np.minimum(taken, 1.0) * MEMORY_PARTS + ROUNDING) / MEMORY_PARTS
+    small = num_gpus < 1
+    return np.where(small, taken, num_gpus) if taken[small].any() else None
+
+
+class _Functions:
+    """The values of all functions for (N,) sizes of jobs in GPUs."""
+
+    def __init__(self, sizes: Floats) -> None:
+        known, self._of = np.unique(sizes, return_inverse=True)
+        self._table = np.zeros((1, len(known)))
+        if known[-1] > 0:
+            self._table = np.pad(_values(known[known > 0]), ((0, 0), (int((known <= 0).sum()), 0)))
+
+    def most_broken(self, times: Floats, gpus: float) -> Floats | None:
+        """Return (N,) the values of the function by which these times exceed the GPUs most, None if by none."""
+        used = self._table @ np.bincount(self._of, times, self._table.shape[1])
+        worst = int(used.argmax())
+        if used[worst] <= gpus + LEAST_EXCESS * max(1.0, gpus):
+            return None
+        counted: Floats = self._table[worst][self._of]
+        return counted
+
+
+def _values(sizes: Floats) -> Floats:
+    """Return (F, S) the value of each function for sorted sizes; f(s) = s for whole gangs."""
+    small = sizes[sizes <= 1 / 2]
+    cuts = [sizes, *(_cut(sizes, least) for least in small.tolist())]
+    every = [*cuts, *(_part(each, k) for each in cuts for k in range(1, min(MOST_PARTS, int(1 / sizes[0] + ROUNDING)) + 1))]
+    return np.where(sizes >= 1, sizes, np.unique(every, axis=0))
+
+
+def _cut(sizes: Floats, least: float) -> Floats:
+    return np.where(sizes < least - ROUNDING, 0.0, np.where(sizes > 1 - least + ROUNDING, 1.0, sizes))
+
+
+def _part(sizes: Floats, k: int) -> Floats:
+    multiples = (k + 1) * sizes
+    whole = np.abs(multiples - np.round(multiples)) < ROUNDING
+    return np.where(whole, sizes, np.floor(multiples) / k)
