@@ -18,11 +18,11 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, SparseMatrix, entries_of, scale_of
 from gavel_py.problem.arrays import JOB_ATTRIBUTES, Floats, Indices, isolated_throughputs, size_numbers
-from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 
 if TYPE_CHECKING:
     from gavel_py.optimization.formulation.columns import Columns
+    from gavel_py.problem.problem import AllocationProblem
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Attributes that may be unknown (NaN) unless a policy reads them."""

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
-from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.columns import Columns
     from gavel_py.optimization.formulation.linear_rows import Rules
     from gavel_py.optimization.formulation.matrices import AllocationLP
+    from gavel_py.optimization.job_classes import JobClasses
     from gavel_py.problem.problem import AllocationProblem
 
 GAP_TOLERANCE = 1e-6

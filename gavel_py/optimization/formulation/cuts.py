@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from gavel_py.optimization.formulation.linear_rows import Load, SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.from_jobs import Hosts
 from gavel_py.problem.pair_throughputs import PlacementSpeeds
-from gavel_py.problem.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    from gavel_py.problem.from_jobs import Hosts
+    from gavel_py.problem.problem import AllocationProblem
 
 ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
 """No type has several columns."""

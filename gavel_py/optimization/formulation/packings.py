@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,10 @@ from gavel_py.optimization.formulation.cuts import LEAST_EXCESS, ONE_EACH, Group
 from gavel_py.optimization.formulation.linear_rows import Load
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
-from gavel_py.problem.from_jobs import Hosts
-from gavel_py.problem.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    from gavel_py.problem.from_jobs import Hosts
+    from gavel_py.problem.problem import AllocationProblem
 
 Columns = Mapping[int, Mapping[int, float]]
 

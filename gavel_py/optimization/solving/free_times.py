@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimit
@@ -22,6 +21,8 @@ from gavel_py.problem.row_hashing import number_equal
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
+
+    from gavel_py.optimization.checking.certificates import Prices
 
 ROUNDING = 1e-12
 """Relative rounding error of a sum over many jobs."""
