@@ -192,11 +192,8 @@ class Allocation:
     def _check_figures(self, evidence: Evidence, times: TimeShares, proof: Proof) -> None:
         """Raise `ProofError` unless the stated figures are those of these times and of their proof."""
         figures, fastest = figures_of(evidence.columns, times), evidence.base.throughputs.max(axis=1, initial=0.0)
-        check_same("time fractions", self.time_fractions, figures.time_fractions, 1.0)
-        check_same("spread fractions", self.spread_fractions, figures.spread_fractions, 1.0)
-        check_same("throughputs", self.throughputs, figures.throughputs, fastest)
-        check_same("normalized throughputs", self.normalized_throughputs, figures.normalized_throughputs, 1.0)
-        check_same("utilization", self.utilization, figures.utilization, 1.0)
+        for name, found in vars(figures).items():
+            check_same(name.replace("_", " "), getattr(self, name), found, fastest if name == "throughputs" else 1.0)
         check_same("the objective", self.objective_value, proof.value, proof.scale)
         check_same("the bound", self.objective_bound, proof.bound, proof.scale)
         check_same("the gap", self.gap, proof.gap, 1.0)
@@ -375,19 +372,13 @@ def stated(policy: Policy, answer: Answer, route: Route, started: float, status:
         shadow_prices=None if prices is None else prices.copy(),
         limit_prices=worths,
     )
-    figures = figures_of(columns, times)
     return Allocation(
         policy=policy.name,
         options=policy.changed_options,
         status=status or policy.status,
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,
-        time_fractions=figures.time_fractions,
-        spread_fractions=figures.spread_fractions,
         pairs=columns.pairs_of(times, decision.pairs),
-        throughputs=figures.throughputs,
-        normalized_throughputs=figures.normalized_throughputs,
-        utilization=figures.utilization,
         objective_value=proof.value,
         objective_bound=proof.bound,
         shadow_prices=prices,
@@ -399,4 +390,5 @@ def stated(policy: Policy, answer: Answer, route: Route, started: float, status:
         constraints=outcomes_of(problem.job_ids, columns.rules, times, worths),
         route=route,
         evidence=evidence,
+        **vars(figures_of(columns, times)),
     )

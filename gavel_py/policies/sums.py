@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
-from gavel_py.optimization.checking.certificates import Certificate, Prices, SumCertificate, within_capacity
+from gavel_py.optimization.checking.certificates import (
+    Certificate,
+    ExpressionCertificate,
+    LinearCertificate,
+    Prices,
+    SumCertificate,
+    within_capacity,
+)
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
@@ -375,29 +382,3 @@ def _samples(jobs: JobClasses) -> Iterator[Floats]:
         sizes += [np.where(split, 1.0, 0.0), *(random.random((3, count)) < 1 / 2).astype(float)]
     for size in sizes:
         yield 0.9 * within_capacity(jobs, random.uniform(0.1, 1, shape) * size[:, None])
-
-
-@dataclass(frozen=True)
-class ExpressionCertificate(SumCertificate):
-    """The certificate of a sum that is written as an expression. sign: -1 if the policy's objective is the negative of it."""
-
-    program: Program
-    objective: cp.Expression
-    sign: float = 1.0
-
-    def value(self, fractions: Floats) -> float:
-        """Return the objective of (G, K) time fractions."""
-        return self.sign * self.program.value(self.objective, fractions)
-
-
-@dataclass(frozen=True)
-class LinearCertificate(SumCertificate):
-    """The certificate of a linear sum. gains: (G, K) what the time of a job of each class adds to the objective."""
-
-    program: AllocationLP
-    gains: Floats
-    sign: float = 1.0
-
-    def value(self, fractions: Floats) -> float:
-        """Return the objective of (G, K) time fractions."""
-        return float(self.jobs.counts @ (self.gains * fractions).sum(axis=1))

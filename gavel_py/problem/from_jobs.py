@@ -139,6 +139,7 @@ class JobArrays:
     def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
         """Return the arrays of `JOB_COLUMNS` by name, except those about the past of jobs, which a caller provides."""
         return {
+            "tenants": tuple(job.tenant for job in jobs),
             "num_gpus": [job.num_gpus for job in jobs],
             "weights": [job.weight for job in jobs],
             "priorities": [job.priority for job in jobs],

@@ -104,8 +104,7 @@ class AllocationProblem:
 
         The normaliser of Gavel (OSDI 2020, section 4.1), independent of N, gang sizes and weights.
         """
-        total = self.share_capacities.sum()
-        return self.throughputs @ (self.share_capacities / total) if total else np.zeros(self.num_jobs)
+        return self.throughputs @ (self.share_capacities / (self.share_capacities.sum() or 1.0))
 
     @cached_property
     def isolated_throughput(self) -> Floats:
@@ -138,10 +137,9 @@ class AllocationProblem:
         counts = check.numbers("capacities", capacities, 0, "at least 0", [axis])
         spans = check.numbers("largest_gangs", largest_gangs, np.inf, "at least 0", [("job", self.job_ids), axis])
         check.finish()
-        done = np.zeros(self.num_jobs, dtype=bool)
-        runnable, excluded = screen(
-            self.job_ids, self.accelerator_types, self.throughputs, self.runnable, self.num_gpus, np.minimum(spans, counts), done
-        )
+        spans, done = np.minimum(spans, counts), np.zeros(self.num_jobs, dtype=bool)
+        names = self.job_ids, self.accelerator_types
+        runnable, excluded = screen(*names, self.throughputs, self.runnable, self.num_gpus, spans, done)
         return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
 
     def select(self, rows: Indices | Mask) -> AllocationProblem:
@@ -315,7 +313,6 @@ class AllocationProblem:
             "isolated_seconds": isolated_seconds,
             "attained_gpu_seconds": attained_gpu_seconds,
             "prices_per_hour": cluster.prices_per_hour,
-            "tenants": tuple(job.tenant for job in job_set),
             "running_on": running_on,
             "previous_fractions": previous_fractions,
         }
@@ -362,15 +359,12 @@ class AllocationProblem:
         gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))
         allowed = np.broadcast_to(np.True_, shape) if found is None else found.allowed
         largest_gangs = np.broadcast_to(capacities, shape) if found is None else found.largest_gangs
-        if type_index is None:
-            memory = None if found is None else found.memory
-            runnable, excluded = screen(ids, types, table, allowed, gangs, largest_gangs, finished, memory=memory)
-        else:  # jobs of the same type and gang size can run on the same types
+        one: slice | Indices = slice(None)
+        index, speeds, memory = None, table, None if found is None else found.memory
+        if type_index is not None:  # jobs of the same type and gang size can run on the same types
             same = number_equal([type_index, size_numbers(gangs), finished], len(ids))
-            one = same.first
-            runnable, excluded = screen(
-                ids, types, table[type_index[one]], allowed[one], gangs[one], largest_gangs[one], finished[one], same.index
-            )
+            one, index, speeds = same.first, same.index, table[type_index[same.first]]
+        runnable, excluded = screen(ids, types, speeds, allowed[one], gangs[one], largest_gangs[one], finished[one], index, memory)
         return cls(
             job_ids=ids,
             accelerator_types=types,
@@ -390,9 +384,7 @@ class AllocationProblem:
         )
 
 
-_NOT_BY_JOB = frozenset(
-    {"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts", "pairs", "gpu_parts"}
-)
+_NOT_BY_JOB = {"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts", "pairs", "gpu_parts"}
 
 
 def _check_number(name: str, value: float, least: float = -math.inf) -> None:
