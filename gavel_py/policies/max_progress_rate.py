@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.sums import LinearSumPolicy
-
-if TYPE_CHECKING:
-    from gavel_py.optimization.formulation.matrices import AllocationLP
-    from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +20,6 @@ class MaxProgressRate(LinearSumPolicy):
     agnostic_view = "reference"
     reads = ("weights", "steps_remaining")
 
-    def coefficients(self, program: AllocationLP) -> Floats:
-        jobs = program.jobs
-        rates: Floats = (jobs.weights / jobs.steps_remaining)[program.rows]
-        return rates * jobs.throughputs[program.rows, program.columns]
+    def gains(self, jobs: JobClasses) -> Floats:
+        gains: Floats = (jobs.weights / jobs.steps_remaining)[:, None] * jobs.throughputs
+        return gains

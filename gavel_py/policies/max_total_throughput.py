@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.sums import LinearSumPolicy
-
-if TYPE_CHECKING:
-    from gavel_py.optimization.formulation.matrices import AllocationLP
-    from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +20,6 @@ class MaxTotalThroughput(LinearSumPolicy):
 
     normalized: bool = option(True, "divide each job's throughput by that of an equal share; false: raw steps/s")
 
-    def coefficients(self, program: AllocationLP) -> Floats:
-        jobs = program.jobs
-        throughputs: Floats = jobs.throughputs[program.rows, program.columns]
-        return throughputs / jobs.equal_share[program.rows] if self.normalized else throughputs
+    def gains(self, jobs: JobClasses) -> Floats:
+        gains: Floats = jobs.throughputs / jobs.equal_share[:, None] if self.normalized else jobs.throughputs
+        return gains

@@ -22,7 +22,6 @@ from gavel_py.problem.arrays import Floats, Mask
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.formulation.matrices import AllocationLP
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
 
@@ -98,14 +97,14 @@ class MinCost(LinearSumPolicy):
     def enough(self, jobs: JobClasses) -> Floats:
         return required_throughputs(jobs, self.min_share)
 
-    def coefficients(self, program: AllocationLP) -> Floats:
-        jobs = program.jobs
+    def gains(self, jobs: JobClasses) -> Floats:
         unpriced = np.isnan(jobs.prices_per_hour) & jobs.runnable.any(axis=0)
         names = [jobs.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
         text = f"is unknown, and {self.name} needs it"
         InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
         prices = np.nan_to_num(jobs.prices_per_hour) * jobs.gpu_parts
-        return prices[program.columns] * jobs.num_gpus[program.rows]
+        costs: Floats = jobs.num_gpus[:, None] * prices
+        return costs
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,7 +29,6 @@ from gavel_py.problem.arrays import Floats
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.formulation.matrices import AllocationLP
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
@@ -92,6 +91,9 @@ class SumPolicy(Policy):
         return False
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        return self._decide_by_prices(jobs, solver) or self._decide_by_program(jobs, solver)
+
+    def _decide_by_program(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         program, objective = self._program(jobs, self.enough(jobs))
         charged = objective - program.penalty if jobs.rules.has_penalties else objective
         try:
@@ -104,6 +106,23 @@ class SumPolicy(Policy):
             raise self._unbounded()
         self._check_rows(program, objective, fractions)
         return Decision(fractions, certificate, program.shadow_prices(solver), algorithm)
+
+    def _decide_by_prices(self, jobs: JobClasses, solver: LinearSolver) -> Decision | None:
+        """Return the decision for a linear objective on many rows; None if prices do not apply or do not lead to a proof."""
+        from gavel_py.optimization.solving import prices
+
+        gains = self._gains(jobs) if prices.applies(jobs, len(jobs), solver) and not self.is_agnostic else None
+        if gains is None:
+            return None
+        found = prices.largest_gains(jobs, self.sign * gains, solver)
+        if found is None:
+            return None
+        fractions, certificate, shadow_prices = found
+        return Decision(fractions, replace(certificate, sign=self.sign), shadow_prices, prices.ALGORITHM)
+
+    def _gains(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
+        """Return (G, K) the gains of a linear objective, None if it is not known to be one."""
+        return None
 
     def _program(self, jobs: JobClasses, enough: Floats | None = None) -> tuple[Program, cp.Expression]:
         """Return the program of job classes, with the objective to be maximised."""
@@ -246,18 +265,22 @@ class SumPolicy(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSumPolicy(SumPolicy):
-    """A sum that is linear in the times: max or min Σ_g n_g Σ_j a_gj x_gj.
+    """A sum that is linear in the times: max or min Σ_g n_g Σ_j G_gj x_gj.
 
-    Where nothing else needs an expression, its program is built from the coefficients alone: the import of cvxpy takes as long as
-    many solves.
+    Where nothing else needs an expression, its program is built from the gains alone: the import of cvxpy takes as long as many
+    solves. Very many different rows are solved by prices.
     """
 
     @abstractmethod
-    def coefficients(self, program: AllocationLP) -> Floats:
-        """Return (P,) a_gj for each pair of a class and a type where its jobs can run (`program.rows`, `program.columns`)."""
+    def gains(self, jobs: JobClasses) -> Floats:
+        """Return (G, K) G_gj, what all of the time of a job of each class adds to the objective where it can run.
+
+        Args:
+            jobs: The classes as this policy sees them.
+        """
 
     def objective(self, program: Program) -> cp.Expression:
-        return program.total(program.by_job(self.coefficients(program)))
+        return program.total(program.by_job(self.gains(program.jobs)[program.rows, program.columns]))
 
     @property
     def is_linear(self) -> bool:
@@ -268,17 +291,20 @@ class LinearSumPolicy(SumPolicy):
         """Whether the coefficients state the objective, which a policy of a user may have replaced."""
         return type(self).objective is LinearSumPolicy.objective
 
-    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+    def _decide_by_program(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.optimization.formulation.matrices import AllocationLP
 
         if not self._is_stated or jobs.rules.has_penalties or jobs.rules.kept:
-            return super().decide(jobs, solver)
+            return super()._decide_by_program(jobs, solver)
         program = AllocationLP(jobs, self.enough(jobs))
-        coefficients = self.coefficients(program)
+        coefficients = self.gains(jobs)[program.rows, program.columns]
         program.compile_linear(0.0, self.sign * jobs.counts[program.rows] * (coefficients * program.sizes))
         fractions = within_capacity(jobs, program.fractions_of(program.solve(solver, "sum")))
         certificate = LinearCertificate(program, program.matrix_of(coefficients), self.sign)
         return Decision(fractions, certificate, program.shadow_prices(solver))
+
+    def _gains(self, jobs: JobClasses) -> Floats | None:
+        return self.gains(jobs) if self._is_stated else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +352,15 @@ class WeightedSum(SumPolicy):
         return sum(
             weight * policy.sign * policy.objective(program.seen_as(policy.view(program.jobs))) for weight, policy in self.terms
         )
+
+    def _gains(self, jobs: JobClasses) -> Floats | None:
+        total = np.zeros(jobs.throughputs.shape)
+        for weight, policy in self.terms:
+            gains = policy._gains(policy.view(jobs))
+            if gains is None:
+                return None
+            total += weight * policy.sign * gains
+        return total
 
     def __mul__(self, weight: float) -> WeightedSum:
         return WeightedSum(terms=tuple((weight * own, policy) for own, policy in self.terms), constraints=self.constraints)

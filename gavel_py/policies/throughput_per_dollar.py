@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.sums import LinearSumPolicy
-
-if TYPE_CHECKING:
-    from gavel_py.optimization.formulation.matrices import AllocationLP
-    from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +35,5 @@ class ThroughputPerDollar(LinearSumPolicy):
         )
         return super().view(jobs)
 
-    def coefficients(self, program: AllocationLP) -> Floats:
-        jobs = program.jobs
-        return jobs.throughputs[program.rows, program.columns] / jobs.prices_per_hour[program.columns]
+    def gains(self, jobs: JobClasses) -> Floats:
+        return np.divide(jobs.throughputs, jobs.prices_per_hour, out=np.zeros(jobs.throughputs.shape), where=jobs.runnable)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavel_py.allocation.explain.records import Binding
-from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages, SumCertificate
+from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, PricedCertificate, Prices, Stages, SumCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.levels import LevelCertificate, level_per_part
 from gavel_py.optimization.solving.soft_levels import ChargedCertificate
@@ -139,6 +139,8 @@ def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
         return _net_gains_at_level(certificate, fractions)
     if isinstance(certificate, SumCertificate | ChargedCertificate):
         return certificate.program.net_gains()
+    if isinstance(certificate, PricedCertificate):
+        return certificate.net_gains()
     return None
 
 

@@ -278,10 +278,48 @@ def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats, least: Floats 
     """
     surplus = gains - jobs.num_gpus[:, None] * prices
     if least is None or not least.any():
-        best = np.where(jobs.runnable, surplus, 0.0).max(axis=1, initial=0.0)
+        surplus = surplus if jobs.runnable.all() else np.where(jobs.runnable, surplus, 0.0)
+        best = surplus.max(axis=1, initial=0.0)
     else:
         best = -CheapestMix(jobs.throughputs, jobs.runnable, -surplus).costs(np.ones(len(jobs), dtype=np.int64), least)
     return float(prices @ jobs.capacities + jobs.counts @ best)
+
+
+@dataclass(frozen=True)
+class PricedCertificate:
+    """Proves a linear sum without a program: Σ_g n_g Σ_j G_gj x_gj is at most its `priced_bound`.
+
+    gains: (G, K) G_gj, for all of a job's time; prices: of GPUs; sign: -1 if the policy's objective is the negative of this sum.
+    """
+
+    jobs: JobClasses
+    gains: Floats
+    prices: Prices
+    sign: float = 1.0
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+        return self.sign * float(self.jobs.counts @ np.einsum("gj,gj->g", self.gains, fractions))
+
+    def bound(self) -> float:
+        """Return the bound on the objective of all valid allocations that keep the floors."""
+        return self.sign * priced_bound(self.jobs, self.gains, self.prices.gpus, self.jobs.floors)
+
+    def scale(self, fractions: Floats) -> float:  # noqa: ARG002
+        """Return the largest gain of all of a job's time."""
+        gains = self.gains if self.jobs.runnable.all() else np.where(self.jobs.runnable, self.gains, 0.0)
+        return max(float(gains.max(initial=0.0)), -float(gains.min(initial=0.0)))
+
+    @property
+    def scarcity(self) -> Prices:
+        """The prices of GPUs."""
+        return self.prices
+
+    def net_gains(self) -> Floats:
+        """Return (G, K) the reduced gains per unit of a job's time on each type: what it gains, less its GPUs and its time."""
+        net = np.where(self.jobs.runnable, self.gains - self.prices.costs(self.jobs), 0.0)
+        reduced: Floats = net - np.maximum(0.0, net.max(axis=1, initial=0.0))[:, None]
+        return reduced
 
 
 def within_capacity(jobs: JobClasses, fractions: Floats) -> Floats:

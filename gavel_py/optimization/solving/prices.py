@@ -1,0 +1,323 @@
+"""Price decomposition: linear programs of very many different jobs, which only the K capacities join together.
+
+At prices p of the GPUs each job decides alone (`BestResponses`), and weak duality gives the dual function
+
+    D(p) = Σ_j p_j c_j + Σ_i max over x_i of (gain of x_i − price of x_i),
+
+which is convex; its minimum is the optimum. `search` finds it by cutting planes in a box of prices that shrinks around the
+minimum: first on samples of jobs, then on all. A job that responds alike at all prices of the box is fixed and leaves the search,
+so that most passes are over few jobs. The jobs that are still undecided when the box is small share the GPUs that are left by a
+small program (`finish`). docs/exact-reduction.md has the proof and an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gavel_py.errors import SolverError
+from gavel_py.optimization.checking.certificates import VIOLATION_TOLERANCE, PricedCertificate, Prices, gap, within_capacity
+from gavel_py.optimization.formulation.linear_rows import shortfalls
+from gavel_py.optimization.formulation.matrices import AllocationLP
+from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solving.best_responses import BestResponses, Choices
+from gavel_py.optimization.solving.highs import Algorithm, CuttingPlanes, LinearSolver
+from gavel_py.problem.arrays import Floats, Mask
+
+MANY_ROWS = 3_000
+"""Rows from which on prices are faster than one program with all of them."""
+
+MOST_TYPES = 16
+"""Cutting planes need more of themselves in each further dimension."""
+
+ALGORITHM = "prices"
+
+SAMPLES = (2_000, 20_000, 200_000)
+"""Rows of the samples on which the search begins, as far as there are four times as many."""
+
+SAMPLED = 5.0
+"""Half the width of a box around the prices of a sample of n rows, relative to the prices, as a multiple of 1/√n."""
+
+KEPT = 1.0
+"""The same around the prices of an earlier problem."""
+
+PRECISION = 1e-4
+"""Distance from the minimum in a box, relative to how much the dual function changes over the box."""
+
+SHRINK = 10.0
+"""Factor by which a box becomes smaller."""
+
+UNDECIDED = 600
+"""Rows that are few enough for the last program."""
+
+MOST_UNDECIDED = 6_000
+"""Rows that are too many for the last program."""
+
+MOST_PLANES, MOST_BOXES, MOST_WIDER = 300, 60, 4
+
+SMALL = 1e-10
+"""Part of the dual function that does not count."""
+
+ACCEPTED = 1e-7
+"""Gap up to which an answer counts; the proof of the whole answer accepts some more."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """The prices from `low` to `high`, and the best known between them."""
+
+    low: Floats
+    high: Floats
+    prices: Floats
+
+    @classmethod
+    def around(cls, prices: Floats, part: float) -> Box:
+        """Return the prices up to a part of themselves away."""
+        return cls(prices * (1 - part), prices * (1 + part), prices)
+
+    def moved(self, prices: Floats, factor: float) -> Box:
+        """Return a box around other prices, larger by a factor."""
+        half = (self.high - self.low) * (factor / 2)
+        return Box(np.maximum(0.0, prices - half), prices + half, prices)
+
+    def contains(self, prices: Floats) -> bool:
+        """Return whether prices are inside, not only at an end other than 0."""
+        return bool((((prices > self.low) | (self.low <= 0)) & ((prices < self.high) | (self.high <= 0))).all())
+
+    def shrunk(self, prices: Floats) -> Box:
+        """Return the smaller box around other prices, within this one."""
+        half = (self.high - self.low) / SHRINK
+        return Box(np.maximum(self.low, prices - half), np.minimum(self.high, prices + half), prices)
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The minimum of the dual function in a box. slack: how far above the minimum it may be; pressed: (K,) how much lower it would
+    be if the box were wider by half in a price.
+    """
+
+    prices: Floats
+    value: float
+    slack: float
+    pressed: Floats
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a wider box would not lower the minimum."""
+        return bool((self.pressed <= SMALL * abs(self.value)).all())
+
+
+class Market:
+    """The dual function of some jobs, more and more of which are fixed as the box of prices shrinks."""
+
+    def __init__(self, responses: BestResponses, capacities: Floats) -> None:
+        self.all, self.capacities = responses, capacities
+        self.restart()
+
+    def restart(self) -> None:
+        """Fix no job."""
+        count, idle = len(self.all), len(self.capacities)
+        self.active, self.undecided = self.all, np.arange(count)
+        self.choices = Choices(np.full(count, idle, dtype=np.int8), np.full(count, idle, dtype=np.int8))
+        self.gained, self.used = 0.0, np.zeros(idle)
+
+    def fix(self, box: Box, reach: float = 0.0) -> None:
+        """Fix the jobs that respond alike in all of the box."""
+        sure, found = self.active.certain(box.low, box.high, reach)
+        rows = self.undecided[sure]
+        self.choices.left[rows], self.choices.right[rows] = found.left[sure], found.right[sure]
+        gained, used, _ = self.all.fixed(rows, self.choices)
+        self.gained, self.used = self.gained + gained, self.used + used
+        rest = np.flatnonzero(~sure)
+        self.active, self.undecided = self.active.part(rest), self.undecided[rest]
+
+    @property
+    def is_fixed(self) -> Mask:
+        """(n,) whether a row is fixed."""
+        fixed = np.ones(len(self.all), dtype=bool)
+        fixed[self.undecided] = False
+        return fixed
+
+    def dual(self, prices: Floats) -> tuple[float, Floats]:
+        """Return the dual function and its gradient."""
+        left, response = self.capacities - self.used, self.active.at(prices)
+        return self.gained + float(left @ prices) + response.surplus, left - response.usage
+
+
+def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Floats | None = None) -> Minimum:
+    """Return the minimum of a convex function in a box by cutting planes (Kelley 1960).
+
+    Every second point is halfway to the best one so far, which makes up for the rashness of few planes.
+    normal: (K,) n if only prices with n·p = 1 count.
+    """
+    best = point = box.prices
+    value, gradient = dual(point)
+    half = np.maximum((box.high - box.low) / 2, 1e-300)
+    size = max(float(np.abs(gradient) @ half), 1e-13 * abs(value), 1e-300)
+    planes, base, least = CuttingPlanes((box.low + box.high) / 2, half, size, normal), value, value
+    for count in range(MOST_PLANES):
+        planes.add(point, value - base, gradient)
+        lowest, bound, pressed = planes.lowest()
+        if least - (bound + base) <= PRECISION * size:
+            break
+        point = np.clip(lowest, box.low, box.high) if count % 2 else (lowest + best) / 2
+        value, gradient = dual(point)
+        if value < least:
+            least, best = value, point
+    pressed = np.where((pressed > 0) & (box.low <= 0), 0.0, np.abs(pressed))  # no price is below 0
+    return Minimum(best, least, least - bound - base, pressed)
+
+
+def applies(jobs: JobClasses, rows: int, solver: LinearSolver) -> bool:
+    """Return whether prices are the way to solve a program of so many rows: only capacities join its jobs.
+
+    A solver with another algorithm than the first is there for programs that prices could not solve.
+    """
+    if rows < MANY_ROWS or not 1 < len(jobs.capacities) <= MOST_TYPES or solver.algorithm is not Algorithm.SIMPLEX:
+        return False
+    return jobs.wide is None and jobs.where is None and not (jobs.rules.rows or jobs.rules.kept or jobs.rules.has_penalties)
+
+
+def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tuple[Floats, PricedCertificate, Floats] | None:
+    """Return max Σ_g n_g Σ_j G_gj x_gj with floors: (G, K) time fractions, their certificate, and (K,) shadow prices.
+
+    None if the proof does not hold to `ACCEPTED`.
+    """
+    responses = responses_of(jobs, gains, np.minimum(jobs.floors, jobs.fastest) if jobs.floors.any() else None)
+    kept = solver.prices
+    start = None if kept is None or kept.shape != jobs.capacities.shape else Box.around(kept, KEPT / np.sqrt(len(jobs)))
+    try:
+        return finish(jobs, gains, *search(responses, jobs.capacities, start, solver), solver)
+    except SolverError:
+        return None
+
+
+def responses_of(jobs: JobClasses, gains: Floats, needs: Floats | None) -> BestResponses:
+    """Return the best responses of job classes. gains: (G, K); needs: (G,), None without any."""
+    counts = jobs.counts.astype(float)
+    table = np.multiply(gains.T, counts, order="C")
+    if not jobs.runnable.all():
+        table[~jobs.runnable.T] = 0.0
+    gpus = jobs.num_gpus * counts
+    if needs is None:
+        return BestResponses(table, gpus)
+    speeds = np.where(jobs.runnable, jobs.throughputs, 0.0).T
+    return BestResponses(table, gpus, needs, np.ascontiguousarray(speeds))
+
+
+def search(responses: BestResponses, capacities: Floats, start: Box | None, solver: LinearSolver) -> tuple[Market, Box]:
+    """Return the market in which few jobs are undecided, if that can be, with the last box."""
+    count, sizes = len(responses), [len(responses)]
+    if start is None:
+        sizes = [size for size in SAMPLES if 4 * size <= len(responses)] + sizes
+        start = _first_box(responses)
+    box = start
+    for size in sizes:
+        step = count // size
+        sample = responses if step == 1 else responses.part(slice(0, step * size, step))
+        market = Market(sample, capacities * (len(sample) / count))
+        box = _narrowed(market, box, is_last=size == count, solver=solver)
+        if size < count:
+            box = Box.around(box.prices, SAMPLED / np.sqrt(size))
+    return market, box
+
+
+def _first_box(responses: BestResponses) -> Box:
+    """Return prices from 0 to the largest gain per GPU of some rows."""
+    assert responses.gains is not None  # noqa: S101
+    some = slice(None, None, max(1, len(responses) // SAMPLES[0]))
+    most = np.maximum(0.0, (responses.gains[:, some] / responses.gpus[some]).max(axis=1))
+    return Box(np.zeros(len(most)), most, most / SHRINK)
+
+
+def _narrowed(market: Market, box: Box, *, is_last: bool, solver: LinearSolver) -> Box:
+    """Return the box after narrowing it around the minimum until few rows are undecided; on a sample, once is enough."""
+    moves = 0
+    for _ in range(MOST_BOXES):
+        solver.limit.check()
+        market.fix(box)
+        found = minimum(market.dual, box)
+        if not found.is_inside:
+            moves += 1
+            market.restart()
+            box = box.moved(found.prices, 2.0**moves)
+        elif not is_last or len(market.undecided) <= UNDECIDED:
+            return replace(box, prices=found.prices)
+        else:
+            before, box = len(market.undecided), box.shrunk(found.prices)
+            if float((box.high - box.low).max()) <= 1e-13 * float(box.high.max()) or before == 0:
+                break
+    return box
+
+
+def finish(
+    jobs: JobClasses, gains: Floats, market: Market, box: Box, solver: LinearSolver
+) -> tuple[Floats, PricedCertificate, Floats] | None:
+    """Return the answer in which fixed jobs do what they chose, and the others share what is left, or None without a proof.
+
+    Jobs are fixed for the prices in the box only. If the prices of the answer leave it, the box was too small.
+    """
+    for _ in range(MOST_WIDER):
+        if len(market.undecided) > MOST_UNDECIDED:
+            return None
+        fractions, prices, gains_of_more = _completed(jobs, gains, market, box, solver)
+        certificate = PricedCertificate(jobs, gains, Prices(prices, np.zeros(0)))
+        bound = float(prices @ jobs.capacities) + market.all.at(prices).surplus
+        is_proven = gap(certificate.value(fractions), bound, certificate.scale(fractions)) <= ACCEPTED and _keeps(jobs, fractions)
+        if is_proven and box.contains(prices) and box.contains(gains_of_more):
+            solver.prices = prices
+            return fractions, certificate, gains_of_more
+        box = box.moved(prices if is_proven else box.prices, SHRINK)
+        market.restart()
+        market.fix(box)
+    return None
+
+
+def _completed(jobs: JobClasses, gains: Floats, market: Market, box: Box, solver: LinearSolver) -> tuple[Floats, Floats, Floats]:
+    """Return (G, K) the time of all jobs, with (K,) prices and shadow prices."""
+    fractions, rows = chosen_times(market, jobs), market.undecided
+    program = _last_program(jobs, gains, market)
+    solution = program.solve(solver, "prices")
+    fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
+    _fit(jobs, fractions)
+    has_more = program.jobs.capacities > 0
+    prices, gains_of_more = (
+        np.where(has_more, each, box.prices) for each in (program.prices(solution), program.shadow_prices(solver))
+    )
+    return fractions, prices, gains_of_more
+
+
+def _keeps(jobs: JobClasses, fractions: Floats) -> bool:
+    """Return whether the jobs have their floors."""
+    if not jobs.floors.any():
+        return True
+    throughputs = np.einsum("gj,gj->g", jobs.throughputs, fractions)
+    return float(shortfalls(jobs.floors, throughputs).max()) <= VIOLATION_TOLERANCE / 2
+
+
+def _fit(jobs: JobClasses, fractions: Floats) -> None:
+    """Reduce the time on types with more time than GPUs, by the solver's tolerance."""
+    used = (jobs.counts * jobs.num_gpus) @ fractions
+    for j in np.flatnonzero(used > jobs.capacities).tolist():
+        fractions[:, j] *= jobs.capacities[j] / used[j]
+
+
+def chosen_times(market: Market, jobs: JobClasses) -> Floats:
+    """Return (G, K) the time of fixed jobs, 0 for the others."""
+    fractions = np.zeros(jobs.throughputs.shape)
+    for rows, types, times in market.all.time_of(market.choices, np.flatnonzero(market.is_fixed)):
+        fractions[rows, types] += times
+    return fractions
+
+
+def _last_program(jobs: JobClasses, gains: Floats, market: Market) -> AllocationLP:
+    """Return the compiled program of the undecided jobs on the GPUs that fixed ones leave."""
+    rows = market.undecided
+    left = np.maximum(0.0, market.capacities - market.used)
+    part = jobs.rows_as(rows, jobs.counts[rows], jobs.keys[rows])
+    program = AllocationLP(replace(part, problem=replace(part.problem, capacities=left)))
+    worth = (jobs.counts[rows, None] * gains[rows])[program.rows, program.columns]
+    program.compile_linear(0.0, worth * program.sizes)
+    return program

@@ -1,0 +1,183 @@
+"""Price decomposition finds the optimum of one large program, and its answers are proven, the same every time, and honest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.optimization.checking.certificates import CheapestMix
+from gavel_py.optimization.solving import prices
+from gavel_py.optimization.solving.best_responses import BestResponses
+from gavel_py.policies.max_progress_rate import MaxProgressRate
+from gavel_py.policies.max_total_throughput import MaxTotalThroughput
+from tests.support.examples import examples
+from tests.support.instances import best_value, problems
+
+FEW, NEVER = 1, 10**9
+
+
+def all_different(count: int, types: int = 4, seed: int = 0) -> gp.AllocationProblem:
+    """Jobs of 26 base rows with noise, no two rows equal, for a fifth of the GPUs that they request."""
+    chance = np.random.default_rng(seed)
+    base = chance.lognormal(0, 1, (26, 1)) * chance.lognormal(0, 0.6, (26, types))
+    throughputs = base[chance.integers(0, 26, count)] * chance.lognormal(0, 0.05, (count, types))
+    throughputs *= chance.random((count, types)) < 0.9
+    gangs = chance.choice([1, 2, 4, 8], count, p=[0.7, 0.1, 0.15, 0.05])
+    capacities = np.round(0.2 * gangs.sum() * chance.dirichlet(np.full(types, 4.0)))
+    elapsed = chance.uniform(0, 1e5, count)
+    return gp.AllocationProblem.from_arrays(
+        throughputs,
+        capacities,
+        num_gpus=gangs,
+        weights=chance.uniform(0.5, 2, count),
+        steps_remaining=chance.lognormal(11, 1, count),
+        elapsed_seconds=elapsed,
+        isolated_seconds=elapsed * chance.uniform(0, 1, count),
+        prices_per_hour=chance.uniform(0.5, 4, types),
+    )
+
+
+def by_prices(problem: gp.AllocationProblem, policy: str | gp.Policy, monkeypatch: pytest.MonkeyPatch) -> gp.Allocation:
+    """The allocation with prices for any number of rows."""
+    monkeypatch.setattr(prices, "MANY_ROWS", FEW)
+    allocation = gp.solve(problem, policy)
+    monkeypatch.undo()
+    assert allocation.verify().violation <= 1e-9
+    return allocation
+
+
+@st.composite
+def markets(draw: st.DrawFn) -> tuple[BestResponses, np.ndarray, np.ndarray]:
+    """Some jobs, with or without gains and needs, and a box of prices."""
+    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count, types = 20, draw(st.integers(1, 6))
+    speeds = chance.lognormal(0, 1, (types, count)) * (chance.random((types, count)) < 0.8)
+    speeds[0, :2] = 0.0
+    gains = speeds * chance.random(count) * 0.1 * draw(st.sampled_from([0.0, 1.0]))
+    needs = speeds.max(axis=0) * chance.random(count) * chance.choice([0, 1], count)
+    low = chance.random(types) * 0.3 * chance.choice([0, 1], types)
+    return BestResponses(gains, chance.choice([1.0, 2.0], count), needs, speeds), low, low + 0.3 * chance.random(types)
+
+
+@settings(max_examples=examples(60))
+@given(market=markets(), seed=st.integers(0, 100))
+def test_responses_cost_as_much_as_the_cheapest_mixes_and_fixed_jobs_keep_theirs(
+    market: tuple[BestResponses, np.ndarray, np.ndarray], seed: int
+) -> None:
+    responses, low, high = market
+    sure, choices = responses.certain(low, high)
+    at = low + (high - low) * np.random.default_rng(seed).random(len(low))
+    assert responses.gains is not None
+    assert responses.throughputs is not None
+    costs = (responses.gpus * at[:, None] - responses.gains).T
+    mix = CheapestMix(responses.throughputs.T, responses.throughputs.T > 0, costs)
+    for i in range(len(responses)):
+        rows = np.array([i])
+        found = responses.part(rows).at(at)
+        least = mix.costs(np.bincount(rows, minlength=len(responses)), responses.needs[rows])[0]  # type: ignore[index]
+        assert found.surplus == pytest.approx(-least, abs=1e-12)
+        if sure[i]:
+            gained, used, _ = responses.fixed(rows, choices)
+            assert gained - at @ used == pytest.approx(found.surplus, abs=1e-12)
+
+
+@settings(max_examples=examples(80, costly=True))
+@given(problem=problems())
+def test_a_sum_by_prices_is_the_optimum_of_one_row_per_job(problem: gp.AllocationProblem) -> None:
+    assume(problem.runnable.any())
+    with pytest.MonkeyPatch.context() as patch:
+        allocation = by_prices(problem, "max_progress_rate", patch)
+    gains = (problem.weights / problem.steps_remaining)[:, None] * problem.throughputs
+    assert allocation.objective_value == pytest.approx(best_value(problem, gains), rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["max_total_throughput", "max_progress_rate", "throughput_per_dollar"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_answer_is_that_of_one_large_program(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = all_different(700, 3 + seed, seed)
+    one = gp.solve(problem, policy)
+    other = by_prices(problem, policy, monkeypatch)
+    assert one.route is not None
+    assert other.route is not None
+    assert (one.route.algorithm, other.route.algorithm) == ("simplex", "prices")
+    assert other.objective_value == pytest.approx(one.objective_value, rel=1e-9)
+    np.testing.assert_allclose(other.shadow_prices, one.shadow_prices, rtol=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_least_throughputs_are_kept_at_the_same_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = all_different(600, 3 + seed, seed)
+    parts = np.random.default_rng(seed).choice([0.02, 0.1, np.nan], problem.num_jobs)
+    problem = replace(problem, deadlines_seconds=problem.steps_remaining / (parts * np.maximum(problem.fastest, 1e-9)))
+    policy = MaxTotalThroughput(constraints=[gp.Deadline()])
+    one, other = gp.solve(problem, policy), by_prices(problem, policy, monkeypatch)
+    assert other.route is not None
+    assert other.route.algorithm == "prices"
+    assert other.objective_value == pytest.approx(one.objective_value, rel=1e-9)
+
+
+def test_a_weighted_sum_of_linear_objectives_has_prices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = all_different(500)
+    policy = 2 * MaxTotalThroughput() + MaxProgressRate()
+    one, other = gp.solve(problem, policy), by_prices(problem, policy, monkeypatch)
+    assert other.route is not None
+    assert other.route.algorithm == "prices"
+    assert other.objective_value == pytest.approx(one.objective_value, rel=1e-9)
+
+
+def test_the_answer_does_not_depend_on_the_order_of_the_jobs_nor_on_the_run() -> None:
+    problem = all_different(3 * prices.MANY_ROWS)
+    order = np.random.default_rng(1).permutation(problem.num_jobs)
+    one, again = (gp.solve(problem, "max_total_throughput") for _ in range(2))
+    other = gp.solve(problem.select(order), "max_total_throughput")
+    assert one.route is not None
+    assert one.route.algorithm == "prices"
+    assert np.array_equal(one.time_fractions, again.time_fractions)
+    assert np.array_equal(one.time_fractions[order], other.time_fractions)
+
+
+def test_a_solver_that_knows_old_prices_finds_the_same_optimum() -> None:
+    before, after = (all_different(2 * prices.MANY_ROWS, seed=seed) for seed in (0, 1))
+    solver = gp.Solver("max_total_throughput")
+    solver.solve(before)
+    warm = solver.solve(after)
+    assert warm.route is not None
+    assert warm.route.algorithm == "prices"
+    assert warm.objective_value == pytest.approx(gp.solve(after, "max_total_throughput").objective_value, rel=1e-9)
+
+
+def test_few_rows_and_jobs_that_rows_join_are_one_program() -> None:
+    few, many = all_different(100), all_different(prices.MANY_ROWS + 100)
+    quota = MaxTotalThroughput(constraints=[gp.Quota("red", gpus=5.0, borrowable=False)])
+    red = gp.AllocationProblem.from_arrays(
+        many.throughputs, many.capacities, num_gpus=many.num_gpus, tenants=["red"] * many.num_jobs
+    )
+    for problem, policy in ((few, MaxTotalThroughput()), (red, quota)):
+        route = gp.solve(problem, policy).route
+        assert route is not None
+        assert route.algorithm == "simplex"
+
+
+def test_an_answer_that_is_not_proven_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = all_different(prices.MANY_ROWS + 100)
+    monkeypatch.setattr(prices, "ACCEPTED", -1.0)
+    allocation = gp.solve(problem, "max_total_throughput")
+    assert allocation.route is not None
+    assert allocation.route.algorithm == "simplex"
+    assert allocation.verify().gap is not None
+
+
+def test_explanations_read_the_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = all_different(60)
+
+    def bindings() -> list[list[str]]:
+        return [[str(each) for each in gp.explain(problem, job, "max_total_throughput").bindings] for job in problem.job_ids[:8]]
+
+    expected = bindings()
+    monkeypatch.setattr(prices, "MANY_ROWS", FEW)
+    assert bindings() == expected
