@@ -59,24 +59,22 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("policies", [("max_min_fairness",), ("fifo", "max_min_fairness", "isolated")])
-@pytest.mark.parametrize("rounds", [3, 40, 90])
-def test_an_interrupt_writes_the_state(
-    gavel: Gavel, policies: tuple[str, ...], rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_writes_the_state(gavel: Gavel, policies: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     options = [*command(*policies), *RANDOM, *FILES]
     whole = gavel(*options)
     files = [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")]
-    with monkeypatch.context() as patched:
-        interrupted(patched, rounds)
-        stopped = gavel(*options, "--save-state", "state", "--state-every", "1h")
-    if stopped.code == 0:
-        return  # the simulation ended before
-    assert stopped.code == 130
-    assert "The state is in state; go on with --continue state.\n" in stopped.err
-    assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] != files
-    again = gavel(*options, "--save-state", "state", "--continue", "state")
-    assert (again.code, told(again.out)) == (0, told(whole.out))
-    assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
+    for rounds in (3, 40, 90):
+        with monkeypatch.context() as patched:
+            interrupted(patched, rounds)
+            stopped = gavel(*options, "--save-state", "state", "--state-every", "1h")
+        if stopped.code == 0:
+            return  # the simulation ended before
+        assert stopped.code == 130
+        assert "The state is in state; go on with --continue state.\n" in stopped.err
+        assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] != files
+        again = gavel(*options, "--save-state", "state", "--continue", "state")
+        assert (again.code, told(again.out)) == (0, told(whole.out))
+        assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
 
 
 def test_a_killed_process_continues_from_its_last_state(gavel: Gavel, tmp_path: Path) -> None:
@@ -141,7 +139,8 @@ def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
     ],
 )
 def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str) -> None:
-    gavel(*command("fifo"), "--until", "1h", "--save-state", "state", "--state-every", "1round")
+    if "state" in options:
+        gavel(*command("fifo"), "--until", "1h", "--save-state", "state", "--state-every", "1round")
     cluster = gp.Cluster.from_counts({"v100": 1})
     gp.Simulation([], cluster, gp.ThroughputProfile.builtin("gavel-osdi20"), "fifo").save("own", note=[1])
     outcome = gavel(*command("fifo"), "--until", "2h", *options)
