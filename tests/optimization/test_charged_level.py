@@ -182,7 +182,7 @@ def test_a_time_and_its_penalties_are_the_least_over_all_times(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "min_lateness", "finish_time_fairness"])
-@settings(max_examples=examples(50, costly=True))
+@settings(max_examples=examples(30, costly=True))
 @given(problem=crowds(max_jobs=12, max_types=4), data=st.data())
 def test_levels_and_penalties_of_any_size_are_proven(name: str, problem: gp.AllocationProblem, data: st.DataObject) -> None:
     """From seconds to years, and needs from all of a job's time to a millionth."""

@@ -194,6 +194,13 @@ def test_what_the_discount_cannot_stand_is_refused() -> None:
         gp.solve(far, strict)
 
 
+def test_an_inaccurate_discount_is_refused_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gavel_py.policies.nash_welfare.WORST", -1.0)  # no accuracy is enough
+    problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [1], weights=[2, 3])
+    with pytest.raises(gp.ProofError, match=r"the discount of a job of weight (2|3) where all weights are 5 may be off by"):
+        gp.solve(problem, NashWelfare(strategy_proof=True))
+
+
 def test_gpus_that_the_discount_frees_stay_free() -> None:
     assert NashWelfare().backfills
     assert not NashWelfare(strategy_proof=True).backfills
