@@ -2,7 +2,7 @@
 
 `duals_of` selects the stage of a proof that determines the throughput of a job class, with its dual prices. `net_gains` returns the
 reduced costs of columns. `time_bindings` reports jobs that are limited by their own time. The dual prices themselves come from the
-linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/program.py` for sums.
+linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/matrices.py` for sums.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Proofs that an allocation is valid and optimal, from the problem's own numbers and independent of the solver.
 
-A certificate holds dual prices: `solving/level_search.py` (levels) and `formulation/program.py` (sums) read them from linear
+A certificate holds dual prices: `solving/level_search.py` (levels) and `formulation/matrices.py` (sums) read them from linear
 programs.
 """
 
