@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
-from gavel_py.policies.sums import LinearSumPolicy
+from gavel_py.policies.linear_sums import LinearSumPolicy
 from gavel_py.problem.arrays import Floats
 
 

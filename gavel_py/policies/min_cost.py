@@ -16,7 +16,8 @@ from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.highs import TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.composition import without_penalties
-from gavel_py.policies.sums import LinearSumPolicy, SumPolicy
+from gavel_py.policies.linear_sums import LinearSumPolicy
+from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats, Mask
 
 if TYPE_CHECKING:

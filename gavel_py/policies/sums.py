@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
-from gavel_py.optimization.checking.certificates import (
-    Certificate,
-    ExpressionCertificate,
-    LinearCertificate,
-    Prices,
-    SumCertificate,
-    within_capacity,
-)
+from gavel_py.optimization.checking.certificates import Certificate, Prices, SumCertificate, within_capacity
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
@@ -140,6 +133,8 @@ class SumPolicy(Policy):
     def _best(self, program: Program, objective: cp.Expression, solver: LinearSolver) -> tuple[Floats, Certificate, str | None]:
         """Return (G, K) optimal time fractions, their certificate, and the algorithm if it is not the given solver."""
         if objective.is_pwl():
+            from gavel_py.optimization.formulation.program import ExpressionCertificate
+
             fractions = within_capacity(program.jobs, program.maximize(objective, solver))
             return fractions, ExpressionCertificate(program, objective, self.sign), None
         from gavel_py.optimization.solving.concave import ALGORITHM, maximize_concave
@@ -261,50 +256,6 @@ class SumPolicy(Policy):
 
         program, objective = self._program(jobs)
         return Decision(*best_priced(program, objective, self.sign, candidates, [each.gpus for each in prices]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinearSumPolicy(SumPolicy):
-    """A sum that is linear in the times: max or min Σ_g n_g Σ_j G_gj x_gj.
-
-    Where nothing else needs an expression, its program is built from the gains alone: the import of cvxpy takes as long as many
-    solves. Very many different rows are solved by prices.
-    """
-
-    @abstractmethod
-    def gains(self, jobs: JobClasses) -> Floats:
-        """Return (G, K) G_gj, what all of the time of a job of each class adds to the objective where it can run.
-
-        Args:
-            jobs: The classes as this policy sees them.
-        """
-
-    def objective(self, program: Program) -> cp.Expression:
-        return program.total(program.by_job(self.gains(program.jobs)[program.rows, program.columns]))
-
-    @property
-    def is_linear(self) -> bool:
-        return self._is_stated and self.is_plain
-
-    @property
-    def _is_stated(self) -> bool:
-        """Whether the coefficients state the objective, which a policy of a user may have replaced."""
-        return type(self).objective is LinearSumPolicy.objective
-
-    def _decide_by_program(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.formulation.matrices import AllocationLP
-
-        if not self._is_stated or jobs.rules.has_penalties or jobs.rules.kept:
-            return super()._decide_by_program(jobs, solver)
-        program = AllocationLP(jobs, self.enough(jobs))
-        coefficients = self.gains(jobs)[program.rows, program.columns]
-        program.compile_linear(0.0, self.sign * jobs.counts[program.rows] * (coefficients * program.sizes))
-        fractions = within_capacity(jobs, program.fractions_of(program.solve(solver, "sum")))
-        certificate = LinearCertificate(program, program.matrix_of(coefficients), self.sign)
-        return Decision(fractions, certificate, program.shadow_prices(solver))
-
-    def _gains(self, jobs: JobClasses) -> Floats | None:
-        return self.gains(jobs) if self._is_stated else None
 
 
 @dataclass(frozen=True, kw_only=True)

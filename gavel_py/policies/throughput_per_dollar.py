@@ -8,7 +8,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.policies.sums import LinearSumPolicy
+from gavel_py.policies.linear_sums import LinearSumPolicy
 from gavel_py.problem.arrays import Floats
 
 

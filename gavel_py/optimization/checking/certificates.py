@@ -16,13 +16,10 @@ from gavel_py.errors import ProofError
 from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
-    import cvxpy as cp
-
     from gavel_py.optimization.checking.time_shares import TimeShares
     from gavel_py.optimization.formulation.columns import Columns
     from gavel_py.optimization.formulation.linear_rows import Rules
     from gavel_py.optimization.formulation.matrices import AllocationLP
-    from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.job_classes import JobClasses
     from gavel_py.problem.problem import AllocationProblem
 
@@ -77,32 +74,6 @@ class SumCertificate:
     def scarcity(self) -> Prices:
         """The dual values of capacities and limits."""
         return self.program.scarcity
-
-
-@dataclass(frozen=True)
-class ExpressionCertificate(SumCertificate):
-    """The certificate of a sum that is written as an expression. sign: -1 if the policy's objective is the negative of it."""
-
-    program: Program
-    objective: cp.Expression
-    sign: float = 1.0
-
-    def value(self, fractions: Floats) -> float:
-        """Return the objective of (G, K) time fractions."""
-        return self.sign * self.program.value(self.objective, fractions)
-
-
-@dataclass(frozen=True)
-class LinearCertificate(SumCertificate):
-    """The certificate of a linear sum. gains: (G, K) what the time of a job of each class adds to the objective."""
-
-    program: AllocationLP
-    gains: Floats
-    sign: float = 1.0
-
-    def value(self, fractions: Floats) -> float:
-        """Return the objective of (G, K) time fractions."""
-        return float(self.jobs.counts @ (self.gains * fractions).sum(axis=1))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.checking.certificates import Prices, priced_bound
+from gavel_py.optimization.checking.certificates import Prices, SumCertificate, priced_bound
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution, TimeLimitReached
@@ -322,6 +322,19 @@ class AllocationLP:
         costs = np.abs(self.program.costs)
         costs[self.blocks.parts] *= self.most / self.sizes
         return float(costs.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class LinearCertificate(SumCertificate):
+    """The certificate of a linear sum. gains: (G, K) what the time of a job of each class adds to the objective."""
+
+    program: AllocationLP
+    gains: Floats
+    sign: float = 1.0
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+        return float(self.jobs.counts @ (self.gains * fractions).sum(axis=1))
 
 
 def _most(solution: Solution, slopes: Floats, columns: NDArray[np.int64]) -> float:

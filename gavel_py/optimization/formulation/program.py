@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import cvxpy as cp
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import InputError, SolverError, UnboundedError
 from gavel_py.io.locking import Lock
+from gavel_py.optimization.checking.certificates import SumCertificate
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix, scale_of
 from gavel_py.optimization.formulation.matrices import ROUNDING, AllocationLP, Blocks
 from gavel_py.optimization.job_classes import JobClasses
@@ -292,6 +293,19 @@ class Program(AllocationLP):
         for name in ("throughput", "normalized_throughput", "penalty"):
             other.__dict__.pop(name, None)
         return other
+
+
+@dataclass(frozen=True)
+class ExpressionCertificate(SumCertificate):
+    """The certificate of a sum that is written as an expression. sign: -1 if the policy's objective is the negative of it."""
+
+    program: Program
+    objective: cp.Expression
+    sign: float = 1.0
+
+    def value(self, fractions: Floats) -> float:
+        """Return the objective of (G, K) time fractions."""
+        return self.sign * self.program.value(self.objective, fractions)
 
 
 def check_objective(objective: object, direction: str = "max") -> cp.Expression:

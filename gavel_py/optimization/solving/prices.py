@@ -23,7 +23,7 @@ from gavel_py.optimization.formulation.linear_rows import shortfalls
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import BestResponses, Choices
-from gavel_py.optimization.solving.highs import Algorithm, CuttingPlanes, LinearSolver
+from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, LinearSolver
 from gavel_py.problem.arrays import Floats, Mask
 
 MANY_ROWS = 3_000
@@ -321,3 +321,49 @@ def _last_program(jobs: JobClasses, gains: Floats, market: Market) -> Allocation
     worth = (jobs.counts[rows, None] * gains[rows])[program.rows, program.columns]
     program.compile_linear(0.0, worth * program.sizes)
     return program
+
+
+class CuttingPlanes:
+    """The lower envelope of a convex function of K prices from planes that support it, over a box, with one kept HiGHS.
+
+    Prices are scaled to -1 .. 1 and values to `size`, the change of the function over the box: HiGHS's tolerances then are parts of
+    the box, however small it is. Planes need values relative to some base that cancels out most digits.
+    """
+
+    def __init__(self, middle: Floats, half: Floats, size: float, normal: Floats | None = None) -> None:
+        """middle, half: (K,) the box; normal: (K,) n if only prices with n·p = 1 count."""
+        import highspy
+
+        self._middle, self._half, self._size = middle, half, size
+        self._columns = np.arange(len(middle) + 1, dtype=np.int32)
+        self._highs = highspy.Highs()
+        for name, value in (OPTIONS | ALGORITHMS[Algorithm.SIMPLEX]).items():
+            self._highs.setOptionValue(name, value)
+        count = len(middle)
+        for _ in range(count):
+            self._highs.addVar(-1.0, 1.0)
+        self._highs.addVar(-np.inf, np.inf)
+        self._highs.changeColCost(count, 1.0)
+        if normal is not None:
+            slopes = normal * half
+            scale = float(np.abs(slopes).max()) or 1.0
+            rest = float(1.0 - normal @ middle) / scale
+            self._highs.addRow(rest, rest, count, self._columns[:-1], slopes / scale)
+
+    def add(self, prices: Floats, value: float, gradient: Floats) -> None:
+        """Add the plane that touches the function at these prices."""
+        at_middle = (value - float(gradient @ (prices - self._middle))) / self._size
+        row = np.append(-gradient * self._half / self._size, 1.0)
+        self._highs.addRow(at_middle, np.inf, len(row), self._columns, row)
+
+    def lowest(self) -> tuple[Floats, float, Floats]:
+        """Return the prices of the lowest point, its value, and (K,) its change if prices and the box rose by half of the box.
+
+        The change is above 0 for prices at the lower end of the box, below 0 at the upper end.
+        """
+        self._highs.run()
+        answer = self._highs.getSolution()
+        if not answer.value_valid:
+            raise SolverError("HiGHS found no lowest point of the planes")
+        values, duals = np.array(answer.col_value), np.array(answer.col_dual)
+        return self._middle + values[:-1] * self._half, float(values[-1]) * self._size, duals[:-1] * self._size
