@@ -11,7 +11,8 @@ import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -19,7 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from gavel_py.problem.arrays import Floats
@@ -39,7 +42,7 @@ from gavel_py.report.charts import (
     StayGantt,
 )
 from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
-from gavel_py.report.timeline import IDLE, Block, is_dark, spaced
+from gavel_py.report.timeline import IDLE, LaneGroup, is_dark, spaced, spread
 
 WIDTH = 300.0
 """Points; about the width of a phone in CSS pixels, so that text stays readable there."""
@@ -297,53 +300,96 @@ STAYS_WIDTH, STAYS_HEIGHT = 960.0, 620.0
 
 STAY_LANE = 18.0
 
-MAX_NODE_NAME = 20
+MAX_NODE_NAME = 24
 
-LETTER_WIDTH = 5.6
-"""Mean width of a letter of a job id in a bar."""
+
+class Box(NamedTuple):
+    """A job in a Gantt chart, from `left` to `right` on the time axis and on the lanes top .. bottom − 1."""
+
+    job_id: str
+    left: float
+    right: float
+    top: int
+    bottom: int
+    colour: str
 
 
 def _stays_figure(gantt: StayGantt) -> Figure:
     """Draw a Gantt chart with job ids in bars that have room for them."""
     lanes = gantt.lanes
     height = min(STAY_LANE * lanes.count, STAYS_HEIGHT)
+    lane = height / lanes.count
     figure = _new_figure(height + 56, STAYS_WIDTH)
     axes = figure.subplots()
     axes.grid(visible=False)
-    seconds = lanes.end_seconds - lanes.start_seconds
+    start, seconds = lanes.start_seconds, lanes.end_seconds - lanes.start_seconds
     unit = Measure("time", "time").unit([seconds])
     if gantt.is_image:
         _draw_grid(axes, gantt, seconds / unit.size)
     else:
-        _draw_blocks(axes, gantt, unit.size, height / lanes.count)
-    _draw_lane_names(axes, gantt, height / lanes.count)
+        colour_of = dict(zip(gantt.grid.job_ids, gantt.colours, strict=True))
+        boxes = []
+        for stay, first, end in ((block.stay, block.first, block.end) for block in lanes.blocks):
+            left, right = ((moment - start) / unit.size for moment in (stay.start_seconds, stay.end_seconds))
+            boxes.append(Box(stay.job_id, left, right, first, end, colour_of[stay.job_id]))
+        add_boxes(axes, boxes, lane, edgecolors=LIGHT["page"], linewidths=min(0.7, lane / 10))
+        add_job_ids(axes, boxes, 0.85 * STAYS_WIDTH * unit.size / seconds, lane, (SMALL - 2, SMALL))
+    add_lane_names(axes, lanes.nodes, lanes.types, lane, SMALL)
     axes.set_xlim(0, seconds / unit.size)
     axes.set_ylim(lanes.count, 0)
     axes.set_xlabel(unit.heading("time since the first start"))
     return figure
 
 
-def _draw_blocks(axes: Axes, gantt: StayGantt, unit: float, lane: float) -> None:
-    lanes = gantt.lanes
-    colour_of = dict(zip(gantt.grid.job_ids, gantt.colours, strict=True))
+def add_boxes(axes: Axes, boxes: Sequence[Box], lane: float, **style: Any) -> None:
+    """Draw the jobs as filled boxes, with a gap between lanes that are high enough."""
     inset = 0.06 if lane > 4 else 0.0
-    corners = []
-    span = lanes.end_seconds - lanes.start_seconds
-    for block in lanes.blocks:
-        left, right = ((s - lanes.start_seconds) / unit for s in (block.stay.start_seconds, block.stay.end_seconds))
-        top, bottom = block.first + inset, block.end - inset
-        corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
-        width = (right - left) * unit / span * STAYS_WIDTH * 0.85
-        _label_block(axes, block, ((left + right) / 2, (top + bottom) / 2), (width, lane), colour_of[block.stay.job_id])
-    faces = [colour_of[block.stay.job_id] for block in lanes.blocks]
-    bars = PolyCollection(corners, facecolors=faces, edgecolors=LIGHT["page"], linewidths=min(0.7, lane / 10))
-    axes.add_collection(bars, autolim=False)
+    sides = [(box.left, box.right, box.top + inset, box.bottom - inset) for box in boxes]
+    corners = [[(left, top), (right, top), (right, bottom), (left, bottom)] for left, right, top, bottom in sides]
+    axes.add_collection(PolyCollection(corners, facecolors=[box.colour for box in boxes], **style), autolim=False)
 
 
-def _label_block(axes: Axes, block: Block, middle: tuple[float, float], room: tuple[float, float], colour: str) -> None:
-    name = clean(block.stay.job_id)
-    if len(name) * LETTER_WIDTH <= room[0] and room[1] * (block.end - block.first) >= SMALL + 1:
-        axes.text(*middle, name, size=SMALL, color=WHITE if is_dark(colour) else BLACK, ha="center", va="center")
+@lru_cache(maxsize=10_000)
+def _width_per_point(text: str) -> float:
+    """Return the width of a text in the default font, divided by its font size."""
+    width, *_ = text_to_path.get_text_width_height_descent(text, FontProperties(size=SMALL), ismath=False)
+    return max(0.1, float(width) / SMALL)
+
+
+def add_job_ids(axes: Axes, boxes: Sequence[Box], unit: float, lane: float, sizes: tuple[float, float]) -> None:
+    """Write the job id into every box with enough room, rotated if that allows a readable size.
+
+    unit, lane: points per unit of the time axis and per lane; sizes: smallest and largest font size.
+    """
+    smallest, largest = sizes
+    for box in boxes:
+        high, wide = lane * (box.bottom - box.top), unit * (box.right - box.left) - 8  # without marks at the ends
+        if min(0.75 * high, wide) < smallest:
+            continue
+        job_id = clean(box.job_id)
+        length = _width_per_point(job_id)
+        across, upright = min(largest, 0.75 * high, wide / length), min(largest, 0.75 * wide, (high - 3) / length)
+        size, angle = (upright, 90) if upright > max(across, smallest) and across < max(5.0, smallest) else (across, 0)
+        if size >= smallest:
+            middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2
+            colour = WHITE if is_dark(box.colour) else BLACK
+            axes.text(*middle, job_id, size=size, rotation=angle, color=colour, ha="center", va="center", zorder=5)
+
+
+def add_lane_names(axes: Axes, nodes: Sequence[LaneGroup], types: Sequence[LaneGroup], lane: float, size: float) -> None:
+    """Write nodes at the left and types at the right, as far as there is room, and draw lines between them."""
+    named = spaced(nodes, (size + 2) / lane)
+    axes.set_yticks([node.middle for node in named], [shortened(clean(node.name), MAX_NODE_NAME) for node in named], size=size)
+    axes.tick_params(axis="y", length=0)
+    beside = axes.get_yaxis_transform()
+    if len(named) == len(nodes):
+        axes.hlines([node.end for node in nodes[:-1]], 0, 1, LIGHT["muted"], linewidth=0.4, transform=beside, zorder=4)
+    places = spread([group.middle for group in types], 2.7 * size / lane, types[-1].end)
+    for group, place in zip(types, places, strict=True):
+        text = f"{shortened(clean(group.name), MAX_NODE_NAME)}\n{counted(group.size, 'GPU')}"
+        axes.text(1.005, place, text, transform=beside, va="center", size=size, weight="bold")
+        if group.first:
+            axes.axhline(group.first, color=LIGHT["ink"], linewidth=1.4, zorder=4)
 
 
 def _draw_grid(axes: Axes, gantt: StayGantt, right: float) -> None:
@@ -352,24 +398,6 @@ def _draw_grid(axes: Axes, gantt: StayGantt, right: float) -> None:
     palette = np.array([to_rgba(colour) for colour in gantt.colours] + [(0.0, 0.0, 0.0, 0.0)])
     image = (palette[np.where(jobs == IDLE, len(gantt.colours), jobs)] * 255).round().astype(np.uint8)
     axes.imshow(image, extent=(0, right, gantt.lanes.count, 0), aspect="auto", interpolation="none")
-
-
-def _draw_lane_names(axes: Axes, gantt: StayGantt, lane: float) -> None:
-    """Write nodes at the left and types at the right, as far as there is room, and draw lines between them."""
-    lanes = gantt.lanes
-    distance = (SMALL + 2) / lane
-    nodes = spaced(lanes.nodes, distance)
-    axes.set_yticks([node.middle for node in nodes], [shortened(clean(node.name), MAX_NODE_NAME) for node in nodes], size=SMALL)
-    axes.tick_params(axis="y", length=0)
-    if len(nodes) == len(lanes.nodes):
-        axes.hlines([node.end for node in nodes[:-1]], 0, 1, LIGHT["muted"], linewidth=0.4, transform=axes.get_yaxis_transform())
-    place = -np.inf
-    for group in lanes.types:
-        if group.first:
-            axes.axhline(group.first, color=LIGHT["ink"], linewidth=1.2, zorder=4)
-        place = max(group.middle, place + distance)
-        text = f"{shortened(clean(group.name), MAX_NODE_NAME)}: {counted(group.size, 'GPU')}"
-        axes.text(1.005, place, text, transform=axes.get_yaxis_transform(), va="center", size=SMALL)
 
 
 DPI = 150

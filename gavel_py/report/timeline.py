@@ -55,6 +55,18 @@ def spaced(groups: Iterable[LaneGroup], distance: float) -> list[LaneGroup]:
     return shown
 
 
+def spread(places: Sequence[float], distance: float, end: float) -> list[float]:
+    """Move ascending places down to be at least `distance` apart, then up from the end as far as there is room."""
+    found: list[float] = []
+    for place in places:
+        found.append(max(place, found[-1] + distance) if found else place)
+    latest = max(end - distance / 2, found[0] + distance * (len(found) - 1))
+    for n in reversed(range(len(found))):
+        found[n] = min(found[n], latest)
+        latest = found[n] - distance
+    return found
+
+
 @dataclass(frozen=True)
 class Lanes:
     """L lanes from top to bottom. gpus: (node, index) of each lane; nodes, types: groups of neighbouring lanes."""
