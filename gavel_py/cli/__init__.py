@@ -45,7 +45,10 @@ def _converted(convert: Callable[..., Any], value: Any, param: click.Parameter |
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command on first use; modules: {name of the command: module in `package` with it as `command`}."""
+    """A group that imports a command on first use.
+
+    modules: {name of the command: module in `package` with it as `command`, or module.name of the command in it}.
+    """
 
     def __init__(self, *arguments: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -57,7 +60,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in self._modules:
             return None
-        return _decimal_only(importlib.import_module(f"{self._package}.{self._modules[name]}").command)
+        module, _, attribute = self._modules[name].partition(".")
+        return _decimal_only(getattr(importlib.import_module(f"{self._package}.{module}"), attribute or "command"))
 
 
 NAMES = ("completion", "explain", "policies", "profiles", "report", "rounds", "simulate", "slurm", "solve", "sweep", "trace")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, check_known, load, policies_of, takes_options, warnings_shown
+from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, number, table_text, unused_text, width
 
 TOLERANCE = 1e-6
@@ -47,10 +47,7 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         if others:
             raise click.UsageError("a job is explained under one --policy at a time")
         inputs = load(request)
-        problem = inputs.problem(sharing=sharing)
-        if sharing:
-            check_known(inputs.profile, problem.pairs)
-        explanation = gp.explain(problem, job_id, policy, partner=partner)
+        explanation = gp.explain(inputs.problem(sharing=sharing), job_id, policy, partner=partner)
     if request.form == "json":
         emit(json.dumps(explanation.to_dict(), indent=2, allow_nan=False), request.out)
     else:

@@ -249,10 +249,12 @@ class Inputs:
         return {"unused_gpus": gpus} if gpus else {}
 
     def problem(self, *, sharing: bool = False, min_gain: float = 1.0) -> gp.AllocationProblem:
-        """Return the allocation problem of all jobs at time 0; the arguments are those of `AllocationProblem.from_jobs`."""
-        return gp.AllocationProblem.from_jobs(
-            self.jobs, self.cluster, self.profile, whole_gangs=self.whole_gangs, sharing=sharing, min_gain=min_gain
-        )
+        """Return the allocation problem of all jobs at time 0; the arguments are those of `AllocationProblem.from_jobs`.
+
+        Raises `InputError` for sharing with a profile that has no throughputs of pairs.
+        """
+        given = self.jobs, self.cluster, self.profile
+        return problem_of(*given, sharing=sharing, whole_gangs=self.whole_gangs, min_gain=min_gain)
 
 
 def load(request: Request) -> Inputs:
@@ -360,10 +362,14 @@ def min_gain_of(sharing: bool, min_gain: float | None) -> float:
     return min_gain or 1.0
 
 
-def check_known(profile: gp.Profile, pairs: object) -> None:
-    """Raise `InputError` if the problem has no pairs because the profile has no throughputs of pairs."""
-    if pairs is None:
+def problem_of(
+    jobs: Iterable[gp.Job], cluster: gp.Cluster, profile: gp.Profile, *, sharing: bool, **options: Any
+) -> gp.AllocationProblem:
+    """Return `AllocationProblem.from_jobs`. Raises `InputError` for sharing with a profile that has no throughputs of pairs."""
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile, sharing=sharing, **options)
+    if sharing and problem.pairs is None:
         raise gp.InputError(f"profile {profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
+    return problem
 
 
 def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, float]) -> str:

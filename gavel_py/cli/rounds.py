@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import click
 
@@ -19,7 +19,6 @@ from gavel_py.cli.inputs import (
     SHARING,
     Inputs,
     Request,
-    check_known,
     constraints_text,
     load,
     min_gain_of,
@@ -58,8 +57,9 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
             raise click.UsageError("rounds are shown for one --policy at a time")
         inputs = load(request)
         if sharing:
-            check_known(inputs.profile, inputs.problem(sharing=True).pairs)
-        scheduler, rounds = play(inputs, policy, RoundOptions(num_rounds, request.round_seconds, sharing, gain))
+            inputs.problem(sharing=True)  # raises now if the profile knows no pairs
+        options = {"round_seconds": request.round_seconds, "sharing": sharing, "min_gain": gain}
+        scheduler, rounds = play(inputs, policy, num_rounds, **options)
     delivery, allocation = scheduler.delivery(), scheduler.allocation
     assert allocation is not None  # noqa: S101
     if plot is not None:
@@ -85,31 +85,12 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
         emit("\n".join(part for part in parts if part), request.out)
 
 
-class RoundOptions(NamedTuple):
-    """Number and length of the rounds to play, GPU sharing with its minimum gain, and the time limit of each solve."""
-
-    number: int
-    round_seconds: float
-    sharing: bool = False
-    min_gain: float = 1.0
-    time_limit_seconds: float | None = None
-
-
-def play(inputs: Inputs, policy: gp.Policy, rounds: RoundOptions) -> tuple[gp.RoundScheduler, list[gp.Round]]:
-    """Return a scheduler to which all jobs were submitted, and its first rounds."""
-    scheduler = gp.RoundScheduler(
-        inputs.cluster,
-        inputs.profile,
-        policy=policy,
-        round_seconds=rounds.round_seconds,
-        whole_gangs=inputs.whole_gangs,
-        sharing=rounds.sharing,
-        min_gain=rounds.min_gain,
-        time_limit_seconds=rounds.time_limit_seconds,
-    )
+def play(inputs: Inputs, policy: gp.Policy, num_rounds: int, **options: Any) -> tuple[gp.RoundScheduler, list[gp.Round]]:
+    """Return a scheduler to which all jobs were submitted, and its first rounds; options: of the `RoundScheduler`."""
+    scheduler = gp.RoundScheduler(inputs.cluster, inputs.profile, policy=policy, whole_gangs=inputs.whole_gangs, **options)
     for job in inputs.jobs:
         scheduler.submit(job)
-    return scheduler, [scheduler.next_round() for _ in range(rounds.number)]
+    return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
 
 
 def _csv_rows(rounds: Iterable[gp.Round]) -> Iterable[list[object]]:

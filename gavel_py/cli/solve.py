@@ -22,7 +22,6 @@ from gavel_py.cli.inputs import (
     MIN_GAIN,
     SHARING,
     Inputs,
-    check_known,
     constraints_text,
     import_solver,
     load,
@@ -34,7 +33,7 @@ from gavel_py.cli.inputs import (
     warnings_shown,
 )
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text, width
-from gavel_py.cli.rounds import RoundOptions, delivery_text, play, rounds_text
+from gavel_py.cli.rounds import delivery_text, play, rounds_text
 from gavel_py.errors import decimal_hint, nearest
 
 if TYPE_CHECKING:
@@ -221,15 +220,12 @@ def command(request: Request) -> None:
         loaded = load(request)
         read = time.perf_counter()
         problem = loaded.problem(sharing=request.sharing, min_gain=gain)
-        if request.sharing:
-            check_known(loaded.profile, problem.pairs)
         built = time.perf_counter()
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = [(change, change.applied(problem)) for change in changes]
-        rounds = RoundOptions(request.num_rounds, request.round_seconds, request.sharing, gain, limit)
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
-        results = [_result(loaded, problem, solver, rounds, seconds, others) for solver in solvers]
+        results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
     if request.form == "json":
         documents = [result.document for result in results]
         emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
@@ -252,10 +248,10 @@ class Result:
 
 
 def _result(
+    request: Request,
     inputs: Inputs,
     problem: gp.AllocationProblem,
     solver: gp.Solver,
-    rounds_to_play: RoundOptions,
     seconds: dict[str, float],
     others: list[tuple[Change, gp.AllocationProblem]],
 ) -> Result:
@@ -263,11 +259,12 @@ def _result(
     document = allocation.to_dict()
     document["seconds"] |= seconds
     document |= inputs.unused
-    if not rounds_to_play.number:
+    if not request.num_rounds:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others)
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
         return Result(policy.label, allocation, [], None, document, what_ifs)
-    scheduler, rounds = play(inputs, policy, rounds_to_play)
+    options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
+    scheduler, rounds = play(inputs, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     return Result(policy.label, allocation, rounds, delivery, document)

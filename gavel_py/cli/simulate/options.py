@@ -26,10 +26,10 @@ from gavel_py.cli.inputs import (
     Common,
     Output,
     argument,
-    check_known,
     cluster_of,
     min_gain_of,
     option,
+    problem_of,
     profile_of,
 )
 from gavel_py.cli.trace.files import FORMAT, STRICT, read
@@ -205,6 +205,13 @@ class ScenarioOptions(Common):
     strict: bool = option(**STRICT)
 
 
+PLAYED = (
+    *("restart_seconds", "min_run_seconds", "solve_seconds", "mechanism", "sharing", "interference", "job_failures"),
+    *("checkpoint_seconds", "estimates", "measure_jobs", "seed"),
+)
+"""Options that are arguments of `Simulation` by the same names."""
+
+
 @dataclass(frozen=True)
 class Request(Output, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
@@ -275,9 +282,7 @@ def _check_ends(trace: gp.Trace) -> None:
 def _check_jobs(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> None:
     """Raise `InputError` for jobs that fit neither cluster nor profile, and for --sharing without throughputs of pairs."""
     min_gain_of(request.sharing, request.min_gain)
-    problem = gp.AllocationProblem.from_jobs(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing)
-    if request.sharing:
-        check_known(profile, problem.pairs)
+    problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing)
 
 
 def _warn(trace: gp.Trace, request: Request) -> None:

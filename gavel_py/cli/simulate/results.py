@@ -10,12 +10,13 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
 import gavel_py as gp
 from gavel_py.cli.output import csv_text, gang_text, number, table_text, unused_text, width, wrapped
-from gavel_py.cli.simulate.options import Request, Scenario, time_text, unit_of
+from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, time_text, unit_of
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
@@ -102,8 +103,6 @@ Unit = Literal["count", "time", "clock", "share", "money", "number"]
 
 Value = Callable[[PolicyResult], float | None]
 
-PARTS = {"mean": "mean", "median": "median", "p90": "90 %", "p99": "99 %"}
-
 FORMS = {"count": ",.0f", "share": ".1%", "clock": ".2f", "money": ",.2f"}
 
 
@@ -136,18 +135,52 @@ class Metric:
         return [label, *("-" if value is None else format(value, form) for value in values)]
 
 
-def metrics_of(results: Sequence[PolicyResult]) -> list[Metric]:
-    """Return the metrics of these simulations of one trace on one cluster."""
-    return [*_jobs(results), *_times(), *_usage(results), *_fairness_metrics(results), *_costs(), *_rounds()]
+def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
+    """Yield the metrics of these simulations of one trace on one cluster."""
+    is_window = any(each.result.summary.measure_jobs for each in results)
+    if is_window:
+        yield Metric("measured", "jobs measured", "count", _measured)
+    for outcome in ("finished", "failed", "cancelled", "active"):
+        label = "jobs still in the system" if outcome == "active" else f"jobs {outcome}"
+        yield Metric(outcome, label, "count", partial(_entry, "outcomes", outcome), optional=outcome != "finished")
+    if is_window:
+        yield Metric("unfinished", "measured jobs not finished", "count", _of("unfinished"))
+        yield Metric("ended_after_arrivals", "ended after the last arrival", "count", _of("ended_after_arrivals"), optional=True)
+    yield from _distribution("jct", "completion time")
+    yield Metric("makespan_seconds", "makespan", "time", _of("makespan_seconds"))
+    yield from _distribution("queueing", "queueing delay")
+    for name in results[0].result.summary.usage:
+        yield Metric(f"{name}_utilization", f"{name} used", "share", partial(_entry, "utilization", name))
+    if any(each.fairness is not None for each in results):
+        yield Metric("rho_mean", "ρ (against isolated), mean", "number", partial(_fairness, "mean"))
+        yield Metric("rho_max", "ρ, largest", "number", partial(_fairness, "max"))
+        yield Metric("rho_above_one", "ρ, jobs above 1", "share", partial(_fairness, "above_one"))
+    yield Metric("with_deadline", "finished jobs with a deadline", "count", _of("with_deadline"), optional=True)
+    yield Metric("late", "of these, late", "count", _late, optional=True)
+    yield Metric("cost", "cost of the GPUs held", "money", _of("cost"), optional=True)
+    yield Metric("starts", "starts", "count", _of("starts"))
+    yield Metric("preemptions", "preemptions", "count", _of("preemptions"))
+    yield Metric("failures", "failures of jobs", "count", _of("failures"), optional=True)
+    yield Metric("consolidated_share", "gangs on as few nodes as can be", "share", _consolidated)
+    yield Metric("undelivered_share", "undelivered of what was promised", "share", _undelivered)
+    yield Metric("rounds", "rounds", "count", _of("rounds"))
+    yield Metric("solver_seconds", "time of allocations", "clock", _of("solver_seconds"))
+    yield Metric("wall_seconds", "time in all", "clock", _of("wall_seconds"))
 
 
-def _of_summary(path: str) -> Value:
+def _distribution(name: str, label: str) -> Iterator[Metric]:
+    for part, text in {"mean": "mean", "median": "median", "p90": "90 %", "p99": "99 %"}.items():
+        yield Metric(f"{name}_{part}_seconds", f"{label}, {text}", "time", _of(f"{name}.{part}"))
+
+
+def _of(path: str) -> Value:
     """Return a function that looks up an attribute of the summary, such as "cost" or "jct.mean"."""
     return attrgetter(f"result.summary.{path}")
 
 
-def _outcome(name: str) -> Value:
-    return lambda result: result.result.summary.outcomes[name]
+def _entry(part: Literal["outcomes", "utilization"], name: str, result: PolicyResult) -> float:
+    summary = result.result.summary
+    return summary.outcomes[name] if part == "outcomes" else summary.usage[name]["utilization"]
 
 
 def _measured(result: PolicyResult) -> float:
@@ -155,78 +188,22 @@ def _measured(result: PolicyResult) -> float:
     return end - first
 
 
-def _jobs(results: Sequence[PolicyResult]) -> Iterator[Metric]:
-    windows = [each.result.summary.measure_jobs for each in results]
-    if any(windows):
-        yield Metric("measured", "jobs measured", "count", _measured)
-    yield Metric("finished", "jobs finished", "count", _outcome("finished"))
-    yield Metric("failed", "jobs failed", "count", _outcome("failed"), optional=True)
-    yield Metric("cancelled", "jobs cancelled", "count", _outcome("cancelled"), optional=True)
-    yield Metric("active", "jobs still in the system", "count", _outcome("active"), optional=True)
-    if any(windows):
-        yield Metric("unfinished", "measured jobs not finished", "count", _of_summary("unfinished"))
-        yield Metric(
-            "ended_after_arrivals", "ended after the last arrival", "count", _of_summary("ended_after_arrivals"), optional=True
-        )
+def _fairness(part: str, result: PolicyResult) -> Any:
+    return None if result.fairness is None else getattr(result.fairness, part)
 
 
-def _distribution(name: str, label: str) -> Iterator[Metric]:
-    for part, text in PARTS.items():
-        yield Metric(f"{name}_{part}_seconds", f"{label}, {text}", "time", _of_summary(f"{name}.{part}"))
+def _late(result: PolicyResult) -> float | None:
+    return result.result.summary.late if result.result.summary.with_deadline else None
 
 
-def _times() -> Iterator[Metric]:
-    yield from _distribution("jct", "completion time")
-    yield Metric("makespan_seconds", "makespan", "time", _of_summary("makespan_seconds"))
-    yield from _distribution("queueing", "queueing delay")
+def _consolidated(result: PolicyResult) -> float | None:
+    summary = result.result.summary
+    return 1 - summary.spread_job_rounds / summary.job_rounds if summary.job_rounds else None
 
 
-def _usage(results: Sequence[PolicyResult]) -> Iterator[Metric]:
-    def used(name: str) -> Value:
-        return lambda result: result.result.summary.usage[name]["utilization"]
-
-    for name in results[0].result.summary.usage:
-        yield Metric(f"{name}_utilization", f"{name} used", "share", used(name))
-
-
-def _fairness_metrics(results: Sequence[PolicyResult]) -> Iterator[Metric]:
-    if all(each.fairness is None for each in results):
-        return
-
-    def rho(part: str) -> Value:
-        return lambda result: None if result.fairness is None else getattr(result.fairness, part)
-
-    yield Metric("rho_mean", "ρ (against isolated), mean", "number", rho("mean"))
-    yield Metric("rho_max", "ρ, largest", "number", rho("max"))
-    yield Metric("rho_above_one", "ρ, jobs above 1", "share", rho("above_one"))
-
-
-def _costs() -> Iterator[Metric]:
-    def late(result: PolicyResult) -> Any:
-        return result.result.summary.late if result.result.summary.with_deadline else None
-
-    yield Metric("with_deadline", "finished jobs with a deadline", "count", _of_summary("with_deadline"), optional=True)
-    yield Metric("late", "of these, late", "count", late, optional=True)
-    yield Metric("cost", "cost of the GPUs held", "money", _of_summary("cost"), optional=True)
-    yield Metric("starts", "starts", "count", _of_summary("starts"))
-    yield Metric("preemptions", "preemptions", "count", _of_summary("preemptions"))
-    yield Metric("failures", "failures of jobs", "count", _of_summary("failures"), optional=True)
-
-
-def _rounds() -> Iterator[Metric]:
-    def consolidated(result: PolicyResult) -> float | None:
-        summary = result.result.summary
-        return 1 - summary.spread_job_rounds / summary.job_rounds if summary.job_rounds else None
-
-    def undelivered(result: PolicyResult) -> float | None:
-        # In event-driven mode, an ordered policy promises no time fractions.
-        return result.result.summary.undelivered_share if result.in_rounds else None
-
-    yield Metric("consolidated_share", "gangs on as few nodes as can be", "share", consolidated)
-    yield Metric("undelivered_share", "undelivered of what was promised", "share", undelivered)
-    yield Metric("rounds", "rounds", "count", _of_summary("rounds"))
-    yield Metric("solver_seconds", "time of allocations", "clock", _of_summary("solver_seconds"))
-    yield Metric("wall_seconds", "time in all", "clock", _of_summary("wall_seconds"))
+def _undelivered(result: PolicyResult) -> float | None:
+    # In event-driven mode, an ordered policy promises no time fractions.
+    return result.result.summary.undelivered_share if result.in_rounds else None
 
 
 MAX_JOBS = 5
@@ -252,24 +229,18 @@ def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
     sizes = sorted({size for each in by_gpus for size in each})
     if len(sizes) < 2:
         return
+    first: list[list[str]] = [[gang_text(size)] for size in sizes]
+    values: list[list[float | None]]
     if len(results) == 1:
-        unit, length = unit_of(each.p99 for each in by_gpus[0].values())
-        columns = ["GPUs", "jobs finished", "mean", "median", "90 %", "99 %"]
-        rows = [
-            [
-                gang_text(size),
-                f"{each.count:,}",
-                *(number(_per(part, length)) for part in (each.mean, each.median, each.p90, each.p99)),
-            ]
-            for size, each in by_gpus[0].items()
-        ]
-        yield table_text(textwrap.fill(f"Queueing delay by gang ({unit})", width()), columns, rows, text_columns=0)
-        return
-    means = {size: [each[size].mean if size in each else None for each in by_gpus] for size in sizes}
-    unit, length = unit_of(value for row in means.values() for value in row)
-    rows = [[gang_text(size), *(number(_per(value, length)) for value in row)] for size, row in means.items()]
-    title = textwrap.fill(f"Queueing delay by gang, mean ({unit})", width())
-    yield table_text(title, ["GPUs", *(each.label for each in results)], rows, text_columns=0)
+        title, columns = "Queueing delay by gang", ["GPUs", "jobs finished", "mean", "median", "90 %", "99 %"]
+        first = [[gang_text(size), f"{each.count:,}"] for size, each in by_gpus[0].items()]
+        values = [[each.mean, each.median, each.p90, each.p99] for each in by_gpus[0].values()]
+    else:
+        title, columns = "Queueing delay by gang, mean", ["GPUs", *(each.label for each in results)]
+        values = [[each[size].mean if size in each else None for each in by_gpus] for size in sizes]
+    unit, length = unit_of(value for row in values for value in row)
+    rows = [[*start, *(number(_per(value, length)) for value in row)] for start, row in zip(first, values, strict=True)]
+    yield table_text(textwrap.fill(f"{title} ({unit})", width()), columns, rows, text_columns=0)
 
 
 def _per(value: float | None, length: float) -> float | None:
@@ -304,23 +275,11 @@ def settings_of(request: Request) -> dict[str, Any]:
     """Return the settings of the simulation as plain data."""
     return {
         "round_seconds": None if request.events else request.round_seconds,
-        "restart_seconds": request.restart_seconds,
-        "min_run_seconds": request.min_run_seconds,
-        "solve_seconds": request.solve_seconds,
-        "mechanism": request.mechanism,
-        "sharing": request.sharing,
-        "min_gain": request.min_gain,
-        "interference": request.interference,
+        **{name: getattr(request, name) for name in (*PLAYED, "min_gain", "until_seconds", "extrapolate")},
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
-        "job_failures": request.job_failures,
-        "checkpoint_seconds": request.checkpoint_seconds,
-        "estimates": request.estimates,
-        "until_seconds": request.until_seconds,
         "measure_jobs": None if request.measure_jobs is None else list(request.measure_jobs),
-        "extrapolate": request.extrapolate,
-        "seed": request.seed,
     }
 
 
@@ -328,7 +287,7 @@ def csv_of(results: Sequence[PolicyResult]) -> str:
     """Return a CSV table with a row for each policy and a column for each metric; times in seconds, shares as fractions of 1."""
     if not results:
         return csv_text(["policy", "complete"], [])
-    metrics = metrics_of(results)
+    metrics = list(metrics_of(results))
     sizes = sorted({size for each in results for size in each.result.summary.queueing_by_gpus})
     header = ["policy", "complete", *(metric.name for metric in metrics), *(f"queueing_{size}_gpus_mean_seconds" for size in sizes)]
     rows = []

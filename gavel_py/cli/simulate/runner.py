@@ -29,7 +29,7 @@ import gavel_py as gp
 from gavel_py.cli.inputs import min_gain_of
 from gavel_py.cli.output import REDRAW_SECONDS, progress_bar
 from gavel_py.cli.simulate.files import Outputs, is_parquet
-from gavel_py.cli.simulate.options import Request, Scenario, seconds_of, time_text
+from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, seconds_of, time_text
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 
@@ -121,19 +121,9 @@ class Run:
             round_seconds=None if request.events else request.round_seconds,
             node_failures=scenario.node_failures,
             maintenance=scenario.maintenance,
-            job_failures=request.job_failures,
-            estimates=request.estimates,
-            measure_jobs=request.measure_jobs,
-            checkpoint_seconds=request.checkpoint_seconds,
-            seed=request.seed,
-            mechanism=request.mechanism,
-            restart_seconds=request.restart_seconds,
-            min_run_seconds=request.min_run_seconds,
-            solve_seconds=request.solve_seconds,
-            sharing=request.sharing,
             min_gain=min_gain_of(request.sharing, request.min_gain),
-            interference=request.interference,
             on_round=self._round,
+            **{name: getattr(request, name) for name in PLAYED},
         )
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
         self.rounds = self.left = 0

@@ -1,4 +1,4 @@
-"""gavel slurm: status, plans and rounds of a Slurm cluster; one module per command."""
+"""gavel slurm: status, plans and rounds of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gavel_py.cli import LazyGroup
 
 __all__ = ["command"]
 
-COMMANDS = {name: name for name in ("status", "plan", "run", "install", "report")}
+COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {"install": "install", "report": "report"}
 
 
 @click.group("slurm", cls=LazyGroup, package=__name__, modules=COMMANDS)

@@ -1,4 +1,4 @@
-"""gavel trace: traces of submitted jobs, read, described, generated and cut; one module per command."""
+"""gavel trace: traces of submitted jobs, read, described, generated and cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from gavel_py.cli import LazyGroup
 
 __all__ = ["command"]
 
-COMMANDS = {"import": "importing"} | {name: name for name in ("describe", "generate", "sample", "scale", "window", "formats")}
+COMMANDS = {
+    "import": "importing",
+    "describe": "describe",
+    "generate": "generate",
+    "sample": "parts.sample",
+    "scale": "parts.scale",
+    "window": "parts.window",
+    "formats": "importing.formats",
+}
 
 
 @click.group("trace", cls=LazyGroup, package=__name__, modules=COMMANDS)

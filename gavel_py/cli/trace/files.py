@@ -52,20 +52,16 @@ def _renamed(faults: Iterable[Fault], copy: Path) -> Iterator[Fault]:
         yield Fault(fault.where.replace(str(copy), "standard input"), fault.field, fault.problem)
 
 
-def write(trace: gp.Trace, out: Path | None) -> None:
-    """Write the trace to a file in the format of its suffix, or to standard output as CSV."""
-    if out is None:
-        emit(gp.trace_text(trace), None)
-        return
-    suffix = out.suffix.lower()
+def write(trace: gp.Trace, out: Path | None, *, json_report: bool = False) -> None:
+    """Write the trace to a file in the format of its suffix, or to standard output as CSV, and print the report on reading it.
+
+    The report goes to standard error if the trace is on standard output.
+    """
+    suffix = ".csv" if out is None else out.suffix.lower()
     if suffix not in SUFFIXES:
         raise gp.InputError(Fault(str(out), "", f"cannot tell the format from the name; it must end in {', '.join(SUFFIXES)}"))
     emit(gp.trace_text(trace, SUFFIXES[suffix]), out)
-
-
-def print_report(trace: gp.Trace, out: Path | None, as_json: bool = False) -> None:
-    """Print the report on reading a trace, to standard error if the trace itself is on standard output."""
-    text = json.dumps(trace.report.to_dict(), indent=2) if as_json else report_text(trace.report)
+    text = json.dumps(trace.report.to_dict(), indent=2) if json_report else report_text(trace.report)
     if text:
         click.echo(text, err=out is None)
 

@@ -9,7 +9,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import SEED, STORE, find_profile, option, takes_options
-from gavel_py.cli.trace.files import OUT, print_report, read, write
+from gavel_py.cli.trace.files import OUT, read, write
 from gavel_py.errors import decimal_hint
 
 
@@ -56,7 +56,6 @@ def command(request: Request) -> None:
         seed=request.seed,
     )
     write(trace, request.out)
-    print_report(trace, request.out)
 
 
 def _gangs(text: str) -> dict[float, float]:

@@ -1,17 +1,18 @@
-"""gavel trace import: conversion of a trace in any known format to the formats of gavel_py."""
+"""gavel trace import and formats: conversion of a trace in any known format to the formats of gavel_py."""
 
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, PATH, SEED, STORE, argument, find_profile, option, takes_options
-from gavel_py.cli.output import emit
-from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, print_report, read, write
+from gavel_py.cli.inputs import FILE, JSON, PATH, SEED, STORE, argument, assignments, find_profile, option, takes_options
+from gavel_py.cli.output import emit, table_text
+from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, write
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def command(request: Request) -> None:
         raise click.UsageError("--extrapolate, --profile-out, --reference and --accelerators need --profile")
     if request.extrapolate and request.profile_out is None:
         raise click.UsageError("--extrapolate needs --profile-out FILE, a profile with the estimates, for those who use the jobs")
-    trace = read(request.file, request.format_name, request.strict).map_accelerators(_pairs(request.renames))
+    renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
+    trace = read(request.file, request.format_name, request.strict).map_accelerators(renames)
     if request.any_accelerator:
         trace = trace.on_any_accelerator()
     if request.whole_gpus:
@@ -66,15 +68,13 @@ def command(request: Request) -> None:
             buffer = io.StringIO()
             profile.to_csv(buffer)
             emit(buffer.getvalue(), request.profile_out)
-    write(trace, request.out)
-    print_report(trace, request.out, request.as_json)
+    write(trace, request.out, json_report=request.as_json)
 
 
-def _pairs(renames: tuple[str, ...]) -> dict[str, str]:
-    pairs = dict[str, str]()
-    for text in renames:
-        old, equals, new = text.partition("=")
-        if not (old.strip() and equals and new.strip()):
-            raise click.UsageError(f"--map-accelerator {text!r} is not of the form OLD=NEW")
-        pairs[old.strip()] = new.strip()
-    return pairs
+@click.command("formats")
+@click.option("--json", "as_json", **JSON)
+def formats(as_json: bool) -> None:
+    """List the formats that can be read."""
+    known = gp.trace_formats()
+    rows = [list(item) for item in known.items()]
+    emit(json.dumps(known, indent=2) if as_json else table_text("", ["format", "what it is"], rows, text_columns=2), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gavel_py.integrations.slurm.commands import Clock, Commands, read_jobs
+from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.decision import (
     Actions,
     annotation_lines,
@@ -71,8 +71,8 @@ class Applier:
 
     actions: Actions
     tracked: Mapping[str, Tracked]
-    commands: Commands
-    clock: Clock
+    commands: SlurmCommands
+    clock: WallClock
     applied: Applied = field(default_factory=Applied)
 
     def apply(self, stop_limit: float, start_limit: float, partition_nodes: int, *, may_annotate: bool) -> Applied:

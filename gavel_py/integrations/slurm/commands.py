@@ -1,7 +1,7 @@
 """Execution of Slurm's commands, always with a time limit and never in a shell; no other module starts processes.
 
-`read_cluster` reads nodes and jobs. `may_annotate` checks the rights of the driver's account before anything is changed. `Clock`
-and `Commands` are replaced in tests.
+`read_cluster` reads nodes and jobs. `may_annotate` checks the rights of the driver's account before anything is changed. Tests
+replace `SlurmCommands` and `WallClock`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,11 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, printable
 from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
-
-
-class Clock(Protocol):
-    """The current time, and waiting."""
-
-    def now(self) -> float:
-        """Return the time in seconds since 1970."""
-        ...
-
-    def sleep(self, seconds: float) -> bool:
-        """Wait, and return whether to continue; False if the driver is to stop."""
-        ...
 
 
 class WallClock:
@@ -65,14 +53,6 @@ class CommandResult:
     code: int
     out: str
     err: str
-
-
-class Commands(Protocol):
-    """Runs Slurm's commands."""
-
-    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
-        """Run a command with `text` as its input. Raises `SlurmError` if it cannot be run or exceeds its time limit."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,22 +97,28 @@ class SlurmCommands:
         return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def json_from(commands: Commands, *arguments: str) -> dict[str, Any]:
-    """Return the JSON object that a command prints. Raises `SlurmError` if it fails or prints anything else."""
+def output(commands: SlurmCommands, *arguments: str) -> str:
+    """Return what a command prints. Raises `SlurmError` if it fails."""
     result = commands.run(arguments)
-    message = printable(result.err) or f"it ended with code {result.code}"
     if result.code != 0:
+        message = printable(result.err or result.out) or f"it ended with code {result.code}"
         raise SlurmError(f"{' '.join(arguments)} failed: {message}")
+    return result.out
+
+
+def json_from(commands: SlurmCommands, *arguments: str) -> dict[str, Any]:
+    """Return the JSON object that a command prints. Raises `SlurmError` if it fails or prints anything else."""
+    text = output(commands, *arguments)
     try:
-        document = json.loads(result.out)
+        document = json.loads(text)
     except ValueError:
-        raise SlurmError(f"{' '.join(arguments)} printed no JSON: {printable(result.out) or message}") from None
+        raise SlurmError(f"{' '.join(arguments)} printed no JSON: {printable(text) or 'it ended with code 0'}") from None
     if not isinstance(document, dict):
         raise SlurmError(f"{' '.join(arguments)} printed JSON of another kind")
     return document
 
 
-def read_cluster(commands: Commands, now_seconds: float) -> Snapshot:
+def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
     """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
     nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
@@ -141,7 +127,7 @@ def read_cluster(commands: Commands, now_seconds: float) -> Snapshot:
     return Snapshot(now_seconds, nodes, jobs, unreadable)
 
 
-def read_jobs(commands: Commands) -> dict[str, SlurmJob]:
+def read_jobs(commands: SlurmCommands) -> dict[str, SlurmJob]:
     """Return the current jobs."""
     return jobs_from(json_from(commands, "squeue", "--all", "--json"))[0]
 
@@ -168,7 +154,7 @@ class RightsError(SlurmError):
     """The account of the driver lacks rights in Slurm."""
 
 
-def may_annotate(commands: Commands) -> bool:
+def may_annotate(commands: SlurmCommands) -> bool:
     """Check the rights of the account that runs this program, and return whether it may write the AdminComment of jobs.
 
     Rights are taken from the controller, which enforces them; nothing is changed.
@@ -178,7 +164,7 @@ def may_annotate(commands: Commands) -> bool:
         SlurmError: Slurm does not answer.
     """
     uid = os.geteuid()
-    config = _output(commands, "scontrol", "show", "config")
+    config = output(commands, "scontrol", "show", "config")
     slurm_user = SLURM_USER.search(config)
     if slurm_user is None:
         return False  # unknown output of a later version: refusals are reported when they occur
@@ -192,7 +178,7 @@ def may_annotate(commands: Commands) -> bool:
             f"{problem}, and without slurmdbd there are no operators; "
             f"run it as {slurm_user_name}: sudo -u {slurm_user_name} gavel slurm run ..."
         )
-    accounts = _output(commands, "scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
+    accounts = output(commands, "scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
     known = {int(number): level for _, number, level in ACCOUNT.findall(accounts)}
     if uid in known and known[uid] in LEVELS:
         return LEVELS[known[uid]]
@@ -221,10 +207,3 @@ def _name_of(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _output(commands: Commands, *arguments: str) -> str:
-    result = commands.run(arguments)
-    if result.code != 0:
-        raise SlurmError(f"{' '.join(arguments)} failed: {printable(result.err or result.out)}")
-    return result.out

@@ -13,8 +13,6 @@ from typing import Any, Self
 from gavel_py.errors import Fault, InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.apply import Applied, Applier
 from gavel_py.integrations.slurm.commands import (
-    Clock,
-    Commands,
     RightsError,
     SlurmCommands,
     WallClock,
@@ -92,14 +90,14 @@ class SlurmDriver:
         progress: str | Path | None = None,
         store: ThroughputStore | None = None,
         measured: str = "slurm",
-        commands: Commands | None = None,
-        clock: Clock | None = None,
+        commands: SlurmCommands | None = None,
+        clock: WallClock | None = None,
         **options: float,
     ) -> None:
         self.settings, self.policy = settings, resolve_policy(policy)
         self._directory = None if directory is None else Path(directory)
-        self._commands: Commands = SlurmCommands() if commands is None else commands
-        self._clock: Clock = WallClock() if clock is None else clock
+        self._commands = SlurmCommands() if commands is None else commands
+        self._clock = WallClock() if clock is None else clock
         self._store, self._measured = store, measured
         self._round_seconds = options.setdefault("round_seconds", 360.0)
         steps = Progress(None if progress is None else Path(progress))

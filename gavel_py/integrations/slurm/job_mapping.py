@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -96,12 +97,11 @@ def unresponsive_nodes(nodes: Mapping[str, SlurmNode]) -> frozenset[str]:
 
 def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     """Return {node: GPUs held by these jobs}."""
-    used: dict[str, int] = {}
+    used: Counter[str] = Counter()
     for job in jobs:
         if job.phase in {Phase.RUNNING, Phase.STOPPING}:
-            for node, gpus in job.held.items():
-                used[node] = used.get(node, 0) + gpus
-    return used
+            used.update(job.held)
+    return dict(used)
 
 
 def cpus_used(jobs: Iterable[SlurmJob]) -> dict[str, float]:

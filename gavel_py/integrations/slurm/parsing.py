@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, product
@@ -53,12 +54,11 @@ def gpus_in(text: str) -> dict[str, int]:
     >>> gpus_in("gpu:v100:4(S:0-1),nic:1"), gpus_in("gres:gpu:2"), gpus_in("gpu"), gpus_in("gpu:a100")
     ({'v100': 4}, {'': 2}, {'': 1}, {'a100': 1})
     """
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for name, count in GPU.findall(PLACES.sub("", text)):
-        if name.isdecimal() and not count:
-            name, count = "", name
-        found[name] = found.get(name, 0) + int(count or 1)
-    return found
+        name, count = ("", name) if name.isdecimal() and not count else (name, count)
+        found[name] += int(count or 1)
+    return dict(found)
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -234,47 +234,24 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
     per_node = gpus_in(as_text(entry.get("tres_per_node")))
     requested, is_by_node = _requested(entry, nodes, per_node)
     used_nodes = tuple(expand(as_text(entry.get("nodes")))) if phase in {Phase.RUNNING, Phase.STOPPING} else ()
+    plain = {name: convert(entry.get(key)) for convert, keys in PLAIN_FIELDS for name, key in keys.items()}
     return SlurmJob(
         job_id=job_id,
         phase=phase,
         states=states,
-        name=as_text(entry.get("name")),
-        user=as_text(entry.get("user_name")),
-        account=as_text(entry.get("account")),
-        partition=as_text(entry.get("partition")),
-        comment=as_text(entry.get("comment")),
-        admin_comment=as_text(entry.get("admin_comment")),
         requested=requested,
         nodes=nodes,
         min_nodes=_requested_nodes(entry) or nodes,
-        max_nodes=_whole(entry.get("max_nodes")),
         one_node=(is_by_node and nodes == 1) or as_number(entry.get("max_nodes")) == 1,
         per_node=sum(per_node.values()) > 0,
         held=_held(entry, used_nodes),
         used_nodes=used_nodes,
         required_nodes=tuple(expand(as_text(entry.get("required_nodes")))),
-        features=as_text(entry.get("features")),
-        priority=as_number(entry.get("priority")),
-        reason=as_text(entry.get("state_reason")),
-        description=as_text(entry.get("state_description")),
-        dependency=as_text(entry.get("dependency")),
-        cpus=_whole(entry.get("cpus")),
-        cpus_per_gpu=_by_gpu(entry.get("cpus_per_tres")),
-        cpus_per_node=_small(entry.get("minimum_cpus_per_node")),
         memory_mb_per_node=as_number(entry.get("memory_per_node")) or 0.0,
-        memory_mb_per_gpu=_by_gpu(entry.get("memory_per_tres")),
         memory_mb_per_cpu=as_number(entry.get("memory_per_cpu")) or 0.0,
-        tasks=_whole(entry.get("tasks")),
-        tasks_per_node=_small(entry.get("tasks_per_node")),
-        submit_seconds=_time(entry.get("submit_time")),
-        eligible_seconds=_time(entry.get("eligible_time")),
-        start_seconds=_time(entry.get("start_time")),
-        end_seconds=_time(entry.get("end_time")),
-        deadline_seconds=_time(entry.get("deadline")),
-        time_limit_seconds=_minutes(entry.get("time_limit")),
-        restarts=_whole(entry.get("restart_cnt")),
-        max_tasks=_whole(entry.get("array_max_tasks")),
+        time_limit_seconds=None if (minutes := as_number(entry.get("time_limit"))) is None else minutes * 60.0,
         obstacles=tuple(_obstacles(entry)),
+        **plain,
     )
 
 
@@ -371,9 +348,18 @@ def _time(value: Any) -> float | None:
     return as_number(value) or None  # 0 stands for no time
 
 
-def _minutes(value: Any) -> float | None:
-    minutes = as_number(value)
-    return None if minutes is None else minutes * 60.0
+PLAIN_FIELDS: tuple[tuple[Callable[[Any], Any], Mapping[str, str]], ...] = (
+    (as_text, {name: name for name in ("name", "account", "partition", "comment", "admin_comment", "features", "dependency")}),
+    (as_text, {"user": "user_name", "reason": "state_reason", "description": "state_description"}),
+    (as_number, {"priority": "priority"}),
+    (_whole, {"cpus": "cpus", "tasks": "tasks", "max_nodes": "max_nodes"}),
+    (_whole, {"restarts": "restart_cnt", "max_tasks": "array_max_tasks"}),
+    (_small, {"cpus_per_node": "minimum_cpus_per_node", "tasks_per_node": "tasks_per_node"}),
+    (_by_gpu, {"cpus_per_gpu": "cpus_per_tres", "memory_mb_per_gpu": "memory_per_tres"}),
+    (_time, {f"{name}_seconds": f"{name}_time" for name in ("submit", "eligible", "start", "end")}),
+    (_time, {"deadline_seconds": "deadline"}),
+)
+"""(converter, {field of `SlurmJob`: key of squeue}) of the fields that are one entry each."""
 
 
 def nodes_from(document: Mapping[str, Any]) -> dict[str, SlurmNode]:
@@ -392,8 +378,7 @@ def nodes_from(document: Mapping[str, Any]) -> dict[str, SlurmNode]:
 
 def _plain(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
     """Yield the node of an entry of 22.05."""
-    name = as_text(entry.get("name"))
-    if is_node_name(name):
+    if is_node_name(name := as_text(entry.get("name"))):
         yield SlurmNode(
             name=name,
             gpus=gpus_in(as_text(entry.get("gres"))),
