@@ -8,14 +8,17 @@ colour.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gavel_py.problem.arrays import Floats
 from gavel_py.report.measures import Estimate
 from gavel_py.report.runs import Run
 from gavel_py.report.settings import Group, Setting
-from gavel_py.report.timeline import RoundGrid, StayLanes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",
@@ -162,33 +165,6 @@ class Panel:
     mark: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Lines:
-    """Panels stacked over a common x axis. steps: y is constant from each x to the next; dots: every point has a marker."""
-
-    panels: Sequence[Panel]
-    x: Axis
-    steps: bool = False
-    dots: bool = False
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar with its confidence interval."""
-
-    label: str
-    value: Estimate
-    style: int = 0
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Horizontal bars, one per policy."""
-
-    bars: Sequence[Bar]
-    x: Axis
-
-
 @dataclass(frozen=True)
 class Point:
     """x and y with their intervals; best: the point is Pareto-optimal."""
@@ -200,48 +176,12 @@ class Point:
     style: int = 0
 
 
-@dataclass(frozen=True)
-class Points:
-    """A scatter plot of two metrics; smaller is better."""
-
-    points: Sequence[Point]
-    x: Axis
-    y: Axis
-
-
-@dataclass(frozen=True, eq=False)
-class Heat:
-    """A heat map. values: (rows, columns) in [0, 1]; NaN leaves a cell empty."""
-
-    rows: Sequence[str]
-    columns: Sequence[str]
-    values: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class StayGantt:
-    """A Gantt chart of one run: GPUs from top to bottom, time from left to right.
-
-    grid: the job on each GPU at the middle of even intervals; colours: of each job of the grid; is_image: whether every
-    `row_step`-th row of the grid is drawn as an image instead of the blocks of the lanes.
-    """
-
-    lanes: StayLanes
-    grid: RoundGrid
-    colours: Sequence[str]
-    is_image: bool
-    row_step: int
-
-
-Drawing = Lines | Bars | Points | Heat | StayGantt
-
-
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """name: of its file, without suffix; description: alternative text and caption."""
+    """name: of its file, without suffix; description: alternative text and caption; draw: makes the figure."""
 
     name: str
     title: str
     description: str
-    drawing: Drawing
+    draw: Callable[[], Figure]
     table: Table

@@ -32,17 +32,13 @@ from gavel_py.report.charts import (
     MARKERS,
     NUM_STYLES,
     Axis,
-    Bars,
     Chart,
     Curve,
-    Heat,
-    Lines,
+    Panel,
     Point,
-    Points,
-    StayGantt,
 )
 from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
-from gavel_py.report.timeline import IDLE, LaneGroup, is_dark, spaced, spread
+from gavel_py.report.timeline import IDLE, LaneGroup, RoundGrid, StayLanes, is_dark, spaced, spread
 
 WIDTH = 300.0
 """Points; about the width of a phone in CSS pixels, so that text stays readable there."""
@@ -112,22 +108,12 @@ def _set_axis(axes: Axes, which: str, axis: Axis, values: Floats) -> None:
         decades = math.log10(finite.max() / finite.min())
         drawn.set_major_locator(LogLocator(10, subs=(1, 2, 5) if decades < 1.5 else (1,), numticks=8))
         drawn.set_minor_formatter(NullFormatter())
-        drawn.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     else:
         drawn.set_major_locator(MaxNLocator(6 if which == "x" else 5, steps=[1, 2, 2.5, 5, 10]))
-        drawn.set_major_formatter(FuncFormatter(lambda value, _: _tick_text(value, drawn.get_majorticklocs())))
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value + 0.0:,.10g}"))
     if axis.low is not None or axis.high is not None:
         getattr(axes, f"set_{which}lim")(axis.low, axis.high)
     getattr(axes, f"set_{which}label")(axis.title)
-
-
-def _tick_text(value: float, ticks: Floats) -> str:
-    """Return the label of a tick with as many digits as distinguish evenly spaced ticks."""
-    step = abs(float(ticks[1] - ticks[0])) if len(ticks) > 1 else 0.0
-    if not 1e-6 <= step < 1e9:
-        return short(value)
-    places = next(places for places in range(9) if abs(round(step, places) - step) < 1e-3 * step)
-    return f"{value + 0.0:,.{places}f}"
 
 
 def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
@@ -166,28 +152,22 @@ ROOM_FOR_VALUE = 1.22
 """Right end of the axis, relative to the largest value."""
 
 
-def _bars_figure(bars: Bars) -> Figure:
-    """Draw bars from top to bottom, with intervals as whiskers."""
-    figure = _new_figure(46 + BAR_HEIGHT * len(bars.bars))
+def bars_figure(bars: Sequence[tuple[str, Estimate, int]], x: Axis) -> Figure:
+    """Draw a horizontal bar for each (policy, value, style) from top to bottom, with intervals as whiskers."""
+    figure = _new_figure(46 + BAR_HEIGHT * len(bars))
     axes = figure.subplots()
-    low, high = limits_of([bar.value for bar in bars.bars])
-    for row, bar in enumerate(bars.bars):
-        axes.barh(row, bar.value.mean, height=0.42, color=_colour(bar.style), linewidth=0)
-        if bar.value.half_width is not None:
-            cut = max(0.0, bar.value.high - high)  # beyond the frame; the table has the whole interval
-            axes.errorbar(
-                bar.value.mean,
-                row,
-                xerr=[[bar.value.half_width], [bar.value.half_width - cut]],
-                color=LIGHT["ink"],
-                linewidth=1.2,
-                capsize=0 if cut else 3,
-            )
-        axes.text(0, row - 0.3, shortened(bar.label, MAX_NAME), size=SMALL, va="bottom")
-        axes.text(min(bar.value.high, high) + 0.015 * high, row, short(bar.value.mean), size=SMALL, va="center")
-    axes.set_ylim(len(bars.bars) - 0.6, -0.9)
+    low, high = limits_of([value for _, value, _ in bars])
+    for row, (policy, value, style) in enumerate(bars):
+        axes.barh(row, value.mean, height=0.42, color=_colour(style), linewidth=0)
+        if value.half_width is not None:
+            cut = max(0.0, value.high - high)  # beyond the frame; the table has the whole interval
+            whiskers = [[value.half_width], [value.half_width - cut]]
+            axes.errorbar(value.mean, row, xerr=whiskers, color=LIGHT["ink"], linewidth=1.2, capsize=0 if cut else 3)
+        axes.text(0, row - 0.3, shortened(policy, MAX_NAME), size=SMALL, va="bottom")
+        axes.text(min(value.high, high) + 0.015 * high, row, short(value.mean), size=SMALL, va="center")
+    axes.set_ylim(len(bars) - 0.6, -0.9)
     axes.set_yticks([])
-    _set_axis(axes, "x", bars.x, np.array([bar.value.mean for bar in bars.bars]))
+    _set_axis(axes, "x", x, np.array([value.mean for _, value, _ in bars]))
     axes.set_xlim(min(0.0, low), ROOM_FOR_VALUE * high)
     return figure
 
@@ -200,9 +180,12 @@ BLACK, WHITE = "#000000", "#fefefe"
 """Text on fills; unlike the colours of `LIGHT`, they are the same on the dark page."""
 
 
-def _heat_figure(heat: Heat) -> Figure:
-    """Draw a heat map in a colour scale whose lightness increases with the value."""
-    figure = _new_figure(40 + ROW_HEIGHT * len(heat.rows))
+def heat_figure(rows: Sequence[str], columns: Sequence[str], values: Floats) -> Figure:
+    """Draw a heat map in a colour scale whose lightness increases with the value.
+
+    values: (rows, columns) in [0, 1]; NaN leaves a cell empty.
+    """
+    figure = _new_figure(40 + ROW_HEIGHT * len(rows))
     axes = figure.subplots()
     axes.grid(visible=False)
     axes.tick_params(length=0)
@@ -210,18 +193,18 @@ def _heat_figure(heat: Heat) -> Figure:
     for spine in axes.spines.values():
         spine.set_visible(False)
     colours = mpl.colormaps["cividis"]
-    for row, column in np.argwhere(np.isfinite(heat.values)).tolist():
-        share = float(heat.values[row, column])
+    for row, column in np.argwhere(np.isfinite(values)).tolist():
+        share = float(values[row, column])
         colour = to_hex(colours(min(1.0, max(0.0, share))))
         axes.fill([column, column + 1, column + 1, column], [row, row, row + 1, row + 1], color=colour, linewidth=0)
         ink = WHITE if is_dark(colour) else BLACK
         axes.text(column + 0.5, row + 0.5, f"{share:.0%}", color=ink, ha="center", va="center", size=SMALL)
-    axes.set_xlim(0, len(heat.columns))
-    axes.set_ylim(len(heat.rows), 0)
-    angle = 0 if len(heat.columns) <= 4 else 40
-    names = [shortened(name, MAX_COLUMN_NAME) for name in heat.columns]
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(len(rows), 0)
+    angle = 0 if len(columns) <= 4 else 40
+    names = [shortened(name, MAX_COLUMN_NAME) for name in columns]
     axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=angle, ha="left" if angle else "center")
-    axes.set_yticks(np.arange(len(heat.rows)) + 0.5, [shortened(name, MAX_ROW_NAME) for name in heat.rows])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [shortened(name, MAX_ROW_NAME) for name in rows])
     return figure
 
 
@@ -232,52 +215,55 @@ MARKER_DISTANCE = 0.17
 """Relative to the diagonal of the panel."""
 
 
-def _lines_figure(lines: Lines) -> Figure:
-    """Draw stacked panels with a common x axis and legend."""
-    styles = {curve.label: curve.style for panel in lines.panels for curve in panel.curves}
-    count = len(lines.panels)
+def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots: bool = False) -> Figure:
+    """Draw stacked panels with a common x axis and legend.
+
+    steps: y is constant from each x to the next; dots: every point has a marker.
+    """
+    styles = {curve.label: curve.style for panel in panels for curve in panel.curves}
+    count = len(panels)
     panels_height = SINGLE_PANEL if count == 1 else STACKED_PANEL * count
     figure = _new_figure(panels_height + 24 + LINE_HEIGHT * _legend_rows(list(styles)))
     all_axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-    for axes, panel in zip(all_axes, lines.panels, strict=True):
+    for axes, panel in zip(all_axes, panels, strict=True):
         for curve in panel.curves:
-            _draw_curve(axes, curve, lines)
+            _draw_curve(axes, curve, steps=steps, dots=dots)
         if panel.mark is not None:
             axes.axvline(panel.mark, color=LIGHT["muted"], linewidth=1, linestyle="dotted")
         if panel.title:
             axes.set_title(panel.title)
         _set_axis(axes, "y", panel.y, np.concatenate([curve.y for curve in panel.curves]))
-    xs = np.concatenate([curve.x for panel in lines.panels for curve in panel.curves])
-    _set_axis(all_axes[-1], "x", lines.x, xs)
+    xs = np.concatenate([curve.x for panel in panels for curve in panel.curves])
+    _set_axis(all_axes[-1], "x", x, xs)
     _add_legend(figure, [Line2D([], [], **_stroke(style)) for style in styles.values()], list(styles))
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve, lines: Lines) -> None:
+def _draw_curve(axes: Axes, curve: Curve, *, steps: bool, dots: bool) -> None:
     if curve.low is not None and curve.high is not None:
         axes.fill_between(curve.x, curve.low, curve.high, color=_colour(curve.style), alpha=0.16, linewidth=0)
-    spacing = None if lines.dots else (0.02 * (curve.style + 1), MARKER_DISTANCE)  # the offset keeps markers of equal curves apart
-    drawstyle = "steps-post" if lines.steps else "default"
+    spacing = None if dots else (0.02 * (curve.style + 1), MARKER_DISTANCE)  # the offset keeps markers of equal curves apart
+    drawstyle = "steps-post" if steps else "default"
     axes.plot(curve.x, curve.y, **_stroke(curve.style), markevery=spacing, drawstyle=drawstyle)
 
 
 POINTS_HEIGHT = 235.0
 
 
-def _points_figure(points: Points) -> Figure:
-    """Draw each policy as a point with whiskers, and the Pareto front as a dashed line."""
-    labels = [f"{point.label}{'' if point.best else ' (beaten)'}" for point in points.points]
+def points_figure(points: Sequence[Point], x: Axis, y: Axis) -> Figure:
+    """Draw each policy as a point with whiskers, and the Pareto front as a dashed line; smaller is better on both axes."""
+    labels = [f"{point.label}{'' if point.best else ' (beaten)'}" for point in points]
     figure = _new_figure(POINTS_HEIGHT + LINE_HEIGHT * _legend_rows(labels))
     axes = figure.subplots()
-    front = sorted((point for point in points.points if point.best), key=lambda point: (point.x.mean, -point.y.mean))
+    front = sorted((point for point in points if point.best), key=lambda point: (point.x.mean, -point.y.mean))
     xs, ys = [point.x.mean for point in front], [point.y.mean for point in front]
     axes.plot(xs, ys, drawstyle="steps-post", color=LIGHT["muted"], linewidth=1, linestyle="dashed")
-    for point in points.points:
+    for point in points:
         _draw_point(axes, point)
-    for which, axis, values in (("x", points.x, [p.x for p in points.points]), ("y", points.y, [p.y for p in points.points])):
+    for which, axis, values in (("x", x, [p.x for p in points]), ("y", y, [p.y for p in points])):
         low, high = limits_of(values)
         _set_axis(axes, which, replace(axis, low=low, high=high), np.array([each.mean for each in values]))
-    _add_legend(figure, [Line2D([], [], linestyle="none", **_marker(point)) for point in points.points], labels)
+    _add_legend(figure, [Line2D([], [], linestyle="none", **_marker(point)) for point in points], labels)
     return figure
 
 
@@ -314,9 +300,12 @@ class Box(NamedTuple):
     colour: str
 
 
-def _stays_figure(gantt: StayGantt) -> Figure:
-    """Draw a Gantt chart with job ids in bars that have room for them."""
-    lanes = gantt.lanes
+def stays_figure(lanes: StayLanes, grid: RoundGrid, colours: Sequence[str], image_step: int) -> Figure:
+    """Draw a Gantt chart of one run: GPUs from top to bottom, time from left to right, job ids in bars with room for them.
+
+    grid: the job on each GPU at the middle of even intervals; colours: of each job of the grid; image_step: if not 0, every
+    `image_step`-th row of the grid is drawn as an image, instead of the blocks of the lanes.
+    """
     height = min(STAY_LANE * lanes.count, STAYS_HEIGHT)
     lane = height / lanes.count
     figure = _new_figure(height + 56, STAYS_WIDTH)
@@ -324,10 +313,13 @@ def _stays_figure(gantt: StayGantt) -> Figure:
     axes.grid(visible=False)
     start, seconds = lanes.start_seconds, lanes.end_seconds - lanes.start_seconds
     unit = Measure("time", "time").unit([seconds])
-    if gantt.is_image:
-        _draw_grid(axes, gantt, seconds / unit.size)
+    if image_step:
+        jobs = grid.jobs[::image_step]
+        palette = np.array([to_rgba(colour) for colour in colours] + [(0.0, 0.0, 0.0, 0.0)])  # transparent where GPUs are idle
+        image = (palette[np.where(jobs == IDLE, len(colours), jobs)] * 255).round().astype(np.uint8)
+        axes.imshow(image, extent=(0, seconds / unit.size, lanes.count, 0), aspect="auto", interpolation="none")
     else:
-        colour_of = dict(zip(gantt.grid.job_ids, gantt.colours, strict=True))
+        colour_of = dict(zip(grid.job_ids, colours, strict=True))
         boxes = []
         for stay, first, end in ((block.stay, block.first, block.end) for block in lanes.blocks):
             left, right = ((moment - start) / unit.size for moment in (stay.start_seconds, stay.end_seconds))
@@ -392,14 +384,6 @@ def add_lane_names(axes: Axes, nodes: Sequence[LaneGroup], types: Sequence[LaneG
             axes.axhline(group.first, color=LIGHT["ink"], linewidth=1.4, zorder=4)
 
 
-def _draw_grid(axes: Axes, gantt: StayGantt, right: float) -> None:
-    """Draw the grid as an image that is transparent where GPUs are idle; right: its width on the time axis."""
-    jobs = gantt.grid.jobs[:: gantt.row_step]
-    palette = np.array([to_rgba(colour) for colour in gantt.colours] + [(0.0, 0.0, 0.0, 0.0)])
-    image = (palette[np.where(jobs == IDLE, len(gantt.colours), jobs)] * 255).round().astype(np.uint8)
-    axes.imshow(image, extent=(0, right, gantt.lanes.count, 0), aspect="auto", interpolation="none")
-
-
 DPI = 150
 
 
@@ -435,23 +419,9 @@ def figure_bytes(chart: Chart, form: str, *, standalone: bool = False) -> bytes:
     """
 
     def make_figure() -> Figure:
-        figure = _figure(chart)
+        figure = chart.draw()
         if standalone:
             _add_title(figure, chart.title)
         return figure
 
     return image_bytes(make_figure, STYLE, form, "white" if standalone else "none", salt=f"gavel-py {chart.name}")
-
-
-def _figure(chart: Chart) -> Figure:
-    match chart.drawing:
-        case Lines():
-            return _lines_figure(chart.drawing)
-        case Bars():
-            return _bars_figure(chart.drawing)
-        case Points():
-            return _points_figure(chart.drawing)
-        case Heat():
-            return _heat_figure(chart.drawing)
-        case StayGantt():
-            return _stays_figure(chart.drawing)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.charts import Axis, Bar, Bars, Chart, Curve, Heat, Lines, Palette, Panel, Point, Points, StayGantt, Table
+from gavel_py.report.charts import Axis, Chart, Curve, Palette, Panel, Point, Table
+from gavel_py.report.figures import bars_figure, heat_figure, lines_figure, points_figure, stays_figure
 from gavel_py.report.measures import (
     Estimate,
     Measure,
-    Unit,
     at_load,
     clean,
     counted,
@@ -76,9 +77,9 @@ def _distribution_chart(
     if mark is not None:
         description += " At the dotted line a job is as well off as with its own part of the cluster; left of it, better."
     y = Axis("part of the jobs", low=0.0, high=1.02)
-    drawing = Lines([Panel(curves, y, mark=mark)], Axis(heading, log=is_wide), steps=True)
+    draw = partial(lines_figure, [Panel(curves, y, mark=mark)], Axis(heading, log=is_wide), steps=True)
     table = Table(["part of the jobs", *samples], rows, note, text_columns=0)
-    yield Chart(name, title + at_load(palette.title_load), description, drawing, table)
+    yield Chart(name, title + at_load(palette.title_load), description, draw, table)
 
 
 CUT = " What leaves the frame is in the numbers."
@@ -120,7 +121,7 @@ def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
         name="completion-time-against-load",
         title=f"{measure.title.capitalize()} against load",
         description=f"One curve for each of {of_policies}, the band around it is the interval over seeds.{CUT}",
-        drawing=Lines([Panel(curves, axis)], Axis("load, jobs per hour"), dots=True),
+        draw=partial(lines_figure, [Panel(curves, axis)], Axis("load, jobs per hour"), dots=True),
         table=Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows),
     )
 
@@ -140,7 +141,7 @@ def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
         name=metric.removesuffix("_seconds").replace("_", "-"),
         title=measure.title.capitalize() + at_load(palette.title_load),
         description=f"One bar for each of {counted(len(rows), 'policy', 'policies')}.{whiskers}",
-        drawing=Bars([Bar(policy, value, palette.styles[policy]) for policy, value in scaled], Axis(heading)),
+        draw=partial(bars_figure, [(policy, value, palette.styles[policy]) for policy, value in scaled], Axis(heading)),
         table=Table(["policy", heading, "95 % interval", "seeds"], rows),
     )
 
@@ -184,10 +185,12 @@ def _tradeoff_chart(palette: Palette, x_metric: str, y_metric: str) -> Iterator[
             "Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one. "
             "The means are compared, whatever their intervals, which the whiskers show as far as they fit."
         ),
-        drawing=Points(points, x_axis, y_axis),
+        draw=partial(points_figure, points, x_axis, y_axis),
         table=Table(["policy", x_axis.title, y_axis.title, ""], rows),
     )
 
+
+MAX_GANTT_CHARTS = 4
 
 MAX_JOB_TYPES = 30
 """Rows of a heat map."""
@@ -214,8 +217,8 @@ def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
     if len(drawn) < len(names):
         description += f" Drawn are the {len(drawn)} of {len(names)} job types with the most time; the table has all."
     columns = [clean(accelerator) for accelerator in types]
-    heat = Heat([names[row] for row in drawn], columns, values[drawn])
-    yield Chart(name, title, description, heat, Table(["job type", *columns], rows))
+    draw = partial(heat_figure, [names[row] for row in drawn], columns, values[drawn])
+    yield Chart(name, title, description, draw, Table(["job type", *columns], rows))
 
 
 def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[str] = ()) -> Iterator[Chart]:
@@ -234,7 +237,7 @@ def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[st
         of_gpus = f" and one GPU of {row_step}" if row_step > 1 else ""
         description += f" Drawn as an image of {GRID_COLUMNS} moments{of_gpus}: short stays may be missing."
     table = _list_of_stays(lanes, stays) if len(stays) <= MAX_LISTED_STAYS else _sums_of_stays(lanes, stays)
-    yield Chart(name, title, description, StayGantt(lanes, grid, colours_of(grid), is_image, row_step), table)
+    yield Chart(name, title, description, partial(stays_figure, lanes, grid, colours_of(grid), row_step if is_image else 0), table)
 
 
 def _list_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
@@ -260,6 +263,32 @@ def _sums_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
     return Table(["accelerator", "GPUs", "jobs", "stays", "GPU-hours", "of the time"], rows, note)
 
 
+def heat_charts(palette: Palette) -> Iterator[Chart]:
+    """Yield a heat map of one run of each policy."""
+    for number, (policy, run) in enumerate(palette.examples, 1):
+        yield from heat_chart(f"shares-{number}", f"Time by accelerator{_of_run(palette, policy, run)}", run)
+
+
+def stays_charts(palette: Palette) -> Iterator[Chart]:
+    """Yield Gantt charts of the first runs with stays."""
+    shown = 0
+    for group in [*palette.groups, *(group for group in palette.setting.groups if group not in palette.groups)]:
+        run = next((run for _, runs in group.seeds for run in runs if run.stays), None)
+        if run is not None and shown < MAX_GANTT_CHARTS:
+            shown += 1
+            types = tuple(run.over_time.used) if run.over_time else ()
+            yield from stays_chart(f"gpus-{shown}", f"GPUs over time{_of_run(palette, group.policy, run)}", run.stays, types)
+
+
+def _of_run(palette: Palette, policy: str, run: Run) -> str:
+    """Return the suffix of a title that identifies the run, "" if there is only one."""
+    if sum(len(group.runs) for group in palette.setting.groups) == 1:
+        return ""
+    load, seed = run.labels.get("load"), run.labels.get("seed")
+    of_load = at_load(load) if isinstance(load, int | float) and len(palette.setting.loads) > 1 else ""
+    return f": {policy}{of_load}{'' if seed is None else f', seed {label_text(seed)}'}"
+
+
 MAX_DRAWN_INTERVALS = 90
 
 MAX_TABLE_ROWS = 31
@@ -276,7 +305,7 @@ PRICES = "What one more GPU of each type would add to the policy's objective, as
 
 @dataclass(frozen=True, eq=False)
 class _History:
-    """The time series of one policy, reduced to at most `MAX_DRAWN_INTERVALS`; style: number of its style."""
+    """The time series of one run, reduced to at most `MAX_DRAWN_INTERVALS`."""
 
     policy: str
     style: int
@@ -292,13 +321,15 @@ class _History:
     def limits(self) -> Floats:
         return interval_limits(self.seconds, MAX_DRAWN_INTERVALS)
 
-    def means(self, values: Floats) -> Floats:
-        return interval_means(self.seconds, values, self.limits)
+    def curve(self, values: Floats) -> Curve:
+        """Return the means of (T,) values in the intervals, over their middles in seconds."""
+        middles = (self.limits[:-1] + self.limits[1:]) / 2
+        return Curve(self.policy, middles, interval_means(self.seconds, values, self.limits), self.style)
 
-    def cumulative(self, values: Floats) -> Floats:
-        """Return the running sum at the end of each interval."""
+    def cumulative(self, values: Floats) -> Curve:
+        """Return the running sum of (T,) values at the end of each interval, as a curve."""
         sums = np.concatenate([[0.0], np.nancumsum(values)])
-        return np.asarray(np.interp(self.limits[1:], self.seconds, sums), dtype=float)
+        return replace(self.curve(values), y=np.interp(self.limits[1:], self.seconds, sums))
 
 
 def time_charts(palette: Palette) -> Iterator[Chart]:
@@ -314,90 +345,55 @@ def time_charts(palette: Palette) -> Iterator[Chart]:
     of_seed = f" (seed {', '.join(seeds)})" if seeds else ""
     of_runs = f" One run of each policy{of_seed}." if len(histories) > 1 else ""
     unit = Measure("time", "time").unit(history.limits[-1] for history in histories)
-    charts = _TimeCharts(palette, histories, unit, of_runs)
-    yield from charts.by_type(
-        "utilization-over-time", "GPUs in use", UTILIZATION, "share in use", lambda series: series.used, high=1.02
-    )
-    yield from charts.delivery()
-    yield from charts.by_type("prices-over-time", "Price of one more GPU", PRICES, "price", lambda series: series.prices)
-    yield from charts.jobs()
-
-
-@dataclass(frozen=True, eq=False)
-class _TimeCharts:
-    """Builds the charts of some histories. unit: of the time axis; of_runs: the end of each description."""
-
-    palette: Palette
-    histories: Sequence[_History]
-    unit: Unit
-    of_runs: str
-
-    def by_type(
-        self,
-        name: str,
-        title: str,
-        description: str,
-        y: str,
-        series_of: Callable[[OverTime], Mapping[str, Floats]],
-        high: float | None = None,
-    ) -> Iterator[Chart]:
-        """Yield a chart with a panel for each accelerator type that has values."""
-        all_series = [(history, series_of(history.over_time)) for history in self.histories]
-        panels = []
-        for accelerator in dict.fromkeys(name for _, series in all_series for name in series):
-            curves = [self._curve(h, h.means(series[accelerator])) for h, series in all_series if accelerator in series]
-            known = [curve for curve in curves if np.isfinite(curve.y).any()]
-            if known:
-                panels.append(Panel(known, Axis(y, low=0.0, high=high), clean(accelerator)))
-        if len(panels) > MAX_PANELS:
-            description += f" {len(panels) - MAX_PANELS} more accelerator types are in the table."
+    x, by_type = Axis(unit.heading("time since the beginning")), partial(_by_type, histories)
+    jobs = Panel([history.curve(history.over_time.active_jobs) for history in histories], Axis("jobs", low=0.0))
+    used = by_type("used", Axis("share in use", low=0.0, high=1.02))
+    for name, title, description, drawn in (
+        ("utilization-over-time", "GPUs in use", UTILIZATION, used),
+        ("promised-and-delivered", "Promised and delivered", *_delivery(histories)),
+        ("prices-over-time", "Price of one more GPU", PRICES, by_type("prices", Axis("price", low=0.0))),
+        ("jobs-over-time", "Jobs in the system", "Jobs that have arrived and not ended.", [jobs]),
+    ):
+        panels = [
+            replace(panel, curves=[replace(curve, x=curve.x / unit.size) for curve in panel.curves])
+            for panel in drawn
+            if any(np.isfinite(curve.y).any() for curve in panel.curves)
+        ]
         if panels:
-            yield self._chart(name, title, description, panels)
+            more = f" {len(panels) - MAX_PANELS} more accelerator types are in the table." if len(panels) > MAX_PANELS else ""
+            draw, table = partial(lines_figure, panels[:MAX_PANELS], x), _series_table(x.title, panels)
+            yield Chart(name, title + at_load(palette.title_load), description + more + of_runs, draw, table)
 
-    def delivery(self) -> Iterator[Chart]:
-        """Yield promised and delivered time of a single history, or the ratio of both for several."""
-        promised = [history.cumulative(history.over_time.promised_gpu_seconds) for history in self.histories]
-        delivered = [history.cumulative(history.over_time.delivered_gpu_seconds) for history in self.histories]
-        if not any(sums[-1] > 0 for sums in promised):
-            return
-        if len(self.histories) == 1:
-            (history,) = self.histories
-            curves = [
-                self._curve(history, promised[0] / 3600, "promised", 1),
-                self._curve(history, delivered[0] / 3600, "delivered", 0),
-            ]
-            description = (
-                "GPU-hours up to each moment. Delivered time can be more than promised: GPUs that would idle go to jobs that wait."
-            )
-            axis = Axis("GPU-hours", low=0.0)
-        else:
-            curves = []
-            for history, due, done in zip(self.histories, promised, delivered, strict=True):
-                ratio = np.divide(done, due, out=np.full(len(due), np.nan), where=due > MIN_PROMISED * due[-1])
-                curves.append(self._curve(history, ratio))
-            description = (
-                "GPU time delivered up to each moment over GPU time promised; above 1, jobs that wait got GPUs that would idle."
-            )
-            ratios = np.concatenate([curve.y for curve in curves])
-            axis = Axis("delivered / promised", low=min(0.9, np.nanmin(ratios)), high=max(1.02, np.nanmax(ratios)))
-        yield self._chart("promised-and-delivered", "Promised and delivered", description, [Panel(curves, axis)])
 
-    def jobs(self) -> Iterator[Chart]:
-        """Yield the number of jobs in the system."""
-        curves = [self._curve(history, history.means(history.over_time.active_jobs)) for history in self.histories]
-        if any(np.isfinite(curve.y).any() for curve in curves):
-            panels = [Panel(curves, Axis("jobs", low=0.0))]
-            yield self._chart("jobs-over-time", "Jobs in the system", "Jobs that have arrived and not ended.", panels)
+def _by_type(histories: Sequence[_History], series: Literal["used", "prices"], y: Axis) -> list[Panel]:
+    """Return a panel for each accelerator type, with the curves of runs that have values."""
+    values = [(history, getattr(history.over_time, series)) for history in histories]
+    panels = []
+    for accelerator in dict.fromkeys(name for _, by_type in values for name in by_type):
+        curves = [history.curve(by_type[accelerator]) for history, by_type in values if accelerator in by_type]
+        panels.append(Panel([curve for curve in curves if np.isfinite(curve.y).any()], y, clean(accelerator)))
+    return panels
 
-    def _curve(self, history: _History, values: Floats, label: str | None = None, style: int | None = None) -> Curve:
-        x = (history.limits[:-1] + history.limits[1:]) / 2 / self.unit.size
-        return Curve(label or history.policy, x, values, history.style if style is None else style)
 
-    def _chart(self, name: str, title: str, description: str, panels: Sequence[Panel]) -> Chart:
-        x = Axis(self.unit.heading("time since the beginning"))
-        drawing = Lines(panels[:MAX_PANELS], x)
-        table = _series_table(x.title, panels)
-        return Chart(name, title + at_load(self.palette.title_load), description + self.of_runs, drawing, table)
+def _delivery(histories: Sequence[_History]) -> tuple[str, list[Panel]]:
+    """Return description and panel of promised and delivered time of a single run, or of the ratio of both for several."""
+    promised = [history.cumulative(history.over_time.promised_gpu_seconds) for history in histories]
+    delivered = [history.cumulative(history.over_time.delivered_gpu_seconds) for history in histories]
+    if not any(curve.y[-1] > 0 for curve in promised):
+        return "", []
+    if len(histories) == 1:
+        text = "GPU-hours up to each moment. Delivered time can be more than promised: GPUs that would idle go to jobs that wait."
+        named = ((promised[0], "promised", 1), (delivered[0], "delivered", 0))
+        curves = [replace(curve, y=curve.y / 3600, label=label, style=style) for curve, label, style in named]
+        return text, [Panel(curves, Axis("GPU-hours", low=0.0))]
+    curves = []
+    for due, done in zip(promised, delivered, strict=True):
+        ratio = np.divide(done.y, due.y, out=np.full(len(due.y), np.nan), where=due.y > MIN_PROMISED * due.y[-1])
+        curves.append(replace(done, y=ratio))
+    ratios = np.concatenate([curve.y for curve in curves])
+    axis = Axis("delivered / promised", low=min(0.9, np.nanmin(ratios)), high=max(1.02, np.nanmax(ratios)))
+    text = "GPU time delivered up to each moment over GPU time promised; above 1, jobs that wait got GPUs that would idle."
+    return text, [Panel(curves, axis)]
 
 
 def _series_table(heading: str, panels: Sequence[Panel]) -> Table:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
-from gavel_py.report.charts import DARK, LIGHT, Chart, Palette, Table, palette_of
-from gavel_py.report.measures import CONFIDENCE, UNKNOWN, at_load, clean, label_text, measure_of
-from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, stays_chart, time_charts, tradeoff_charts
+from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
+from gavel_py.report.measures import CONFIDENCE, UNKNOWN, clean, label_text, measure_of
 from gavel_py.report.runs import METRICS, Labels, Run
 from gavel_py.report.settings import Group, Setting, Summary, common_labels, settings_of, summary_of
 
@@ -23,8 +22,6 @@ Failure = tuple[Labels, str]
 
 MAX_CHARTED_SETTINGS = 4
 """Settings with charts; the others have a summary only."""
-
-MAX_GANTT_CHARTS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +48,8 @@ def sections_of(runs: Sequence[Run]) -> list[Section]:
 
 
 def _section(number: int, setting: Setting, *, is_only: bool) -> Section:
+    from gavel_py.report.run_charts import distribution_charts, heat_charts, load_charts, stays_charts, time_charts, tradeoff_charts
+
     name = "comparison" if is_only else f"setting-{number}"
     is_one_run = len(setting.groups) == 1
     title = setting.title or ("The run" if is_one_run else "Comparison")
@@ -61,8 +60,8 @@ def _section(number: int, setting: Setting, *, is_only: bool) -> Section:
         palette = palette_of(setting)
         if not is_one_run:
             charts += [*load_charts(palette), *tradeoff_charts(palette)]
-        charts += [*distribution_charts(palette), *time_charts(palette), *_heat_charts(palette)]
-        wide = list(_stays_charts(palette))
+        charts += [*distribution_charts(palette), *time_charts(palette), *heat_charts(palette)]
+        wide = list(stays_charts(palette))
         notes += [palette.note] if palette.note else []
         if len(setting.loads) > 1 and palette.load is not None:
             load = label_text(palette.load)
@@ -73,30 +72,6 @@ def _section(number: int, setting: Setting, *, is_only: bool) -> Section:
     prefix = "" if is_only else f"{name}-"
     charts, wide = ([replace(chart, name=f"{prefix}{chart.name}") for chart in group] for group in (charts, wide))
     return Section(name, title, summary_of(setting), charts, wide, notes)
-
-
-def _heat_charts(palette: Palette) -> Iterator[Chart]:
-    for number, (policy, run) in enumerate(palette.examples, 1):
-        yield from heat_chart(f"shares-{number}", f"Time by accelerator{_of_run(palette, policy, run)}", run)
-
-
-def _stays_charts(palette: Palette) -> Iterator[Chart]:
-    shown = 0
-    for group in [*palette.groups, *(group for group in palette.setting.groups if group not in palette.groups)]:
-        run = next((run for _, runs in group.seeds for run in runs if run.stays), None)
-        if run is not None and shown < MAX_GANTT_CHARTS:
-            shown += 1
-            types = tuple(run.over_time.used) if run.over_time else ()
-            yield from stays_chart(f"gpus-{shown}", f"GPUs over time{_of_run(palette, group.policy, run)}", run.stays, types)
-
-
-def _of_run(palette: Palette, policy: str, run: Run) -> str:
-    """Return the suffix of a title that identifies the run, "" if there is only one."""
-    if sum(len(group.runs) for group in palette.setting.groups) == 1:
-        return ""
-    load, seed = run.labels.get("load"), run.labels.get("seed")
-    of_load = at_load(load) if isinstance(load, int | float) and len(palette.setting.loads) > 1 else ""
-    return f": {policy}{of_load}{'' if seed is None else f', seed {label_text(seed)}'}"
 
 
 def _notes(setting: Setting) -> Iterator[str]:
@@ -122,17 +97,22 @@ ET.register_namespace("", SVG[1:-1])
 
 COLOUR, NUMBER, FONT = re.compile(r"#[0-9a-f]{6}"), re.compile(r"-?\d+\.\d{3,}"), re.compile(r"font-family: [^;]*;?")
 
-COORDINATES = ("d", "x", "y", "transform", "points")
-
 
 def embedded(svg: bytes, chart: Chart) -> str:
     """Return an SVG file as an inline `<svg>` element in the colours and the font of the page, with title and description."""
     root = ET.fromstring(svg)  # noqa: S314  made by this package
     names = {colour: f"var(--{name})" for name, colour in LIGHT.items()}
     for element in root.iter():
-        for child in [*element.findall(f"{SVG}metadata"), *element.findall(f"{SVG}style")]:
-            element.remove(child)
-        _simplify(element, names)
+        element[:] = [child for child in element if child.tag not in {f"{SVG}metadata", f"{SVG}style"}]
+        element.tail = None
+        if element.text is not None and not element.text.strip():
+            element.text = None
+        for name in list(element.attrib):
+            value = COLOUR.sub(lambda found: names.get(found[0], found[0]), FONT.sub("", element.attrib.pop(name)))
+            short = NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+            element.set("href" if name == HREF else name, short.strip())
+        if element.tag == f"{SVG}g":
+            element.attrib.pop("id", None)  # nothing refers to groups, whose ids recur in every chart
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib |= {"role": "img", "aria-labelledby": f"{chart.name}-title {chart.name}-desc"}
@@ -141,30 +121,6 @@ def embedded(svg: bytes, chart: Chart) -> str:
         label.text = text
         root.insert(place, label)
     return ET.tostring(root, encoding="unicode")
-
-
-def _simplify(element: ET.Element, names: Mapping[str, str]) -> None:
-    """Replace colours by variables of the page and remove what the page does not need."""
-    attributes = element.attrib
-    if element.tag == f"{SVG}g":
-        attributes.pop("id", None)  # nothing refers to groups, whose ids recur in every chart
-    if HREF in attributes:
-        attributes["href"] = attributes.pop(HREF)
-    if "style" in attributes:
-        style = FONT.sub("", attributes["style"])
-        attributes["style"] = COLOUR.sub(lambda found: names.get(found[0], found[0]), style).strip()
-    for name in COORDINATES:
-        if name in attributes:
-            attributes[name] = " ".join(NUMBER.sub(_rounded, attributes[name]).split())
-    if attributes.get("transform", "").startswith("rotate(-0 "):
-        del attributes["transform"]
-    if element.text is not None and not element.text.strip():
-        element.text = None
-    element.tail = None
-
-
-def _rounded(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
 
 
 JOINTS = re.compile(r"[_,=:/.]")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from gavel_py.report.measures import UNKNOWN, Estimate, Measure, Unit, clean, estimate, label_text, measure_of, short
+from gavel_py.report.measures import UNKNOWN, Estimate, Unit, clean, estimate, label_text, measure_of, short
 from gavel_py.report.runs import METRICS, Run
 
 COMPARED = ("policy", "load", "seed")
@@ -29,7 +29,7 @@ class Group:
     @cached_property
     def seeds(self) -> list[tuple[str, list[Run]]]:
         """The runs of each seed, sorted by seed."""
-        ordered = sorted(self.runs, key=lambda run: _order(run.labels.get("seed")))
+        ordered = sorted(self.runs, key=_seed_order)
         return [(seed, list(runs)) for seed, runs in groupby(ordered, key=lambda run: label_text(run.labels.get("seed")))]
 
     def values(self, metric: str) -> list[float]:
@@ -82,9 +82,11 @@ class Setting:
         """Return the groups of a load."""
         return [group for group in self.groups if group.load == load]
 
-    def of(self, policy: str) -> list[Group]:
-        """Return the groups of a policy, sorted by load."""
-        return [group for group in self.groups if group.policy == policy]
+
+def _seed_order(run: Run) -> tuple[bool, float, str]:
+    """Sort key of runs by seed: numbers first, then names."""
+    seed = run.labels.get("seed")
+    return (False, float(seed), "") if isinstance(seed, int | float) else (True, 0.0, label_text(seed))
 
 
 def common_labels(runs: Sequence[Run]) -> dict[str, str]:
@@ -117,20 +119,12 @@ def _texts(run: Run) -> dict[str, str]:
 def _groups(runs: Sequence[Run]) -> list[Group]:
     by_load: dict[float | None, dict[str, list[Run]]] = {}
     for run in runs:
-        by_load.setdefault(_load(run), {}).setdefault(label_text(run.labels.get("policy")), []).append(run)
+        load = run.labels.get("load")
+        known = float(load) if isinstance(load, int | float) and math.isfinite(load) else None
+        by_load.setdefault(known, {}).setdefault(label_text(run.labels.get("policy")), []).append(run)
     policies = list(dict.fromkeys(label_text(run.labels.get("policy")) for run in runs))
     loads = sorted(by_load, key=lambda load: -math.inf if load is None else load)
     return [Group(policy, load, by_load[load][policy]) for load in loads for policy in policies if policy in by_load[load]]
-
-
-def _load(run: Run) -> float | None:
-    load = run.labels.get("load")
-    return float(load) if isinstance(load, int | float) and math.isfinite(load) else None
-
-
-def _order(seed: str | float | None) -> tuple[bool, float, str]:
-    """Sort key of seeds: numbers first, then names."""
-    return (False, float(seed), "") if isinstance(seed, int | float) else (True, 0.0, label_text(seed))
 
 
 ROUNDING = 1e-12
@@ -174,7 +168,10 @@ class Summary:
 
 def summary_of(setting: Setting) -> Summary:
     """Return the summary of a setting; the best value of a metric is marked among the policies of each load."""
-    units = {metric: _unit(setting, metric) for metric in setting.metrics}
+    units = {}
+    for metric in setting.metrics:
+        estimates = [group.estimate(metric) for group in setting.groups]
+        units[metric] = measure_of(metric).unit(value.mean for value in estimates if value is not None)
     columns = [Column(metric, unit.heading(measure_of(metric).title)) for metric, unit in units.items()]
     blocks = []
     for load in setting.loads:
@@ -185,14 +182,11 @@ def summary_of(setting: Setting) -> Summary:
     return Summary(columns, blocks)
 
 
-def _unit(setting: Setting, metric: str) -> Unit:
-    estimates = (group.estimate(metric) for group in setting.groups)
-    return measure_of(metric).unit(value.mean for value in estimates if value is not None)
-
-
 def _cells(groups: Sequence[Group], metric: str, unit: Unit) -> Iterator[Cell]:
     estimates = [group.estimate(metric) for group in groups]
-    best = _best(estimates, measure_of(metric))
+    means, better = [value.mean for value in estimates if value is not None], measure_of(metric).better
+    is_ranked = better is not None and len(set(means)) > 1
+    best = (min(means) if better == "less" else max(means)) if is_ranked else None
     for value in estimates:
         if value is None:
             yield Cell()
@@ -201,14 +195,6 @@ def _cells(groups: Sequence[Group], metric: str, unit: Unit) -> Iterator[Cell]:
         half_width = half_width if half_width > ROUNDING * abs(value.mean) else 0.0
         interval = "" if value.half_width is None else f"± {short(half_width / unit.size)}"
         yield Cell(short(value.mean / unit.size), interval, _difference(value.mean, best), value.mean == best)
-
-
-def _best(estimates: Sequence[Estimate | None], measure: Measure) -> float | None:
-    """Return the best mean, or None if the metric has no preferred direction or all means are equal."""
-    means = [value.mean for value in estimates if value is not None]
-    if measure.better is None or len(set(means)) < 2:
-        return None
-    return min(means) if measure.better == "less" else max(means)
 
 
 def _difference(mean: float, best: float | None) -> str:
