@@ -390,14 +390,9 @@ DPI = 150
 def image_bytes(
     make_figure: Callable[[], Figure], style: Mapping[str, Any], form: str, ground: str, *, salt: str = "gavel-py"
 ) -> bytes:
-    """Return a figure as the bytes of an SVG or PNG file, independent of the user's matplotlib settings.
+    """Return a figure, made with the style in effect, as an SVG or PNG file (`form`), whatever the user's matplotlib settings.
 
-    Args:
-        make_figure: Is called with the style in effect.
-        style: Settings of matplotlib.
-        form: "svg" or "png".
-        ground: Colour of the background.
-        salt: Makes the ids of an SVG reproducible; SVGs within one page need different ones.
+    ground: colour of the background; salt: makes the ids of an SVG reproducible; SVGs within one page need different ones.
     """
     with mpl.rc_context(), warnings.catch_warnings():
         # Characters missing from the font appear as boxes in a PNG, and in the font of the viewer in an SVG.

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 import gavel_py as gp
@@ -221,25 +221,25 @@ def smallest(fault: Callable[[Case], BrokenError | None], case: Case, found: Bro
 
     fault: returns the fault of a case, None if it has none.
     """
-    for _ in range(ROUNDS):
-        for step in _steps(case):
-            candidate = step(case)
+    for part in ("jobs", "types", "arrays") * ROUNDS:
+        # From the last to the first, so that earlier ones keep their places.
+        for place in reversed(_parts(case, part)):
+            candidate = _without(case, part, place)
             if candidate is not None and (still := fault(candidate)) is not None:
                 case, found = candidate, still
     return case, found
 
 
-def _steps(case: Case) -> Iterator[Callable[[Case], Case | None]]:
-    """Yield functions that remove a job, a type or an array, from the last to the first, so that earlier ones keep their places."""
-    for i in reversed(range(job_count(case))):
-        yield partial(_without, i, job_count, with_jobs)
-    for j in reversed(range(len(case["capacities"]))):
-        yield partial(_without, j, lambda smaller: len(smaller["capacities"]), with_types)
-    for name in reversed([name for name in case if name not in ("throughputs", "capacities")]):
-        yield lambda smaller, name=name: {key: values for key, values in smaller.items() if key != name}  # type: ignore[misc]
+def _parts(case: Case, part: str) -> Sequence[Any]:
+    """Return the places of jobs or types, or the names of the arrays that can be left out."""
+    if part == "arrays":
+        return [name for name in case if name not in ("throughputs", "capacities")]
+    return range(job_count(case) if part == "jobs" else len(case["capacities"]))
 
 
-def _without(place: int, size: Callable[[Case], int], select: Callable[[Case, list[int]], Case], case: Case) -> Case | None:
-    """Return the case without the job or type at a place, None if it is the only one."""
-    count = size(case)
-    return select(case, [i for i in range(count) if i != place]) if count > 1 else None
+def _without(case: Case, part: str, place: Any) -> Case | None:
+    """Return the case without a job, type or array, None if it is the only job or type."""
+    if part == "arrays":
+        return {name: values for name, values in case.items() if name != place}
+    kept = [each for each in _parts(case, part) if each != place]
+    return (with_jobs if part == "jobs" else with_types)(case, kept) if kept else None

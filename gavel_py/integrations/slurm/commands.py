@@ -157,11 +157,8 @@ class RightsError(SlurmError):
 def may_annotate(commands: SlurmCommands) -> bool:
     """Check the rights of the account that runs this program, and return whether it may write the AdminComment of jobs.
 
-    Rights are taken from the controller, which enforces them; nothing is changed.
-
-    Raises:
-        RightsError: The account may not manage the jobs of other users; the message has the command that grants the right.
-        SlurmError: Slurm does not answer.
+    Rights are taken from the controller, which enforces them; nothing is changed. Raises `RightsError` if the account may not
+    manage the jobs of other users, with the command that grants the right, and `SlurmError` if Slurm does not answer.
     """
     uid = os.geteuid()
     config = output(commands, "scontrol", "show", "config")

@@ -73,16 +73,11 @@ def actions_for(
     excluded: Mapping[str, str],
     shortages: Mapping[str, str],
 ) -> Actions:
-    """Compare a round with the jobs in Slurm.
+    """Compare the targets of a round with all jobs in Slurm, of which `managed` may be changed.
 
-    Args:
-        targets: {job: {node: GPUs}} of the round.
-        jobs: All jobs in Slurm.
-        managed: The jobs that may be changed.
-        unresponsive: Nodes on which no job can start. Jobs there continue to run: if the node is dead, Slurm 22.05 loses count of
-            the GPUs of a job that was being stopped there, and never assigns its next GPUs to another job.
-        excluded: {job: why} of managed jobs that the round excludes and leaves to Slurm.
-        shortages: {job: why} of jobs without enough CPUs, from `cpu_shortages`.
+    unresponsive: nodes on which no job can start. Jobs there continue to run: if the node is dead, Slurm 22.05 loses count of the
+    GPUs of a job that was being stopped there, and never assigns its next GPUs to another job. excluded: {job: why} of managed jobs
+    that the round leaves to Slurm; shortages: {job: why} of jobs without enough CPUs.
     """
     live = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     planned = [job for job in live if job.job_id not in excluded]
@@ -136,12 +131,7 @@ def cpu_shortages(
 ) -> dict[str, str]:
     """Return {job: why} of jobs that cannot start because unmanaged jobs leave too few CPUs.
 
-    Args:
-        targets: {job: {node: GPUs}} of the round.
-        running: Jobs that already run there.
-        cpus_per_gpu: CPUs required by each job.
-        nodes: The nodes in Slurm.
-        used_cpus: {node: CPUs} of unmanaged jobs.
+    running: jobs that already run on their targets; cpus_per_gpu: of each job; used_cpus: {node: CPUs} of unmanaged jobs.
     """
     found: dict[str, str] = {}
     for name, used in used_cpus.items():
@@ -187,10 +177,8 @@ def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
     one node keeps its own request. The GPU type stays as well: Slurm accepts another one, but then never starts the job. CPUs are
     spread evenly, since Slurm would otherwise fill the first node with tasks and take CPUs meant for other jobs.
 
-    Args:
-        job: The job as it is in Slurm.
-        target: {node: GPUs}, with the same number on each node.
-        min_cpus: CPUs per node that the user requests (--mincpus), 0 for none; None to leave the current request.
+    target: with the same number on each node; min_cpus: CPUs per node that the user requests (--mincpus), 0 for none, None to leave
+    the current request.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
@@ -228,10 +216,7 @@ def priority_lines(job_ids: Iterable[str]) -> list[str]:
 def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int) -> list[str]:
     """Return scontrol commands that restore the requests of held jobs and release them to Slurm.
 
-    Args:
-        jobs: The jobs as they are in Slurm.
-        known: Records of the jobs whose requests the driver may have changed.
-        partition_nodes: Number of nodes of the partition, which stands for no limit.
+    known: records of the jobs whose requests the driver may have changed; partition_nodes: size of the partition, for no limit.
     """
     jobs = [job for job in jobs if is_job_id(job.job_id)]
     changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]

@@ -340,13 +340,8 @@ def sync_unavailable_gpus(
 ) -> None:
     """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on unresponsive nodes.
 
-    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter.
-
-    Args:
-        scheduler: The scheduler to change.
-        nodes: The nodes as Slurm reports them.
-        used: {node: GPUs} held by jobs that are not managed.
-        used_cpus: {node: CPUs} held by the same jobs.
+    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. used, used_cpus: {node: GPUs} and {node:
+    CPUs} held by jobs that are not managed.
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)

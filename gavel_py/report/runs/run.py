@@ -201,12 +201,7 @@ class OverTimeCollector:
     """Accumulates an `OverTime` from consecutive time spans, such as rounds, in bounded memory.
 
     Each interval holds 2^n spans, the last one possibly fewer. Above 2 · `MAX_INTERVALS` intervals, neighbours are merged in pairs;
-    the result has at most `MAX_INTERVALS`.
-
-    Args:
-        start_seconds: Start of the first span.
-        types: Accelerator types, K of them.
-        gpus: (K,) GPUs of each type.
+    the result has at most `MAX_INTERVALS`. types, gpus: K accelerator types, and the GPUs of each.
     """
 
     def __init__(self, start_seconds: float, types: Sequence[str], gpus: Floats) -> None:
@@ -224,13 +219,8 @@ class OverTimeCollector:
     def add(self, end_seconds: float, used: Floats, prices: Floats, active: float, promised: float, delivered: float) -> None:
         """Add a span that begins at the end of the previous one.
 
-        Args:
-            end_seconds: End of the span.
-            used: (K,) GPU-seconds of each type held by gangs.
-            prices: (K,) price of one more GPU of each type; NaN if unknown.
-            active: Jobs in the system.
-            promised: GPUs that the allocation promises.
-            delivered: GPUs that the round delivers.
+        used: (K,) GPU-seconds of each type held by gangs; prices: (K,) price of one more GPU of each type, NaN if unknown; active:
+        jobs in the system; promised, delivered: GPUs that the allocation promises and that the round delivers.
         """
         seconds = end_seconds - self._limits[-1]
         if seconds <= 0:
