@@ -29,7 +29,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
         click.echo(json.dumps(documents, indent=2, default=str))
         return
     columns = ["policy", "family", "options", "what it does"]
-    rows = [[name, cls.family, ", ".join(gp.policy_options(cls)), _first_line(cls)] for name, cls in classes.items()]
+    rows = [
+        [name, cls.family, ", ".join(gp.policy_options(cls)), (inspect.getdoc(cls) or "").partition("\n")[0]]
+        for name, cls in classes.items()
+    ]
     if len(set(sources.values())) > 1:
         columns.insert(1, "from")
         for row in rows:
@@ -58,10 +61,6 @@ def show(name: str) -> None:
     click.echo(f"{name} ({cls.family} family{own})\n\n{inspect.getdoc(cls)}\n\nOptions (--set OPTION=VALUE):")
     for option in gp.policy_options(cls).values():
         click.echo(f"  {option.name} = {'(must be given)' if option.required else _shown(option.default)}: {option.help}")
-
-
-def _first_line(cls: type[gp.Policy]) -> str:
-    return (inspect.getdoc(cls) or "").split("\n")[0]
 
 
 def _shown(default: object) -> str:

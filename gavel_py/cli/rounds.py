@@ -141,25 +141,14 @@ def _cell(round_: gp.Round, job_id: str) -> str:
     return "." if held is None else " with ".join([gpus_text(held.gpus), *held.shared_with])
 
 
-def _groups(widths: list[int], room: int) -> Iterable[list[int]]:
-    """Yield groups of column indices with widths that fit `room` characters, at least one column each."""
-    group: list[int] = []
-    used = 0
+def _groups(widths: list[int], room: int) -> list[list[int]]:
+    """Return groups of column indices with widths that fit `room` characters, at least one column each."""
+    groups: list[list[int]] = [[]]
     for index, column_width in enumerate(widths):
-        if group and used + column_width + 3 > room:
-            yield group
-            group, used = [], 0
-        group.append(index)
-        used += column_width + 3
-    if group:
-        yield group
-
-
-def _reasons(delivery: gp.DeliveryReport) -> str:
-    """Return a sentence on the reasons of the deficit, the largest first, or "" without a deficit."""
-    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
-    parts = [f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason])]
-    return f"Owed because {'; '.join(parts)}, in GPU-hours.\n" if parts else ""
+        if groups[-1] and sum(widths[i] + 3 for i in groups[-1]) + column_width + 3 > room:
+            groups.append([])
+        groups[-1].append(index)
+    return groups
 
 
 def _limits(delivery: gp.DeliveryReport) -> str:
@@ -187,21 +176,17 @@ def delivery_text(delivery: gp.DeliveryReport) -> str:
     misplaced = delivery.misplaced_gpu_seconds / 3600
     if misplaced:
         summary += f"In a slower placement than promised, spread or not: {misplaced:.4g} of the delivered GPU-hours.\n"
-    summary += _reasons(delivery)
+    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
+    if hours:
+        reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
+        summary += f"Owed because {reasons}, in GPU-hours.\n"
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:
         return summary
-    rows = (
-        [
-            job.job_id,
-            gang_text(job.num_gpus),
-            f"{job.promised_seconds:.0f}",
-            f"{job.delivered_seconds:.0f}",
-            f"{job.shortfall_seconds:.0f}",
-            str(job.why or ""),
-        ]
-        for job in short[:MAX_JOBS]
-    )
+    rows = []
+    for job in short[:MAX_JOBS]:
+        times = [f"{seconds:.0f}" for seconds in (job.promised_seconds, job.delivered_seconds, job.shortfall_seconds)]
+        rows.append([job.job_id, gang_text(job.num_gpus), *times, str(job.why or "")])
     columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s", "mostly because"]
     more = f", the first {MAX_JOBS} of {len(short)}" if len(short) > MAX_JOBS else ""
     return summary + "\n" + table_text(f"Jobs that are owed most{more}", columns, rows)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -60,12 +60,10 @@ class CsvFile:
 
     def __init__(self, path: Path, header: Sequence[str], size: int | None = None) -> None:
         self.path = path
-        try:
+        with _writing(path):
             if size is not None:
                 _truncate(path, size)
             self._file = open(path, "w" if size is None else "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
-        except OSError as error:
-            raise _fault(path, error) from None
         self._writer = csv.writer(self._file, lineterminator="\n")
         if size is None:
             self.write(header)
@@ -73,19 +71,15 @@ class CsvFile:
     @property
     def size(self) -> int:
         """The length in bytes of the file, which is synchronised with the disk."""
-        try:
+        with _writing(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
             return os.fstat(self._file.fileno()).st_size
-        except OSError as error:
-            raise _fault(self.path, error) from None
 
     def write(self, row: Iterable[object]) -> None:
         """Write a row. Raises `InputError` if that fails."""
-        try:
+        with _writing(self.path):
             self._writer.writerow(row)
-        except OSError as error:
-            raise _fault(self.path, error) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -105,10 +99,8 @@ class ParquetFile:
         self._arrow, self.path = pyarrow, path
         self._schema = pyarrow.schema([(name, types[column]) for name, column in columns.items()])
         self._rows: list[Sequence[object]] = []
-        try:
+        with _writing(path):
             self._writer = ParquetWriter(path, self._schema)
-        except OSError as error:
-            raise _fault(path, error) from None
 
     def write(self, row: Sequence[object]) -> None:
         """Write a row. Raises `InputError` if that fails."""
@@ -118,21 +110,17 @@ class ParquetFile:
 
     def close(self) -> None:
         """Write the remaining rows and close the file."""
-        try:
-            self._flush()
+        self._flush()
+        with _writing(self.path):
             self._writer.close()
-        except OSError as error:
-            raise _fault(self.path, error) from None
 
     def _flush(self) -> None:
         if not self._rows:
             return
         columns = zip(zip(*self._rows, strict=True), self._schema, strict=True)
         arrays: list[Any] = [self._arrow.array(values, type=field.type) for values, field in columns]
-        try:
+        with _writing(self.path):
             self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
-        except OSError as error:
-            raise _fault(self.path, error) from None
         self._rows = []
 
 
@@ -145,8 +133,13 @@ def _truncate(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
-def _fault(path: Path, error: OSError) -> InputError:
-    return InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}"))
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raise an error of the file as `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
 
 
 PER_ROUND: dict[str, Column] = {

@@ -69,21 +69,9 @@ def state_directory(request: Request) -> Path:
     return request.state or user_state_path("gavel-py") / "slurm" / request.partition
 
 
-def store_of(request: Request) -> gp.ThroughputStore:
-    """Return the store of measured throughputs: --store, $GAVEL_PY_STORE, or profiles.sqlite in the state directory.
-
-    The default is not in the user's data directory since the account of a daemon often has no home directory.
-    """
-    named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
-    return gp.ThroughputStore(request.store if named else state_directory(request) / "profiles.sqlite")
-
-
-def _profile(request: Request, measured: gp.ThroughputStore) -> gp.ThroughputProfile:
-    """Return the profile of --profile from the store of measured throughputs or, like other commands, from file or store."""
-    if request.profile is not None:
-        with contextlib.suppress(gp.InputError):
-            return measured.load(request.profile)
-    return find_profile(request.profile, request.store)
+SETTINGS = ("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit")
+ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
+"""Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
 
 
 def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDriver:
@@ -99,15 +87,16 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         accelerators=renames,
         prices_per_hour=prices,
         type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules),
-        default_type=request.default_type,
-        default_steps=request.default_steps,
-        poll_seconds=request.poll_seconds,
-        stop_seconds=request.stop_seconds,
-        start_seconds=request.start_seconds,
-        on_exit=request.on_exit,
+        **{name: getattr(request, name) for name in SETTINGS},
     )
-    store = store_of(request)
-    profile = _profile(request, store)
+    # Not in the user's data directory by default, since the account of a daemon often has no home directory.
+    is_named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
+    store = gp.ThroughputStore(request.store if is_named else state_directory(request) / "profiles.sqlite")
+    profile = None
+    if request.profile is not None:
+        with contextlib.suppress(gp.InputError):
+            profile = store.load(request.profile)  # of measured throughputs
+    profile = profile or find_profile(request.profile, request.store)
     import_solver([policy])
     return gp.SlurmDriver(
         settings,
@@ -119,10 +108,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         measured=request.measured,
         commands=gp.SlurmCommands(request.timeout_seconds),
         clock=clock,
-        round_seconds=request.round_seconds,
-        restart_seconds=request.restart_seconds,
-        min_run_seconds=request.min_run_seconds,
-        solve_seconds=request.solve_seconds,
+        **{name: getattr(request, name) for name in ROUNDS},
     )
 
 

@@ -6,6 +6,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -61,16 +62,14 @@ def progress_text(progress: gp.Progress) -> str:
 
 def _lines() -> ShowProgress:
     """Return a function that prints lines of progress: at the beginning, every `LINE_SECONDS`, and at the end."""
-    last = -LINE_SECONDS
-    ended = False
+    due = 0.0
 
     def show(progress: gp.Progress) -> None:
-        nonlocal last, ended
+        nonlocal due
         now = time.monotonic()
-        if ended or (progress.left and now - last < LINE_SECONDS):
-            return
-        last, ended = now, not progress.left
-        click.echo(progress_text(progress), err=True)
+        if now >= due or (not progress.left and due < math.inf):
+            due = now + LINE_SECONDS if progress.left else math.inf
+            click.echo(progress_text(progress), err=True)
 
     return show
 
@@ -105,7 +104,11 @@ MAX_ROWS = 60
 
 def grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -> str:
     """Return the axes of the grid, the number of stored cells, and the estimated time of the others."""
-    lines = [_axis(title, [labels.get(axis) for labels in plan.labels]) for axis, title in AXES.items()]
+    lines = []
+    for axis, title in AXES.items():
+        values = dict.fromkeys(labels.get(axis) for labels in plan.labels)
+        shown = [_text(value) for value in values if value is not None]
+        lines += [f"{title}: {', '.join(shown)}"] if shown else []
     more = f", and {plan.yardsticks} of the policy isolated to compare with" if plan.yardsticks else ""
     lines.append(f"cells: {len(plan) - plan.yardsticks:,}{more}; {len(plan.labels):,} places of the grid")
     kept = plan.kept()
@@ -116,16 +119,11 @@ def grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) ->
         on = counted(estimate.workers, "process") if estimate.workers == 1 else f"{estimate.workers} processes"
         lines.append(f"estimate: {time_text(estimate.seconds)} on {on}, {time_text(estimate.cell_seconds)} one after the other")
     lines.append(f"basis: {estimate.basis}")
-    return wrapped(line for line in lines if line) + _unused(plan)
+    return wrapped(lines) + _unused(plan)
 
 
 def _unused(plan: gp.SweepPlan) -> str:
     return "".join(f"cluster {label}: {unused_text(gpus)}" for label, gpus in plan.unused_gpus.items())
-
-
-def _axis(title: str, labels: Sequence[str | float | None]) -> str:
-    values = [_text(value) for value in dict.fromkeys(labels) if value is not None]
-    return f"{title}: {', '.join(values)}" if values else ""
 
 
 def ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
@@ -148,7 +146,10 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     for row in rows:
         groups.setdefault(tuple(row[axis] for axis in axes), []).append(row)
     shown = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
-    means = {key: {name: _mean(group, name) for name in shown} for key, group in groups.items()}
+    means: dict[tuple[str | float | None, ...], dict[str, float | None]] = {}
+    for key, group in groups.items():
+        values = {name: [value for row in group if isinstance(value := row.get(name), int | float)] for name in shown}
+        means[key] = {name: fmean(found) if found else None for name, found in values.items()}
     units = {name: unit_of(each[name] for each in means.values()) if name in TIMES else ("", 1.0) for name in shown}
     columns = [*(AXES[axis] if axis == "load" else axis for axis in axes), "cells"]
     columns += [f"{SHOWN[name]} ({units[name][0]})" if name in TIMES else SHOWN[name] for name in shown]
@@ -158,11 +159,6 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     ]
     cut = f"... and {len(lines) - MAX_ROWS:,} lines more; --export has all cells\n" if len(lines) > MAX_ROWS else ""
     return table_text("Means over the cells", columns, lines[:MAX_ROWS], text_columns=len(axes)) + cut
-
-
-def _mean(rows: Sequence[Row], name: str) -> float | None:
-    values = [value for row in rows if isinstance(value := row.get(name), int | float)]
-    return fmean(values) if values else None
 
 
 def _cell(name: str, value: float | None, unit: float) -> str:
@@ -227,14 +223,8 @@ def changes_of(request: Request) -> dict[str, Any]:
     """Return the keys of a spec that the options replace, with their values."""
     traces: list[Any] = [*request.traces, *([{"generate": {"jobs": request.jobs}}] if request.jobs else [])]
     seeds = [seed for each in request.seeds for seed in each]
-    lists = {
-        "policies": list(request.policies),
-        "traces": traces,
-        "loads": list(request.loads),
-        "clusters": list(request.clusters),
-        "seeds": seeds,
-        "round_seconds": list(request.round_seconds),
-    }
+    names = ("policies", "loads", "clusters", "round_seconds")
+    lists = {name: list(getattr(request, name)) for name in names} | {"traces": traces, "seeds": seeds}
     single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "measure_jobs", "results")}
     single["allow_unknown_types"] = request.allow_unknown_types or None
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}

@@ -94,16 +94,9 @@ def _gangs(summary: gp.TraceSummary) -> str:
         share = None if gang.gpu_hours is None or not summary.gpu_hours else gang.gpu_hours / summary.gpu_hours
         spans = gang.durations
         hours = [None] * 5 if spans is None else [spans.mean, spans.median, spans.p90, spans.p99, spans.longest]
-        rows.append(
-            [
-                gang_text(gang.num_gpus),
-                str(gang.num_jobs),
-                f"{gang.num_jobs / summary.num_jobs:.1%}",
-                _known(gang.gpu_hours, ".0f"),
-                "-" if share is None else f"{share:.1%}",
-                *(number(None if seconds is None else seconds / 3600) for seconds in hours),
-            ]
-        )
+        jobs = [gang_text(gang.num_gpus), str(gang.num_jobs), f"{gang.num_jobs / summary.num_jobs:.1%}"]
+        used = [_known(gang.gpu_hours, ".0f"), "-" if share is None else f"{share:.1%}"]
+        rows.append([*jobs, *used, *(number(None if seconds is None else seconds / 3600) for seconds in hours)])
     return table_text("Gangs and durations", columns, rows, text_columns=0)
 
 
@@ -116,17 +109,11 @@ def _counts(title: str, names: dict[str, int], num_jobs: int) -> str:
 
 def _load(summary: gp.TraceSummary) -> str:
     columns = ["from, h", "to, h", "jobs", "GPU-hours submitted", "GPUs held, mean", "GPUs held, most"]
-    rows = [
-        [
-            f"{period.start_seconds / 3600:.1f}",
-            f"{period.end_seconds / 3600:.1f}",
-            str(period.num_jobs),
-            _known(period.gpu_hours, ".0f"),
-            _known(period.mean_gpus_held, ".1f"),
-            _known(period.most_gpus_held, ".0f"),
-        ]
-        for period in summary.periods
-    ]
+    rows = []
+    for period in summary.periods:
+        held = [_known(period.mean_gpus_held, ".1f"), _known(period.most_gpus_held, ".0f")]
+        hours = [f"{seconds / 3600:.1f}" for seconds in (period.start_seconds, period.end_seconds)]
+        rows.append([*hours, str(period.num_jobs), _known(period.gpu_hours, ".0f"), *held])
     return table_text("Load over time, if no job had to wait", columns, rows, text_columns=0)
 
 
