@@ -20,56 +20,35 @@ from gavel_py.report.settings import Group, Setting
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LIGHT: Mapping[str, str] = {
-    "page": "#ffffff",
-    "ink": "#1f2328",
-    "muted": "#57606a",
-    "rule": "#d0d7de",
-    "soft": "#f3f5f7",
-    "good": "#1a6b3c",
-    "link": "#0b57a4",
-    "tone-0": "#003493",
-    "tone-1": "#bc7505",
-    "tone-2": "#23794e",
-    "tone-3": "#b2819d",
-    "tone-4": "#202020",
-    "tone-5": "#573604",
-    "tone-6": "#1a98ff",
-    "tone-7": "#8a1e67",
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "page": ("#ffffff", "#16191d"),
+    "ink": ("#1f2328", "#e6e9ed"),
+    "muted": ("#57606a", "#a3acb7"),
+    "rule": ("#d0d7de", "#3b424a"),
+    "soft": ("#f3f5f7", "#1f242a"),
+    "good": ("#1a6b3c", "#6fd49a"),
+    "link": ("#0b57a4", "#7db8f0"),
+    "tone-0": ("#003493", "#8dcbff"),
+    "tone-1": ("#bc7505", "#f4d116"),
+    "tone-2": ("#23794e", "#11ff98"),
+    "tone-3": ("#b2819d", "#cd788e"),
+    "tone-4": ("#202020", "#e8e8e8"),
+    "tone-5": ("#573604", "#f64323"),
+    "tone-6": ("#1a98ff", "#2c79f3"),
+    "tone-7": ("#8a1e67", "#e038ad"),
 }
-"""Colours of the light page and of chart files. They are distinct, so that `embedded` can map each back to its name."""
+"""Colours of the light and of the dark page."""
 
-DARK: Mapping[str, str] = {
-    "page": "#16191d",
-    "ink": "#e6e9ed",
-    "muted": "#a3acb7",
-    "rule": "#3b424a",
-    "soft": "#1f242a",
-    "good": "#6fd49a",
-    "link": "#7db8f0",
-    "tone-0": "#8dcbff",
-    "tone-1": "#f4d116",
-    "tone-2": "#11ff98",
-    "tone-3": "#cd788e",
-    "tone-4": "#e8e8e8",
-    "tone-5": "#f64323",
-    "tone-6": "#2c79f3",
-    "tone-7": "#e038ad",
-}
-"""Colours of the dark page, by the same names."""
+LIGHT = {name: light for name, (light, _) in COLOURS.items()}
+"""Colours of chart files too. They are distinct, so that `embedded` can map each back to its name."""
+
+DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 
 NUM_STYLES = 8
 
-DASHES = (
-    "solid",
-    (0, (5, 1.5)),
-    (0, (1.2, 1.2)),
-    (0, (6, 1.5, 1.2, 1.5)),
-    (0, (3, 1)),
-    (0, (8, 2)),
-    (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)),
-    (0, (2.5, 2.5)),
-)
+GAPS = ((5, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (3, 1), (8, 2), (6, 1.5, 1.2, 1.5, 1.2, 1.5), (2.5, 2.5))
+
+DASHES = ("solid", *((0, gaps) for gaps in GAPS))
 """Line styles of matplotlib."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from numbers import Real
 from pathlib import Path
 
@@ -99,12 +99,11 @@ IDLE = -1
 class RoundGrid:
     """The jobs on L lanes in R rounds, numbered in order of appearance in `job_ids`.
 
-    jobs: (L, R) number of the job on the GPU, or `IDLE`; started: (L, R) whether the job started in this round.
+    jobs: (L, R) number of the job on the GPU, or `IDLE`.
     """
 
     job_ids: Sequence[str]
     jobs: NDArray[np.int64]
-    started: NDArray[np.bool_]
 
     @property
     def used_share(self) -> float:
@@ -126,10 +125,8 @@ def grid_of(rounds: Sequence[Round], lanes: Lanes) -> RoundGrid:
     lane_of = {gpu: lane for lane, gpu in enumerate(lanes.gpus)}
     numbers: dict[str, int] = {}
     jobs = np.full((len(lanes.gpus), len(rounds)), IDLE, dtype=np.int64)
-    started = np.zeros(jobs.shape, dtype=bool)
     faults: list[Fault] = []
     for position, round_ in enumerate(rounds):
-        started_jobs = set(round_.started)
         for job_id, held in round_.assignments.items():
             number = numbers.setdefault(job_id, len(numbers))
             for node, index in held.gpus:
@@ -140,9 +137,9 @@ def grid_of(rounds: Sequence[Round], lanes: Lanes) -> RoundGrid:
                 elif jobs[lane, position] != IDLE:
                     faults.append(Fault(where, "", f"has GPU {index} of node {node!r}, which another job has too"))
                 else:
-                    jobs[lane, position], started[lane, position] = number, job_id in started_jobs
+                    jobs[lane, position] = number
     InputError.raise_any(faults)
-    return RoundGrid(list(numbers), jobs, started)
+    return RoundGrid(list(numbers), jobs)
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ class Bar:
     started: the bar begins with a start of the job, not at the first round drawn; preempted: it ends with a preemption.
     """
 
-    job: int
+    job_id: str
     first_lane: int
     end_lane: int
     first: int
@@ -161,57 +158,33 @@ class Bar:
     preempted: bool
 
 
-def bars_of(grid: RoundGrid, rounds: Sequence[Round]) -> list[Bar]:
-    """Return the bars of single GPUs by lane and time; together they cover each busy GPU and round once.
+def bars_of(rounds: Sequence[Round], lanes: Lanes) -> list[Bar]:
+    """Return a bar for each stay of a gang on neighbouring lanes of a node; together they cover each busy GPU and round once.
 
-    A restart of a gang begins a new bar, even on a GPU that the gang already had.
+    A restart of a gang begins a new stay, even on the GPUs that the gang already had.
     """
-    jobs = grid.jobs
-    breaks = (jobs == IDLE) | grid.started
-    breaks[:, 0] = True  # the flattened lanes follow one another: no bar continues into the next lane
-    breaks[:, 1:] |= jobs[:, 1:] != jobs[:, :-1]
-    begins = np.flatnonzero(breaks)
-    lengths = np.diff(begins, append=jobs.size)
-    preempted = [set(each.preempted) for each in rounds]
+    lane_of = {gpu: lane for lane, gpu in enumerate(lanes.gpus)}
+    running: dict[str, tuple[int, bool, Sequence[Gpu]]] = {}
     bars = []
-    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
-        lane, first = divmod(begin, jobs.shape[1])
-        job, end = int(jobs[lane, first]), first + length
-        if job != IDLE:
-            is_preempted = end < len(rounds) and grid.job_ids[job] in preempted[end]
-            bars.append(Bar(job, lane, lane + 1, first, end, bool(grid.started[lane, first]), is_preempted))
-    return bars
+
+    def end(job_id: str, at: int, *, preempted: bool) -> None:
+        first, started, gpus = running.pop(job_id)
+        for _, on_node in groupby(sorted(gpus), key=lambda gpu: gpu[0]):
+            for top, bottom in _runs(sorted(lane_of[gpu] for gpu in on_node)):
+                bars.append(Bar(job_id, top, bottom, first, at, started, preempted))
+
+    for position, round_ in enumerate(rounds):
+        kept, started, preempted = set(round_.kept), set(round_.started), set(round_.preempted)
+        for job_id in [job_id for job_id in running if job_id not in kept]:
+            end(job_id, position, preempted=job_id in preempted)
+        for job_id in round_.assignments.keys() - running.keys():
+            running[job_id] = position, job_id in started, round_.assignments[job_id].gpus
+    for job_id in list(running):
+        end(job_id, len(rounds), preempted=False)
+    return sorted(bars, key=lambda bar: (bar.first_lane, bar.first))
 
 
-def blocks_of(bars: Iterable[Bar], lanes: Lanes) -> list[Bar]:
-    """Merge the bars of a gang that cover the same rounds on neighbouring lanes of a node."""
-    node_of = [number for number, node in enumerate(lanes.nodes) for _ in range(node.size)]
-    open_: dict[tuple[int, int, int, int], Bar] = {}
-    blocks = []
-    for bar in bars:
-        key = (node_of[bar.first_lane], bar.job, bar.first, bar.end)
-        above = open_.get(key)
-        if above is not None and above.end_lane == bar.first_lane:
-            open_[key] = replace(above, end_lane=bar.end_lane)
-            continue
-        if above is not None:
-            blocks.append(above)
-        open_[key] = bar
-    return sorted([*blocks, *open_.values()], key=lambda block: (block.first_lane, block.first))
-
-
-COLOURS = (
-    "#77AADD",
-    "#EE8866",
-    "#EEDD88",
-    "#004488",
-    "#FFAABB",
-    "#44BB99",
-    "#994455",
-    "#99DDFF",
-    "#BBCC33",
-    "#117733",
-)
+COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#004488", "#FFAABB", "#44BB99", "#994455", "#99DDFF", "#BBCC33", "#117733")
 """Paul Tol's light qualitative scheme, meant for filled areas with text, and three of his dark colours
 (https://personal.sron.nl/~pault)."""
 
@@ -310,7 +283,7 @@ def stay_grid(lanes: StayLanes, columns: int) -> RoundGrid:
     for block in lanes.blocks:
         begin, end = ((s - lanes.start_seconds) / length - 0.5 for s in (block.stay.start_seconds, block.stay.end_seconds))
         jobs[block.first : block.end, max(0, int(np.ceil(begin))) : max(0, int(np.ceil(end)))] = numbers[block.stay.job_id]
-    return RoundGrid(list(numbers), jobs, np.zeros(jobs.shape, dtype=bool))
+    return RoundGrid(list(numbers), jobs)
 
 
 def _placed(stays: Sequence[Stay], first: int) -> tuple[list[Block], int]:
@@ -321,18 +294,14 @@ def _placed(stays: Sequence[Stay], first: int) -> tuple[list[Block], int]:
         free = [lane for lane, until in enumerate(busy_until) if until <= stay.start_seconds + SAME_TIME]
         added = range(len(busy_until), len(busy_until) + stay.gpus - len(free))
         busy_until += [0.0] * len(added)
-        for begin, end in _runs(_neighbouring([*free, *added], stay.gpus)):
+        free += added
+        places = range(len(free) - stay.gpus + 1)
+        # Neighbouring lanes, or else the first that are free.
+        place = next((n for n in places if free[n + stay.gpus - 1] - free[n] == stay.gpus - 1), 0)
+        for begin, end in _runs(free[place : place + stay.gpus]):
             busy_until[begin:end] = [stay.end_seconds] * (end - begin)
             blocks.append(Block(stay, first + begin, first + end))
     return blocks, len(busy_until)
-
-
-def _neighbouring(free: Sequence[int], count: int) -> Sequence[int]:
-    """Return the first `count` consecutive lanes, or the first free ones if there is no such run."""
-    for begin in range(len(free) - count + 1):
-        if free[begin + count - 1] - free[begin] == count - 1:
-            return free[begin : begin + count]
-    return free[:count]
 
 
 def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:

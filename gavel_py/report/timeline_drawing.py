@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from gavel_py.report.charts import LIGHT
 from gavel_py.report.figures import DPI, Box, add_boxes, add_job_ids, add_lane_names, image_bytes
 from gavel_py.report.measures import clean
-from gavel_py.report.timeline import Lanes, RoundGrid, bars_of, blocks_of, colours_of
+from gavel_py.report.timeline import Lanes, RoundGrid, bars_of, colours_of
 from gavel_py.scheduling.round import Round
 
 PIXEL = 72 / DPI
@@ -57,11 +57,9 @@ class RoundsFigure:
 
     def __init__(self, rounds: Sequence[Round], lanes: Lanes, grid: RoundGrid, round_seconds: float) -> None:
         self.rounds, self.lanes, self.round_seconds = rounds, lanes, round_seconds
-        self.blocks, self.colours = blocks_of(bars_of(grid, rounds), lanes), colours_of(grid)
-        self.boxes = [
-            Box(grid.job_ids[bar.job], bar.first, bar.end, bar.first_lane, bar.end_lane, self.colours[bar.job])
-            for bar in self.blocks
-        ]
+        self.bars = bars_of(rounds, lanes)
+        colours = dict(zip(grid.job_ids, colours_of(grid), strict=True))
+        self.boxes = [Box(b.job_id, b.first, b.end, b.first_lane, b.end_lane, colours[b.job_id]) for b in self.bars]
         self.num_lanes, self.num_rounds = grid.jobs.shape
         lane = min(MAX_LANE, MAX_HEIGHT / self.num_lanes)
         # Thin lanes are whole pixels high, so that they look equal.
@@ -132,7 +130,7 @@ class RoundsFigure:
         """Mark starts by a tick over the upper half of the first lane, and preemptions by a line along the end of the bar."""
         aside, inset = 1.2 / self.round, 0.06
         starts, ends = [], []
-        for b in self.blocks:
+        for b in self.bars:
             if b.started:
                 starts.append([(b.first + aside, b.first_lane + inset), (b.first + aside, b.first_lane + 0.5)])
             if b.preempted:

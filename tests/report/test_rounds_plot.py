@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.writing import write_atomic
-from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, blocks_of, colours_of, duration, grid_of, lanes_of
+from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, colours_of, duration, grid_of, lanes_of
 from gavel_py.report.timeline_drawing import round_ticks, time_ticks
 from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
 from tests.support.examples import examples
@@ -57,34 +57,30 @@ PLAN: list[dict[str, Gpus]] = [
 ]
 
 
-def test_bars_and_blocks_of_a_small_plan() -> None:
+def test_bars_of_a_small_plan() -> None:
     lanes, rounds = lanes_of(CLUSTER), rounds_of(PLAN)
     grid = grid_of(rounds, lanes)
     assert grid.job_ids == ["a", "b", "c"]
-    # a moves by one GPU, restarts on the one that it keeps, and preempts b.
-    assert bars_of(grid, rounds) == [
-        Bar(0, 0, 1, 0, 2, started=True, preempted=False),
-        Bar(0, 1, 2, 0, 2, started=True, preempted=False),
-        Bar(0, 1, 2, 2, 3, started=True, preempted=False),
-        Bar(1, 2, 3, 0, 2, started=True, preempted=True),
-        Bar(0, 2, 3, 2, 3, started=True, preempted=False),
-        Bar(2, 4, 5, 1, 3, started=True, preempted=False),
-    ]
-    # The two GPUs of a are one block on one node, and two blocks on two nodes.
-    assert [(block.job, block.first_lane, block.end_lane, block.first) for block in blocks_of(bars_of(grid, rounds), lanes)] == [
-        (0, 0, 2, 0),
-        (0, 1, 2, 2),
-        (1, 2, 3, 0),
-        (0, 2, 3, 2),
-        (2, 4, 5, 1),
+    # a moves by one GPU, restarts on the one that it keeps, and preempts b. Its two GPUs are one bar on one node, two on two nodes.
+    assert bars_of(rounds, lanes) == [
+        Bar("a", 0, 2, 0, 2, started=True, preempted=False),
+        Bar("a", 1, 2, 2, 3, started=True, preempted=False),
+        Bar("b", 2, 3, 0, 2, started=True, preempted=True),
+        Bar("a", 2, 3, 2, 3, started=True, preempted=False),
+        Bar("c", 4, 5, 1, 3, started=True, preempted=False),
     ]
     assert grid.used_share == 10 / 15
 
 
 def test_a_stay_that_began_before_the_first_round_has_no_start() -> None:
     rounds = rounds_of(PLAN)[1:]
-    bars = bars_of(grid_of(rounds, lanes_of(CLUSTER)), rounds)
-    assert {(bar.job, bar.first): bar.started for bar in bars} == {(0, 0): False, (1, 0): False, (2, 0): True, (0, 1): True}
+    bars = bars_of(rounds, lanes_of(CLUSTER))
+    assert {(bar.job_id, bar.first): bar.started for bar in bars} == {
+        ("a", 0): False,
+        ("b", 0): False,
+        ("c", 0): True,
+        ("a", 1): True,
+    }
 
 
 @st.composite
@@ -105,19 +101,18 @@ def plans(draw: st.DrawFn) -> list[dict[str, Gpus]]:
 @given(plans())
 def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
     lanes, rounds = lanes_of(UNEVEN), rounds_of(plan)
-    grid = grid_of(rounds, lanes)
-    bars = bars_of(grid, rounds)
+    grid, bars = grid_of(rounds, lanes), bars_of(rounds, lanes)
     expected = sorted((gpu, n, job) for n, held in enumerate(plan) for job, gpus in held.items() for gpu in gpus)
-    for drawn in (bars, blocks_of(bars, lanes)):
-        cells = [
-            (lanes.gpus[lane], n, grid.job_ids[bar.job])
-            for bar in drawn
-            for lane in range(bar.first_lane, bar.end_lane)
-            for n in range(bar.first, bar.end)
-        ]
-        assert sorted(cells) == expected  # each once
+    cells = [
+        (lanes.gpus[lane], n, bar.job_id)
+        for bar in bars
+        for lane in range(bar.first_lane, bar.end_lane)
+        for n in range(bar.first, bar.end)
+    ]
+    assert sorted(cells) == expected  # each once
+    assert sorted((lanes.gpus[lane], n, grid.job_ids[grid.jobs[lane, n]]) for lane, n in np.argwhere(grid.jobs != IDLE)) == expected
     for bar in bars:
-        job = grid.job_ids[bar.job]
+        job = bar.job_id
         assert all(job in rounds[n].kept for n in range(bar.first + 1, bar.end))
         assert bar.started == (job in rounds[bar.first].started)
         goes_on = bar.end < len(rounds) and job in rounds[bar.end].kept
@@ -129,7 +124,7 @@ def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
 @given(st.permutations(range(30)))
 def test_neighbours_have_other_colours(order: list[int]) -> None:
     jobs = np.where(np.array(order) < 25, order, IDLE).reshape(5, 6)  # each job has four neighbours at most
-    grid = RoundGrid([f"j{n}" for n in range(25)], jobs, np.ones(jobs.shape, dtype=bool))
+    grid = RoundGrid([f"j{n}" for n in range(25)], jobs)
     colours = colours_of(grid)
     assert len(colours) == 25
     for one, other in [(grid.jobs[1:], grid.jobs[:-1]), (grid.jobs[:, 1:], grid.jobs[:, :-1])]:

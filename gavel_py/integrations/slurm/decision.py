@@ -200,7 +200,6 @@ def _min_cpus(job: SlurmJob, min_cpus: int | None) -> str:
 
 
 def _per_node(job: SlurmJob, count: int) -> str:
-    """Return the part of a command that requests GPUs per node."""
     (name,) = job.requested
     return f" TresPerJob= Gres={f'gpu:{name}' if name else 'gpu'}:{count}"
 
@@ -390,7 +389,12 @@ class RoundPlanner:
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         before = scheduler.last_start_seconds
         now = snapshot.seconds if before is None else max(before, snapshot.seconds)
-        _reserve_gpus(scheduler, scheduler.plan_next(now).excluded)
+        running = scheduler.running
+        for job_id in scheduler.plan_next(now).excluded.keys() & running.keys():
+            # It is not stopped, so its GPUs are no longer there for the round.
+            scheduler.interrupted(job_id)
+            for node, index in running[job_id].gpus:
+                scheduler.gpu_lost(node, index)
         begun = scheduler.next_round(now)
         state.forget_departed()
         state.rounds += 1
@@ -429,7 +433,10 @@ class RoundPlanner:
     def _state_for(self, cluster: Cluster) -> DriverState:
         """Return the state, loaded or new if there is none yet, with a new scheduler if the cluster has changed."""
         if self.state is None:
-            self.state = self._loaded() or self._new(cluster)
+            self.state = self._loaded()
+        if self.state is None:
+            speeds = Speeds(self._profile)
+            self.state = DriverState(self._settings.partition, self._scheduler(cluster, speeds), speeds)
         planned = self.state.scheduler.cluster
         planned_nodes, nodes = ({n.name: (n.accelerator, n.num_gpus) for n in each.nodes} for each in (planned, cluster))
         if not nodes.items() <= planned_nodes.items():
@@ -451,10 +458,6 @@ class RoundPlanner:
                 state.scheduler.profile = speeds.profile
         return state
 
-    def _new(self, cluster: Cluster) -> DriverState:
-        speeds = Speeds(self._profile)
-        return DriverState(self._settings.partition, self._scheduler(cluster, speeds), speeds)
-
     def _scheduler(self, cluster: Cluster, speeds: Speeds) -> RoundScheduler:
         return RoundScheduler(cluster, speeds.profile, self._policy, **self._options)  # type: ignore[arg-type]
 
@@ -463,12 +466,3 @@ class RoundPlanner:
         self._log("cluster", nodes=len(cluster.nodes), why=why)
         aside = {**state.aside, **state.tracked}
         self.state = replace(state, scheduler=self._scheduler(cluster, state.speeds), tracked={}, aside=aside, departed=[])
-
-
-def _reserve_gpus(scheduler: RoundScheduler, excluded: Mapping[str, str]) -> None:
-    """Remove the GPUs of running jobs that are excluded from the planned round, since these jobs are not stopped."""
-    running = scheduler.running
-    for job_id in excluded.keys() & running.keys():
-        scheduler.interrupted(job_id)
-        for node, index in running[job_id].gpus:
-            scheduler.gpu_lost(node, index)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gavel_py.errors import Fault, InputError, SlurmError, SolverError
@@ -26,7 +25,7 @@ from gavel_py.integrations.slurm.event_log import EventLog, applied_line, round_
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, measurements_of, save_state
+from gavel_py.integrations.slurm.state import DriverState, Speeds, measurements_of, save_state
 from gavel_py.integrations.slurm.sync import Progress
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
@@ -37,22 +36,22 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a lock that the operating system releases at the end of the process. Raises `InputError` if another process has it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open(path, "a+", encoding="ascii", errors="replace")  # noqa: SIM115
     except OSError as error:
         hint = "the state needs a directory that this account may write to (--state)"
         raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}; {hint}")) from None
-    try:
+    with file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-            text = f"another driver is at work with this state (process {holder or 'unknown'}); there must be only one"
+            file.seek(0)
+            holder = file.read(20).strip() or "unknown"
+            text = f"another driver is at work with this state (process {holder}); there must be only one"
             raise InputError(Fault(str(path), "", text)) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         yield
-    finally:
-        os.close(descriptor)
 
 
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
@@ -113,11 +112,11 @@ class SlurmDriver:
         if self._directory is None:
             raise InputError("a driver that is to change anything needs a directory for its state")
         self._resources.enter_context(exclusive_lock(self._directory / LOCK))
-        self._event_log = self._resources.enter_context(EventLog(self._directory / LOG))
+        self._event_log = self._resources.enter_context(closing(EventLog(self._directory / LOG)))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._event_log = None
         self._resources.close()
 
@@ -273,7 +272,8 @@ class SlurmDriver:
         speeds, profile = state.speeds, state.scheduler.profile
         measured = measurements_of(state.sums, state.pending)
         if measured:
-            state.speeds = speeds.with_measured({(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured})
+            new = {(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured}
+            state.speeds = Speeds(speeds.base, speeds.measured | new, speeds.sizes)
             state.scheduler.profile = state.speeds.profile
         try:
             decided = self._planner.decide(picture)

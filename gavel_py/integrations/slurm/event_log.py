@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -140,7 +139,7 @@ def warn(text: str) -> None:
 
 
 class EventLog:
-    """Appends entries to a log; `with` closes it.
+    """Appends entries to a log.
 
     If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log.
     """
@@ -159,10 +158,8 @@ class EventLog:
         except OSError as error:
             warn(f"{self._path} cannot be written, and the driver goes on without it: {error.strerror or error}")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

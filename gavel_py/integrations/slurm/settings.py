@@ -92,25 +92,18 @@ class SlurmSettings:
     on_exit: OnExit = "leave"
 
     def __post_init__(self) -> None:
-        InputError.raise_any([*self._time_faults(), *self._name_faults()])
-        if self.on_exit not in get_args(OnExit):
-            raise UnknownNameError(
-                Fault("slurm", "on_exit", f"{self.on_exit!r} is not known{nearest(self.on_exit, get_args(OnExit))}")
-            )
-
-    def _time_faults(self) -> list[Fault]:
         named: dict[str, object] = {name: getattr(self, name) for name in TIMES}
         if self.default_steps is not None:
             named["default_steps"] = self.default_steps
         named |= {f"price of {name!r}": price for name, price in self.prices_per_hour.items() if price != 0}
-        return [
+        faults = [
             Fault("slurm", name, f"must be a finite number greater than 0, found {value!r}")
             for name, value in named.items()
             if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf)
         ]
-
-    def _name_faults(self) -> list[Fault]:
-        # Names of partitions follow the same rules as those of nodes.
-        if is_node_name(self.partition):
-            return []
-        return [Fault("slurm", "partition", f"{self.partition!r} cannot be the name of a partition")]
+        if not is_node_name(self.partition):  # names of partitions follow the same rules
+            faults.append(Fault("slurm", "partition", f"{self.partition!r} cannot be the name of a partition"))
+        InputError.raise_any(faults)
+        if self.on_exit not in get_args(OnExit):
+            text = f"{self.on_exit!r} is not known{nearest(self.on_exit, get_args(OnExit))}"
+            raise UnknownNameError(Fault("slurm", "on_exit", text))

@@ -36,10 +36,6 @@ class Speeds:
         self.base, self.measured, self.sizes = ThroughputProfile(base.name, usable), dict(measured or {}), set(sizes)
         self.profile = self._combined()
 
-    def with_measured(self, measured: Measured) -> Speeds:
-        """Return these speeds with new measurements."""
-        return Speeds(self.base, self.measured | dict(measured), self.sizes)
-
     def cover(self, sizes: Iterable[int]) -> None:
         """Add estimates for further gang sizes."""
         new = set(sizes) - self.sizes
@@ -69,15 +65,8 @@ MAX_FAILED_STARTS, MAX_PAUSE = 3, 16
 """A job with this many failed starts in a row is left to Slurm for a pause in rounds, which doubles up to the limit."""
 
 HISTORY = (
-    "arrival_seconds",
-    "place",
-    "steps_done",
-    "first_start_seconds",
-    "running_seconds",
-    "starts",
-    "preemptions",
-    "measured",
-    "types_used",
+    *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds"),
+    *("starts", "preemptions", "measured", "types_used"),
 )
 
 NODE_REQUEST = ("per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus")
@@ -249,7 +238,10 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
         if document["partition"] != partition:
             text = f"is of partition {document['partition']!r}, not {partition!r}; give each partition a directory of its own"
             raise InputError(Fault(str(path), "", text))
-        speeds = _speeds(document)
+        profile = document["profile"]
+        rows = [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]]
+        measured = {(job_type, gpus, name): speed for job_type, gpus, name, speed in document["measured"]}
+        speeds = Speeds(ThroughputProfile(profile["name"], rows), measured, profile["sizes"])
         saved_policy = document["scheduler"]["policy"]["document"]
         custom = policy if saved_policy is None else None  # policies defined by users cannot be saved
         scheduler = RoundScheduler.from_dict(document["scheduler"], speeds.profile, policy=custom, source=path)
@@ -270,13 +262,6 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these two
             multi_partition=set(document.get("several", ())),
         )
-
-
-def _speeds(document: Mapping[str, Any]) -> Speeds:
-    profile = document["profile"]
-    base = ThroughputProfile(profile["name"], [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]])
-    measured = {(job_type, gpus, name): speed for job_type, gpus, name, speed in document["measured"]}
-    return Speeds(base, measured, profile["sizes"])
 
 
 MIN_MEASURED_SECONDS = 60.0
@@ -307,12 +292,6 @@ def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user
 def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Measurement]:
     """Return the mean throughputs of these entries over all measured stays."""
     return [
-        Measurement(
-            job_type=job_type,
-            num_gpus=gpus,
-            accelerator=accelerator,
-            steps_per_second=sums[job_type, gpus, accelerator][0] / sums[job_type, gpus, accelerator][1],
-            source="slurm",
-        )
-        for job_type, gpus, accelerator in sorted(entries)
+        Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=steps / seconds, source="slurm")
+        for (job_type, gpus, name), (steps, seconds) in ((entry, sums[entry]) for entry in sorted(entries))
     ]

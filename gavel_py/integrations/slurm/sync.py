@@ -173,17 +173,9 @@ class Reconciler:
         else:
             state.scheduler.cancel(tracked.job_id)
         state.departed.append(tracked.job_id)
-        self._log(
-            "left",
-            seconds=ended,
-            job=tracked.job_id,
-            outcome=outcome,
-            arrival_seconds=tracked.arrival_seconds,
-            running_seconds=tracked.running_seconds,
-            starts=tracked.starts,
-            preemptions=tracked.preemptions,
-            jct_seconds=ended - tracked.arrival_seconds,
-        )
+        names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
+        fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
+        self._log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
 
     def reconcile(self, snapshot: Snapshot) -> None:
         """Bring the scheduler up to a reading."""
@@ -245,10 +237,13 @@ class Reconciler:
         try:
             state.scheduler.submit_all([job for _, job in prepared])
         except InputError:
-            prepared = [entry for entry in prepared if self._submit(*entry)]
+            prepared = [(tracked, job) for tracked, job in prepared if self._is_accepted(job)]
         for tracked, _ in prepared:
             if tracked.job_id in self._mapped:
-                self._log_arrival(tracked)
+                names = ("name", "user", "job_type", "arrival_seconds")
+                fields = {name: getattr(tracked, name) for name in names}
+                notes = list(self._mapped[tracked.job_id].notes)
+                self._log("arrived", job=tracked.job_id, **fields, gpus=tracked.num_gpus, steps=tracked.total_steps, notes=notes)
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked
             tracked.seen_seconds = now
@@ -269,31 +264,18 @@ class Reconciler:
             self._refuse(job.job_id, error)
             return None
 
-    def _submit(self, tracked: Tracked, job: Job) -> bool:
+    def _is_accepted(self, job: Job) -> bool:
         """Submit one job, and return whether the scheduler accepts it."""
         try:
             self._state.scheduler.submit(job)
         except InputError as error:
-            self._refuse(tracked.job_id, error)
+            self._refuse(job.job_id, error)
             return False
         return True
 
     def _refuse(self, job_id: str, error: InputError) -> None:
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
-
-    def _log_arrival(self, tracked: Tracked) -> None:
-        self._log(
-            "arrived",
-            job=tracked.job_id,
-            name=tracked.name,
-            user=tracked.user,
-            job_type=tracked.job_type,
-            gpus=tracked.num_gpus,
-            arrival_seconds=tracked.arrival_seconds,
-            steps=tracked.total_steps,
-            notes=list(self._mapped[tracked.job_id].notes),
-        )
 
     def _sync_running(self) -> None:
         """Correct the scheduler's view of running gangs."""

@@ -25,29 +25,12 @@ APPLICATION_ID = 0x6776_7377
 SCHEMA_VERSION = 1
 
 SCHEMA = (
-    """CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        spec TEXT NOT NULL,
-        versions TEXT NOT NULL,
-        begun TEXT NOT NULL
-    )""",
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, spec TEXT NOT NULL, versions TEXT NOT NULL, begun TEXT NOT NULL)",
     """CREATE TABLE cells (
-        key TEXT PRIMARY KEY,
-        content TEXT NOT NULL,
-        status TEXT NOT NULL,
-        error TEXT,
-        attempts INTEGER NOT NULL,
-        seconds REAL NOT NULL,
-        session INTEGER NOT NULL REFERENCES sessions (id),
-        metrics TEXT,
-        run BLOB,
-        jobs BLOB
+        key TEXT PRIMARY KEY, content TEXT NOT NULL, status TEXT NOT NULL, error TEXT, attempts INTEGER NOT NULL,
+        seconds REAL NOT NULL, session INTEGER NOT NULL REFERENCES sessions (id), metrics TEXT, run BLOB, jobs BLOB
     )""",
-    """CREATE TABLE grid (
-        place INTEGER PRIMARY KEY,
-        key TEXT NOT NULL,
-        labels TEXT NOT NULL
-    )""",
+    "CREATE TABLE grid (place INTEGER PRIMARY KEY, key TEXT NOT NULL, labels TEXT NOT NULL)",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -178,7 +161,12 @@ class CellStore:
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return labels, status, error and metrics of each stored cell of the grid, in grid order."""
         with file_errors_as_faults(self.where):
-            return [_row(*each) for each in self._connection.execute(SELECT)]
+            stored = self._connection.execute(SELECT).fetchall()
+        rows = []
+        for labels, status, error, attempts, seconds, metrics in stored:
+            cell = {"status": status, "error": error, "attempts": attempts, "seconds": seconds}
+            rows.append({**json.loads(labels), **cell, **json.loads(metrics or "{}")})
+        return rows
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -190,13 +178,6 @@ class CellStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-
-
-def _row(
-    labels: str, status: str, error: str | None, attempts: int, seconds: float, metrics: str | None
-) -> dict[str, str | float | None]:
-    cell = {"status": status, "error": error, "attempts": attempts, "seconds": seconds}
-    return {**json.loads(labels), **cell, **(json.loads(metrics) if metrics else {})}
 
 
 def _json(metrics: Mapping[str, float | None] | None) -> str | None:
