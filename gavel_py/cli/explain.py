@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
@@ -106,19 +105,17 @@ def _more_gpus(explanation: gp.Explanation) -> str:
     solved = [more for more in explanation.one_more_gpu if not more.failed]
     has_objective = explanation.objective is not None
     columns = ["type", "steps/s", "change", *(["objective", "its change"] if has_objective else [])]
-    rows = [[more.accelerator, *_numbers(explanation, more)][: len(columns)] for more in solved]
+    rows = []
+    for more in solved:
+        speed = ("" if more.certain else "~") + number(more.throughput)
+        row = [more.accelerator, speed, _change(more.throughput_change, explanation.throughput)]
+        rows.append(
+            row + ([number(more.objective), _change(more.objective_change, explanation.objective)] if has_objective else [])
+        )
     notes = [f"{more.accelerator}: {reason}" for more in explanation.one_more_gpu if (reason := more.failed or more.closed)]
     if not all(more.certain for more in solved):
         notes.append("~: other allocations that are just as good may give it more or less")
     return table_text("What one more GPU would change", columns, rows) + "".join(_wrapped(note, "") for note in notes)
-
-
-def _numbers(explanation: gp.Explanation, more: Any) -> Iterable[str]:
-    about = "" if more.certain else "~"
-    yield about + number(more.throughput)
-    yield _change(more.throughput_change, explanation.throughput)
-    yield number(more.objective)
-    yield _change(more.objective_change, explanation.objective)
 
 
 def _change(change: float | None, before: float | None) -> str:

@@ -114,28 +114,19 @@ def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
     outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
     if not outcomes:
         return ""
-    columns = ["constraint", "kept", "missed by", "loses", "worth of a unit"]
-    rows = [[each.constraint, *_cells(each)] for _, each in outcomes]
-    notes = [f"{each.constraint}: {_jobs(each)}\n" for _, each in outcomes if each.jobs]
-    if len({label for label, _ in outcomes}) > 1:
-        columns.insert(0, "policy")
-        rows = [[label, *row] for (label, _), row in zip(outcomes, rows, strict=True)]
-        notes = [f"{label}: {each.constraint}: {_jobs(each)}\n" for label, each in outcomes if each.jobs]
-    return table_text("Constraints", columns, rows, text_columns=len(columns) - 3) + "".join(notes)
-
-
-def _cells(outcome: gp.ConstraintOutcome) -> list[str]:
-    """Return whether the constraint holds, its violation, the penalty for it, and its dual price."""
-    lost = None if outcome.kept else (outcome.penalty or 0.0) * outcome.missed_by
-    missed = None if outcome.kept else outcome.missed_by
-    return ["yes" if outcome.kept else "no", number(missed), number(lost), number(outcome.price)]
-
-
-def _jobs(outcome: gp.ConstraintOutcome) -> str:
-    """Return the jobs with the largest violations."""
-    worst = sorted(outcome.jobs.items(), key=lambda item: -item[1])
-    more = f" and {len(worst) - MAX_JOBS} more" if len(worst) > MAX_JOBS else ""
-    return "missed by " + ", ".join(f"{job} ({part:.1%})" for job, part in worst[:MAX_JOBS]) + more
+    has_policies = len({label for label, _ in outcomes}) > 1
+    columns = [*(["policy"] if has_policies else []), "constraint", "kept", "missed by", "loses", "worth of a unit"]
+    rows, notes = [], ""
+    for label, each in outcomes:
+        first = [*([label] if has_policies else []), each.constraint]
+        violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
+        rows.append([*first, "yes" if each.kept else "no", number(violation), number(lost), number(each.price)])
+        worst = sorted(each.jobs.items(), key=lambda item: -item[1])
+        if worst:
+            more = f" and {len(worst) - MAX_JOBS} more" if len(worst) > MAX_JOBS else ""
+            jobs = ", ".join(f"{job} ({part:.1%})" for job, part in worst[:MAX_JOBS])
+            notes += f"{': '.join(first)}: missed by {jobs}{more}\n"
+    return table_text("Constraints", columns, rows, text_columns=len(columns) - 3) + notes
 
 
 HERE = ""

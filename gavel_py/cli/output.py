@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
@@ -87,8 +87,7 @@ def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 def _paragraph(columns: Sequence[str], row: Sequence[str], room: int) -> str:
     first, *others = (f"{name}: {cell}" for name, cell in zip(columns, row, strict=True) if cell)
     folded = (textwrap.fill(line, room, initial_indent="  ", subsequent_indent="    ") for line in others)
-    lines = [textwrap.fill(first, room), *folded]
-    return "\n".join(lines) + "\n"
+    return "\n".join([textwrap.fill(first, room), *folded]) + "\n"
 
 
 def _grid(columns: Sequence[str], cells: Sequence[Sequence[str]], text_columns: int, min_widths: Sequence[int], room: int) -> str:
@@ -99,14 +98,13 @@ def _grid(columns: Sequence[str], cells: Sequence[Sequence[str]], text_columns: 
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, column in enumerate(columns):
-        justify: Any = "left" if index < text_columns else "right"
         is_number = index >= text_columns
+        justify: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(Text(column), justify=justify, overflow="fold", no_wrap=is_number, min_width=min_widths[index])
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=io.StringIO(), width=room, force_terminal=False, legacy_windows=False)
-    console.print(table)
-    text: Any = console.file
+        table.add_row(*map(Text, row))
+    text = io.StringIO()
+    Console(file=text, width=room, force_terminal=False, legacy_windows=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
 
 

@@ -9,7 +9,7 @@ import json
 import re
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,27 +51,8 @@ TOLERANCE = 1e-6
 """Change of v below which it counts as unchanged."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A --what-if option; text: as typed; parts: (accelerator type, "+", "-" or "=", GPUs)."""
-
-    text: str
-    parts: tuple[tuple[str, str, int], ...]
-
-    def applied(self, problem: gp.AllocationProblem) -> gp.AllocationProblem:
-        """Return the problem with the changed numbers of GPUs, with the same normalisers and eligibility of jobs."""
-        gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
-        spelled = {name.casefold(): name for name in gpus}
-        for typed, sign, count in self.parts:
-            name = typed if typed in gpus else spelled.get(typed.casefold(), typed)
-            if name not in gpus:
-                problem_text = f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}"
-                raise click.UsageError(f"--what-if {self.text!r}: {problem_text}")
-            before = gpus[name]
-            gpus[name] = {"+": before + count, "-": before - count, "=": float(count)}[sign]
-            if gpus[name] < 0:
-                raise click.UsageError(f"--what-if {self.text!r}: takes {count} GPUs of {name} away, and there are {before:g}")
-        return problem.with_capacities(list(gpus.values()))
+Parts = tuple[tuple[str, str, int], ...]
+"""(accelerator type, "+", "-" or "=", GPUs) of a --what-if."""
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, int]]:
@@ -90,33 +71,49 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
         yield name, sign, int(count)
 
 
+def _changed(problem: gp.AllocationProblem, text: str, parts: Parts) -> gp.AllocationProblem:
+    """Return the problem with other numbers of GPUs, with the same normalisers and eligibility of jobs; text: the --what-if."""
+    gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
+    spelled = {name.casefold(): name for name in gpus}
+    for typed, sign, count in parts:
+        name = typed if typed in gpus else spelled.get(typed.casefold(), typed)
+        if name not in gpus:
+            problem_text = f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}"
+            raise click.UsageError(f"--what-if {text!r}: {problem_text}")
+        before = gpus[name]
+        gpus[name] = {"+": before + count, "-": before - count, "=": float(count)}[sign]
+        if gpus[name] < 0:
+            raise click.UsageError(f"--what-if {text!r}: takes {count} GPUs of {name} away, and there are {before:g}")
+    return problem.with_capacities(list(gpus.values()))
+
+
 @dataclass(frozen=True)
 class WhatIf:
-    """The problem and the allocation of one --what-if."""
+    """The problem and the allocation of one --what-if; change: as typed."""
 
-    change: Change
+    change: str
     problem: gp.AllocationProblem
     allocation: gp.Allocation
 
     @classmethod
-    def solved(cls, change: Change, problem: gp.AllocationProblem, solver: gp.Solver) -> WhatIf:
+    def solved(cls, change: str, problem: gp.AllocationProblem, solver: gp.Solver) -> WhatIf:
         """Solve the changed problem. The message of an `InputError` names the --what-if."""
         try:
             return cls(change, problem, solver.solve(problem))
         except gp.InputError as error:
-            raise gp.InputError(f"with --what-if {change.text}:", *error.faults) from error
+            raise gp.InputError(f"with --what-if {change}:", *error.faults) from error
 
     def to_dict(self, before: gp.Allocation) -> dict[str, Any]:
         """Return change, GPUs by type, change of the objective from the allocation `before`, and the allocation as plain data."""
         gpus = dict(zip(self.problem.accelerator_types, self.problem.capacities.tolist(), strict=True))
         now, then = before.objective_value, self.allocation.objective_value
         change = None if now is None or then is None else then - now
-        return {"change": self.change.text, "gpus": gpus, "objective_change": change, "allocation": self.allocation.to_dict()}
+        return {"change": self.change, "gpus": gpus, "objective_change": change, "allocation": self.allocation.to_dict()}
 
 
 def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> str:
     """Return tables of objective and v for each cluster, utilisation, shadow prices, and the jobs that gain and lose most."""
-    then = {what_if.change.text: what_if.allocation for what_if in what_ifs}
+    then = {what_if.change: what_if.allocation for what_if in what_ifs}
     clusters = {"as it is": now} | then
     columns, by_type = ["cluster", "objective", "total v", "least v"], ["cluster", *now.accelerator_types]
     rows = [[name, *_outcome(allocation)] for name, allocation in clusters.items()]
@@ -142,14 +139,15 @@ def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
     """Return a table of the jobs that gain and lose most, and the jobs that are newly excluded."""
     before, after = now.normalized_throughputs, then.normalized_throughputs
     change = after - before
-    gain = _largest(change)
-    lose = _largest(-change)
+    gain, lose = _largest(change), _largest(-change)
     shown = [*gain[:MAX_JOBS].tolist(), *lose[:MAX_JOBS][::-1].tolist()]
     title = f"{name}: {len(gain)} of {len(change)} jobs gain, {len(lose)} lose"
+    fresh = {job_id: reason for job_id, reason in then.excluded.items() if job_id not in now.excluded}
+    left_out = _left_out("Left out then", fresh)
     if not shown:
-        return f"{title}\n{_left_out(now, then)}"
+        return f"{title}\n{left_out}"
     rows = [[now.job_ids[i], number(before[i]), number(after[i]), f"{change[i]:+.4g}"] for i in shown]
-    return table_text(f"{title}; most of all", ["job", "v now", "v then", "change"], rows) + _left_out(now, then)
+    return table_text(f"{title}; most of all", ["job", "v now", "v then", "change"], rows) + left_out
 
 
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -158,9 +156,8 @@ def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
     return order[change[order] > TOLERANCE]
 
 
-def _left_out(now: gp.Allocation, then: gp.Allocation) -> str:
-    fresh = {job_id: reason for job_id, reason in then.excluded.items() if job_id not in now.excluded}
-    return "Left out then:\n" + "".join(f"  {job_id}: {reason}\n" for job_id, reason in fresh.items()) if fresh else ""
+def _left_out(heading: str, reasons: Mapping[str, str]) -> str:
+    return f"{heading}:\n" + "".join(f"  {job_id}: {reason}\n" for job_id, reason in reasons.items()) if reasons else ""
 
 
 SPREAD = "*"
@@ -210,7 +207,7 @@ def command(request: Request) -> None:
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
     """
-    changes = [Change(text, tuple(_parts(text))) for text in request.what_if]
+    changes = {text: tuple(_parts(text)) for text in request.what_if}
     if changes and request.num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
     gain, limit = min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
@@ -223,7 +220,7 @@ def command(request: Request) -> None:
         built = time.perf_counter()
         import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
-        others = [(change, change.applied(problem)) for change in changes]
+        others = {text: _changed(problem, text, parts) for text, parts in changes.items()}
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
     if request.form == "json":
@@ -253,14 +250,14 @@ def _result(
     problem: gp.AllocationProblem,
     solver: gp.Solver,
     seconds: dict[str, float],
-    others: list[tuple[Change, gp.AllocationProblem]],
+    others: dict[str, gp.AllocationProblem],
 ) -> Result:
     policy, allocation = solver.policy, solver.solve(problem)
     document = allocation.to_dict()
     document["seconds"] |= seconds
     document |= inputs.unused
     if not request.num_rounds:
-        what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others)
+        what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
         return Result(policy.label, allocation, [], None, document, what_ifs)
     options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
@@ -272,17 +269,13 @@ def _result(
 
 def _csv(results: list[Result]) -> str:
     """Return a CSV table with a row for each --what-if, policy and job: time fractions, throughput, and reason of an exclusion."""
+    what_if = ["what_if"] if results[0].what_ifs else []
     types = results[0].allocation.accelerator_types
-    header = ["policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"]
-    if not results[0].what_ifs:
-        return csv_text(header, (line for result in results for line in _csv_lines([result.label], result.allocation)))
-    lines = (
-        line
-        for result in results
-        for change, allocation in [("", result.allocation), *((each.change.text, each.allocation) for each in result.what_ifs)]
-        for line in _csv_lines([change, result.label], allocation)
-    )
-    return csv_text(["what_if", *header], lines)
+    rows: list[list[object]] = []
+    for result in results:
+        for change, allocation in [("", result.allocation), *((each.change, each.allocation) for each in result.what_ifs)]:
+            rows += _csv_lines([*([change] if what_if else []), result.label], allocation)
+    return csv_text([*what_if, "policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"], rows)
 
 
 def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[object]]:
@@ -305,7 +298,7 @@ def _report(inputs: Inputs, results: list[Result], *, sharing: bool) -> str:
     sizes = {job.job_id: job.num_gpus for job in inputs.jobs}
     for result in results if sharing else ():
         parts.append(sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
-    parts.append(_excluded_text(results[0].allocation))
+    parts.append(_left_out("Left out", results[0].allocation.excluded))
     parts.append((_summary(results[0]) if len(results) == 1 else _comparison(results)) + unused_text(inputs.cluster.left_out))
     parts.append(constraints_text((result.label, result.allocation) for result in results))
     parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
@@ -321,24 +314,15 @@ def _jobs_table(inputs: Inputs, allocation: gp.Allocation) -> str:
         speed = [number(allocation.throughputs[i]), number(allocation.normalized_throughputs[i])]
         rows.append([job_id, jobs[job_id].job_type, gang_text(jobs[job_id].num_gpus), *fractions, *speed])
     title = f"Time of each job on each accelerator type ({allocation.policy})"
-    return table_text(title, columns, rows, text_columns=2) + _spread_text(allocation)
+    spread = allocation.spread_fractions
+    note = f"{SPREAD} for all or some of it on more nodes than the gang needs (spread_fractions in the JSON)\n"
+    table = table_text(title, columns, rows, text_columns=2)
+    return table if spread is None or not (spread > 0).any() else table + note
 
 
 def _share(allocation: gp.Allocation, i: int, j: int) -> str:
     part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
     return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
-
-
-def _spread_text(allocation: gp.Allocation) -> str:
-    if allocation.spread_fractions is None or not (allocation.spread_fractions > 0).any():
-        return ""
-    return f"{SPREAD} for all or some of it on more nodes than the gang needs (spread_fractions in the JSON)\n"
-
-
-def _excluded_text(allocation: gp.Allocation) -> str:
-    if not allocation.excluded:
-        return ""
-    return "Left out:\n" + "".join(f"  {job_id}: {reason}\n" for job_id, reason in allocation.excluded.items())
 
 
 def _summary(result: Result) -> str:
