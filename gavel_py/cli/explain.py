@@ -108,10 +108,9 @@ def _more_gpus(explanation: gp.Explanation) -> str:
     rows = []
     for more in solved:
         speed = ("" if more.certain else "~") + number(more.throughput)
-        row = [more.accelerator, speed, _change(more.throughput_change, explanation.throughput)]
-        rows.append(
-            row + ([number(more.objective), _change(more.objective_change, explanation.objective)] if has_objective else [])
-        )
+        rows.append([more.accelerator, speed, _change(more.throughput_change, explanation.throughput)])
+        if has_objective:
+            rows[-1] += [number(more.objective), _change(more.objective_change, explanation.objective)]
     notes = [f"{more.accelerator}: {reason}" for more in explanation.one_more_gpu if (reason := more.failed or more.closed)]
     if not all(more.certain for more in solved):
         notes.append("~: other allocations that are just as good may give it more or less")

@@ -12,20 +12,7 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import (
-    MAX_ROUNDS,
-    MIN_GAIN,
-    PATH,
-    SHARING,
-    Inputs,
-    Request,
-    constraints_text,
-    load,
-    min_gain_of,
-    policies_of,
-    takes_options,
-    warnings_shown,
-)
+from gavel_py.cli import inputs
 from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
 
 SAME = "= stays where it was"
@@ -38,28 +25,28 @@ TOLERANCE = 1e-3
 
 
 @click.command("rounds")
-@takes_options(Request)
-@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(1, MAX_ROUNDS), default=10, show_default=True, metavar="N")
-@click.option("--plot", type=PATH, metavar="FILE", help="Draw the rounds too, as .svg or .png.")
-@click.option("--sharing", **SHARING)
-@click.option("--min-gain", **MIN_GAIN)
-def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None) -> None:
+@inputs.takes_options(inputs.Request)
+@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(1, inputs.MAX_ROUNDS), default=10, show_default=True, metavar="N")
+@click.option("--plot", type=inputs.PATH, metavar="FILE", help="Draw the rounds too, as .svg or .png.")
+@click.option("--sharing", **inputs.SHARING)
+@click.option("--min-gain", **inputs.MIN_GAIN)
+def command(request: inputs.Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None) -> None:
     """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
 
     The job set stays as it is: no job makes progress, arrives or leaves.
     """
-    gain = min_gain_of(sharing, min_gain)
+    gain = inputs.min_gain_of(sharing, min_gain)
     if plot is not None:
         gp.check_plot(plot)
-    with warnings_shown():
-        policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
+    with inputs.warnings_shown():
+        policy, *others = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         if others:
             raise click.UsageError("rounds are shown for one --policy at a time")
-        inputs = load(request)
+        loaded = inputs.load(request)
         if sharing:
-            inputs.problem(sharing=True)  # raises now if the profile knows no pairs
+            loaded.problem(sharing=True)  # raises now if the profile knows no pairs
         options = {"round_seconds": request.round_seconds, "sharing": sharing, "min_gain": gain}
-        scheduler, rounds = play(inputs, policy, num_rounds, **options)
+        scheduler, rounds = play(loaded, policy, num_rounds, **options)
     delivery, allocation = scheduler.delivery(), scheduler.allocation
     assert allocation is not None  # noqa: S101
     if plot is not None:
@@ -74,21 +61,21 @@ def command(request: Request, num_rounds: int, plot: Path | None, sharing: bool,
             "constraints": [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in rounds],
             "delivery": delivery.to_dict(),
-            **inputs.unused,
+            **loaded.unused,
         }
         emit(json.dumps(document, indent=2, allow_nan=False), request.out)
     elif request.form == "csv":
         emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
-        constraints = constraints_text([(policy.label, allocation)])
-        parts = (rounds_text(inputs.jobs, rounds), delivery_text(delivery), constraints, unused_text(inputs.cluster.left_out))
+        constraints = inputs.constraints_text([(policy.label, allocation)])
+        parts = (rounds_text(loaded.jobs, rounds), delivery_text(delivery), constraints, unused_text(loaded.cluster.left_out))
         emit("\n".join(part for part in parts if part), request.out)
 
 
-def play(inputs: Inputs, policy: gp.Policy, num_rounds: int, **options: Any) -> tuple[gp.RoundScheduler, list[gp.Round]]:
+def play(loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, **options: Any) -> tuple[gp.RoundScheduler, list[gp.Round]]:
     """Return a scheduler to which all jobs were submitted, and its first rounds; options: of the `RoundScheduler`."""
-    scheduler = gp.RoundScheduler(inputs.cluster, inputs.profile, policy=policy, whole_gangs=inputs.whole_gangs, **options)
-    for job in inputs.jobs:
+    scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, whole_gangs=loaded.whole_gangs, **options)
+    for job in loaded.jobs:
         scheduler.submit(job)
     return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
 

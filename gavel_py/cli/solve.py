@@ -17,21 +17,6 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import inputs
-from gavel_py.cli.inputs import (
-    MAX_ROUNDS,
-    MIN_GAIN,
-    SHARING,
-    Inputs,
-    constraints_text,
-    import_solver,
-    load,
-    min_gain_of,
-    option,
-    policies_of,
-    sharing_text,
-    takes_options,
-    warnings_shown,
-)
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text, width
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
 from gavel_py.errors import decimal_hint, nearest
@@ -171,31 +156,31 @@ MAX_STAGES = 10
 class Request(inputs.Request):
     """The options, as typed."""
 
-    num_rounds: int = option(
-        "--rounds", type=click.IntRange(0, MAX_ROUNDS), default=0, metavar="N", help="Also place the first N rounds."
+    num_rounds: int = inputs.option(
+        "--rounds", type=click.IntRange(0, inputs.MAX_ROUNDS), default=0, metavar="N", help="Also place the first N rounds."
     )
-    merge_tolerance: float = option(
+    merge_tolerance: float = inputs.option(
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
         metavar="PART",
         help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
     )
-    time_limit_seconds: float | None = option(
+    time_limit_seconds: float | None = inputs.option(
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         help="Return the best allocation known after this time, and how far from optimal it may be [no limit].",
     )
-    what_if: tuple[str, ...] = option(
+    what_if: tuple[str, ...] = inputs.option(
         multiple=True,
         metavar="CHANGE",
         help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
     )
-    sharing: bool = option(**SHARING)
-    min_gain: float | None = option(**MIN_GAIN)
+    sharing: bool = inputs.option(**inputs.SHARING)
+    min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
 
 
 @click.command("solve")
-@takes_options(Request)
+@inputs.takes_options(Request)
 def command(request: Request) -> None:
     """Solve the allocation of a job set on a cluster, and show who gets what.
 
@@ -210,15 +195,15 @@ def command(request: Request) -> None:
     changes = {text: tuple(_parts(text)) for text in request.what_if}
     if changes and request.num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
-    gain, limit = min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
-    with warnings_shown():
-        policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
+    gain, limit = inputs.min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
+    with inputs.warnings_shown():
+        policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         started = time.perf_counter()
-        loaded = load(request)
+        loaded = inputs.load(request)
         read = time.perf_counter()
         problem = loaded.problem(sharing=request.sharing, min_gain=gain)
         built = time.perf_counter()
-        import_solver(policies)
+        inputs.import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         others = {text: _changed(problem, text, parts) for text, parts in changes.items()}
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
@@ -246,7 +231,7 @@ class Result:
 
 def _result(
     request: Request,
-    inputs: Inputs,
+    loaded: inputs.Inputs,
     problem: gp.AllocationProblem,
     solver: gp.Solver,
     seconds: dict[str, float],
@@ -255,13 +240,13 @@ def _result(
     policy, allocation = solver.policy, solver.solve(problem)
     document = allocation.to_dict()
     document["seconds"] |= seconds
-    document |= inputs.unused
+    document |= loaded.unused
     if not request.num_rounds:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
         return Result(policy.label, allocation, [], None, document, what_ifs)
     options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
-    scheduler, rounds = play(inputs, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
+    scheduler, rounds = play(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     return Result(policy.label, allocation, rounds, delivery, document)
@@ -289,24 +274,24 @@ def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[obj
         yield [*first, job_id, *fractions, throughput, normalized, allocation.excluded.get(job_id, "")]
 
 
-def _report(inputs: Inputs, results: list[Result], *, sharing: bool) -> str:
-    parts = [_jobs_table(inputs, results[0].allocation)] if len(results) == 1 and not results[0].what_ifs else []
+def _report(loaded: inputs.Inputs, results: list[Result], *, sharing: bool) -> str:
+    parts = [_jobs_table(loaded, results[0].allocation)] if len(results) == 1 and not results[0].what_ifs else []
     for result in results:
         if result.delivery is not None:
             heading = [f"Rounds under {result.label}"] if len(results) > 1 else []
-            parts += [*heading, rounds_text(inputs.jobs, result.rounds), delivery_text(result.delivery)]
-    sizes = {job.job_id: job.num_gpus for job in inputs.jobs}
+            parts += [*heading, rounds_text(loaded.jobs, result.rounds), delivery_text(result.delivery)]
+    sizes = {job.job_id: job.num_gpus for job in loaded.jobs}
     for result in results if sharing else ():
-        parts.append(sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
+        parts.append(inputs.sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
     parts.append(_left_out("Left out", results[0].allocation.excluded))
-    parts.append((_summary(results[0]) if len(results) == 1 else _comparison(results)) + unused_text(inputs.cluster.left_out))
-    parts.append(constraints_text((result.label, result.allocation) for result in results))
+    parts.append((_summary(results[0]) if len(results) == 1 else _comparison(results)) + unused_text(loaded.cluster.left_out))
+    parts.append(inputs.constraints_text((result.label, result.allocation) for result in results))
     parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
     return "\n".join(part for part in parts if part)
 
 
-def _jobs_table(inputs: Inputs, allocation: gp.Allocation) -> str:
-    jobs = {job.job_id: job for job in inputs.jobs}
+def _jobs_table(loaded: inputs.Inputs, allocation: gp.Allocation) -> str:
+    jobs = {job.job_id: job for job in loaded.jobs}
     columns = ["job", "job type", "GPUs", *(f"on {name}" for name in allocation.accelerator_types), "steps/s", "x equal"]
     rows = []
     for i, job_id in enumerate(allocation.job_ids):

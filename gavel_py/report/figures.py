@@ -26,17 +26,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.charts import (
-    DASHES,
-    LIGHT,
-    MARKERS,
-    NUM_STYLES,
-    Axis,
-    Chart,
-    Curve,
-    Panel,
-    Point,
-)
+from gavel_py.report.charts import DASHES, LIGHT, MARKERS, NUM_STYLES, Axis, Chart, Curve, Panel, Point
 from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
 from gavel_py.report.timeline import IDLE, LaneGroup, RoundGrid, StayLanes, is_dark, spaced, spread
 

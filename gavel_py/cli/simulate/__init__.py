@@ -12,20 +12,10 @@ from click.core import ParameterSource
 import gavel_py as gp
 from gavel_py.cli.inputs import import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
+from gavel_py.cli.simulate import runner
 from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file
 from gavel_py.cli.simulate.options import Request, Scenario, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
-from gavel_py.cli.simulate.runner import (
-    INTERRUPTED,
-    Interrupt,
-    Run,
-    StateFile,
-    check_state_options,
-    interruptible,
-    progress,
-    saved_note,
-    saved_results,
-)
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import GavelError, together
 
@@ -51,11 +41,11 @@ def command(context: click.Context, request: Request) -> None:
         policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
         scenario = load(request)
         path = request.continue_from
-        saved = None if path is None else saved_note(path, request, policies)
-        state_file = StateFile(request, policies)
-        results: list[PolicyResult] = [] if saved is None else saved_results(saved, policies)
+        saved = None if path is None else runner.saved_note(path, request, policies)
+        state_file = runner.StateFile(request, policies)
+        results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, policies)
         with together() as attempt:
-            runs = [attempt(partial(Run, request, scenario, policy)) for policy in policies]
+            runs = [attempt(partial(runner.Run, request, scenario, policy)) for policy in policies]
         runs = runs[len(results) :]
         import_solver(policies)
         if path is not None and saved is not None:
@@ -63,7 +53,7 @@ def command(context: click.Context, request: Request) -> None:
         if request.run_out is not None:
             gp.write_runs(request.run_out, [])  # raises now instead of after the simulation if the file cannot be written
         failure: GavelError | None = None
-        with interruptible() as interrupt:
+        with runner.interruptible() as interrupt:
             try:
                 _simulate(request, scenario, runs, interrupt, results, state_file, None if saved is None else saved["files"])
             except KeyboardInterrupt:
@@ -79,7 +69,7 @@ def command(context: click.Context, request: Request) -> None:
     if interrupt.requested:
         if state_file.saved:
             click.echo(f"The state is in {state_file.path}; go on with --continue {state_file.path}.", err=True)
-        context.exit(INTERRUPTED)
+        context.exit(runner.INTERRUPTED)
 
 
 def _check(context: click.Context, request: Request) -> None:
@@ -88,16 +78,16 @@ def _check(context: click.Context, request: Request) -> None:
     if request.events and request.solve_seconds:
         raise click.UsageError("--events decides on each event, so leave out --solve-seconds")
     check_files(request.out, request.jobs_out, request.timeline_out, request.run_out, request.save_state)
-    check_state_options(request)
+    runner.check_state_options(request)
 
 
 def _simulate(
     request: Request,
     scenario: Scenario,
-    runs: list[Run],
-    interrupt: Interrupt,
+    runs: list[runner.Run],
+    interrupt: runner.Interrupt,
     results: list[PolicyResult],
-    state_file: StateFile,
+    state_file: runner.StateFile,
     sizes: Mapping[str, int] | None,
 ) -> None:
     """Run the simulations in order and append their results; each is removed from `runs` to free its memory."""
@@ -109,7 +99,7 @@ def _simulate(
             run = runs.pop(0)
             run.outputs, state_file.results = outputs, tuple(results)
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
-            with progress(run.policy.label + place, num_jobs, until, request.with_progress) as show:
+            with runner.progress(run.policy.label + place, num_jobs, until, request.with_progress) as show:
                 result = run.play(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
             results.append(PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder))

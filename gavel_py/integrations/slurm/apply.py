@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gavel_py.integrations.slurm import decision
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
-from gavel_py.integrations.slurm.decision import (
-    Actions,
-    annotation_lines,
-    batch_lines,
-    is_as_planned,
-    priority_lines,
-    restore_lines,
-    start_line,
-)
 from gavel_py.integrations.slurm.job_roles import parse_comment
 from gavel_py.integrations.slurm.parsing import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
@@ -69,7 +61,7 @@ class Applied:
 class Applier:
     """Carries out the actions of one round. tracked: records of the jobs concerned."""
 
-    actions: Actions
+    actions: decision.Actions
     tracked: Mapping[str, Tracked]
     commands: SlurmCommands
     clock: WallClock
@@ -82,8 +74,8 @@ class Applier:
         began = self.clock.now()
         # Slurm rejects a whole line for one denied field, so annotations are separate lines. Without "Incomplete", a job that
         # has ended since the reading would run again, even one that its user has cancelled.
-        annotations = annotation_lines(actions.annotations) if may_annotate else []
-        stops = [*batch_lines("hold", actions.hold), *batch_lines("requeuehold Incomplete", actions.stop)]
+        annotations = decision.annotation_lines(actions.annotations) if may_annotate else []
+        stops = [*decision.batch_lines("hold", actions.hold), *decision.batch_lines("requeuehold Incomplete", actions.stop)]
         self._scontrol([*annotations, *stops])
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
@@ -94,7 +86,7 @@ class Applier:
         # Last of all, so that jobs left to Slurm take no GPUs meant for others.
         returned = [applied.jobs[job_id] for job_id in actions.give_back if _is_waiting(applied.jobs.get(job_id))]
         returned = [job for job in returned if not parse_comment(job.comment).is_held]
-        self._scontrol(restore_lines(returned, self.tracked, partition_nodes))
+        self._scontrol(decision.restore_lines(returned, self.tracked, partition_nodes))
         applied.given_back = [job.job_id for job in returned]
         return applied
 
@@ -131,14 +123,14 @@ class Applier:
     def _start(self, job_ids: Iterable[str], stopped: Iterable[str], jobs: Jobs) -> Jobs:
         """Set the nodes of jobs, release those for which Slurm accepts the change, and return the last reading."""
         # An administrator's hold can be distinguished from a hold by the user.
-        self._scontrol(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
-        ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
+        self._scontrol(decision.batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
+        ready = [job_id for job_id in job_ids if decision.is_as_planned(jobs.get(job_id), self.tracked[job_id])]
         start = self.actions.start
-        self._scontrol([start_line(jobs[job_id], start[job_id], self.tracked[job_id].min_cpus) for job_id in ready])
+        self._scontrol([decision.start_line(jobs[job_id], start[job_id], self.tracked[job_id].min_cpus) for job_id in ready])
         if ready:
             jobs = read_jobs(self.commands)
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
-        self._scontrol([*batch_lines("release", sent), *priority_lines(sent)])
+        self._scontrol([*decision.batch_lines("release", sent), *decision.priority_lines(sent)])
         self.applied.sent += sent
         return jobs
 
@@ -155,7 +147,7 @@ class Applier:
                 applied.waiting[job_id] = _wait_reason(job, target)
         unheld = [job_id for job_id in applied.waiting if _is_waiting(jobs.get(job_id)) and not jobs[job_id].is_held]
         if unheld:
-            self._scontrol(batch_lines("hold", unheld))
+            self._scontrol(decision.batch_lines("hold", unheld))
             jobs = read_jobs(self.commands)
             # Some may have started just before the hold. Those without GPUs are about to; the next reading shows where.
             for job in [jobs[job_id] for job_id in applied.waiting if job_id in jobs]:

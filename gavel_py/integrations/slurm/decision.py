@@ -9,23 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.integrations.slurm.job_mapping import (
-    Partition,
-    TypeMatcher,
-    cpus_used,
-    gpus_used,
-    most_measured,
-    partition_of,
-    unresponsive_nodes,
-)
-from gavel_py.integrations.slurm.job_roles import (
-    REQUEUED_ON_HOLD,
-    Eligibility,
-    Role,
-    annotated,
-    is_held_by_driver,
-    parse_annotation,
-)
+from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.parsing import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -87,15 +72,15 @@ def actions_for(
     )
     stop = [job for job in running if job.job_id not in keep]
     # A requeued job gets an administrator's hold, which can be distinguished from a hold by its user.
-    hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or REQUEUED_ON_HOLD in j.description)]
+    hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or job_roles.REQUEUED_ON_HOLD in j.description)]
     wanted = {job.job_id: targets[job.job_id] for job in planned if job.job_id in targets and job.job_id not in keep}
     misfits = {i: why for i, target in wanted.items() if (why := shortages.get(i) or _misfit(target, managed[i]))}
     silent = {i: next((node for node in target if node in unresponsive), "") for i, target in wanted.items()}
     cannot = misfits | {i: f"node {node} does not respond" for i, node in silent.items() if node}
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
-    new = [job.job_id for job in [*stop, *hold] if parse_annotation(job.admin_comment) is None]
+    new = [job.job_id for job in [*stop, *hold] if job_roles.parse_annotation(job.admin_comment) is None]
     comments = {
-        job_id: annotated(jobs[job_id].admin_comment, managed[job_id].arrival_seconds, managed[job_id].place)
+        job_id: job_roles.annotated(jobs[job_id].admin_comment, managed[job_id].arrival_seconds, managed[job_id].place)
         for job_id in dict.fromkeys([*new, *start])
     }
     # Holds of managed jobs are the driver's, and so are the nodes that they request.
@@ -271,7 +256,7 @@ class ClusterSnapshot:
     @property
     def used_by_others(self) -> dict[str, int]:
         """{node: GPUs} held by jobs that are not managed."""
-        return gpus_used(self.others)
+        return job_mapping.gpus_used(self.others)
 
     def standing_of(self, job_id: str) -> Eligibility:
         """Return the eligibility of a job; a job excluded by the latest decision counts as left to Slurm."""
@@ -354,7 +339,7 @@ class RoundPlanner:
     ) -> None:
         if not profile.job_types:
             raise InputError(Fault(f"profile {profile.name}", "", "knows no job types"))
-        default = settings.default_type or most_measured(profile)
+        default = settings.default_type or job_mapping.most_measured(profile)
         if default not in profile.job_types:
             text = f"{default!r} is not in profile {profile.name!r}{nearest(default, profile.job_types)}"
             raise UnknownNameError(Fault("slurm", "default_type", text))
@@ -366,10 +351,12 @@ class RoundPlanner:
 
     def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
         """Reconcile the scheduler with a reading. Raises `InputError`."""
-        partition = self._with_known_types(partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators))
+        partition = self._with_known_types(
+            job_mapping.partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators)
+        )
         state = self._state_for(partition.cluster)
         types = {node.name: node.accelerator for node in partition.cluster.nodes}
-        matcher = TypeMatcher(partition, snapshot.nodes)
+        matcher = job_mapping.TypeMatcher(partition, snapshot.nodes)
         self.reconciler = Reconciler(state, self._settings, self._progress, types, matcher, self._log)
         known = state.aside | state.tracked
         self.reconciler.reconcile(snapshot)
@@ -379,7 +366,7 @@ class RoundPlanner:
             job_id: eligibility.why
             for job_id, eligibility in roles.items()
             if eligibility.role.is_left_to_slurm
-            and is_held_by_driver(snapshot.jobs[job_id], state.partition, known, state.stopping)
+            and job_roles.is_held_by_driver(snapshot.jobs[job_id], state.partition, known, state.stopping)
         }
         notes = (*partition.notes, *snapshot.unreadable)
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes)
@@ -402,8 +389,8 @@ class RoundPlanner:
         targets = {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
         unmoved = {job_id for job_id, target in targets.items() if state.tracked[job_id].held == target}
         cpus = {job.job_id: job.cpus_per_gpu for job in scheduler.jobs}
-        shortages = cpu_shortages(targets, unmoved, cpus, snapshot.nodes, cpus_used(picture.others))
-        unresponsive = unresponsive_nodes(snapshot.nodes)
+        shortages = cpu_shortages(targets, unmoved, cpus, snapshot.nodes, job_mapping.cpus_used(picture.others))
+        unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
         actions = actions_for(targets, snapshot.jobs, state.tracked, unresponsive, begun.excluded, shortages)
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}))
 
@@ -416,7 +403,7 @@ class RoundPlanner:
                 self._log("unplanned", job=job_id, why=why)
         state.unplanned = unplanned
 
-    def _with_known_types(self, partition: Partition) -> Partition:
+    def _with_known_types(self, partition: job_mapping.Partition) -> job_mapping.Partition:
         """Drop GPU types that are not in the profile; before the first round, it is an error if none is left."""
         known = self._profile.accelerators
         names = partition.cluster.accelerator_names
@@ -428,7 +415,7 @@ class RoundPlanner:
             raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
         notes = tuple(f"{where} {text}; its nodes are left out" for text in texts)
         slurm_names = {name: types for name, types in partition.slurm_names.items() if name in known}
-        return Partition(partition.cluster.restricted_to(slurm_names), slurm_names, (*partition.notes, *notes))
+        return job_mapping.Partition(partition.cluster.restricted_to(slurm_names), slurm_names, (*partition.notes, *notes))
 
     def _state_for(self, cluster: Cluster) -> DriverState:
         """Return the state, loaded or new if there is none yet, with a new scheduler if the cluster has changed."""

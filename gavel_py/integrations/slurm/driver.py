@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from gavel_py.errors import Fault, InputError, SlurmError, SolverError
+from gavel_py.integrations.slurm import commands as slurm
 from gavel_py.integrations.slurm.apply import Applied, Applier
-from gavel_py.integrations.slurm.commands import (
-    RightsError,
-    SlurmCommands,
-    WallClock,
-    check_started,
-    may_annotate,
-    read_cluster,
-    read_jobs,
-)
 from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner, restore_lines
 from gavel_py.integrations.slurm.event_log import EventLog, applied_line, round_line, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
@@ -89,14 +81,14 @@ class SlurmDriver:
         progress: str | Path | None = None,
         store: ThroughputStore | None = None,
         measured: str = "slurm",
-        commands: SlurmCommands | None = None,
-        clock: WallClock | None = None,
+        commands: slurm.SlurmCommands | None = None,
+        clock: slurm.WallClock | None = None,
         **options: float,
     ) -> None:
         self.settings, self.policy = settings, resolve_policy(policy)
         self._directory = None if directory is None else Path(directory)
-        self._commands = SlurmCommands() if commands is None else commands
-        self._clock = WallClock() if clock is None else clock
+        self._commands = slurm.SlurmCommands() if commands is None else commands
+        self._clock = slurm.WallClock() if clock is None else clock
         self._store, self._measured = store, measured
         self._round_seconds = options.setdefault("round_seconds", 360.0)
         steps = Progress(None if progress is None else Path(progress))
@@ -134,7 +126,7 @@ class SlurmDriver:
         Raises:
             SlurmError: Slurm does not answer.
         """
-        return self._planner.picture(read_cluster(self._commands, self._clock.now()))
+        return self._planner.picture(slurm.read_cluster(self._commands, self._clock.now()))
 
     def plan(self) -> Decided:
         """Plan the next round without changing anything.
@@ -159,7 +151,7 @@ class SlurmDriver:
             GavelError: No decision is possible, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
         if self._may_annotate is None:
-            self._may_annotate = may_annotate(self._commands)
+            self._may_annotate = slurm.may_annotate(self._commands)
         picture = self.look()
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
@@ -179,7 +171,7 @@ class SlurmDriver:
         self._log("applied", **applied_line(applied))
         if applied.given_back:
             self._log("let_go", jobs={job_id: actions.give_back[job_id] for job_id in applied.given_back})
-        check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
+        slurm.check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
         return decided, applied
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
@@ -206,7 +198,7 @@ class SlurmDriver:
                 if rounds is not None and completed >= rounds:
                     break
                 end, had_jobs = decided.begun.end_seconds, bool(applied.kept or applied.started)
-            except (InputError, RightsError, SolverError) as error:
+            except (InputError, slurm.RightsError, SolverError) as error:
                 if not completed:
                     raise
                 self._log("undecided", why=str(error))
@@ -239,7 +231,7 @@ class SlurmDriver:
         state, reconciler = self._planner.state, self._planner.reconciler
         if state is None or reconciler is None:
             return False
-        jobs, known, before = read_jobs(self._commands), {*state.tracked, *state.aside, *self._left_to_slurm}, state.turnover
+        jobs, known, before = slurm.read_jobs(self._commands), {*state.tracked, *state.aside, *self._left_to_slurm}, state.turnover
         reconciler.update_jobs(jobs, self._clock.now())
         if state.turnover != before:
             self._try_to_save()
@@ -305,7 +297,7 @@ class SlurmDriver:
         state = self._planner.state
         if self.settings.on_exit == "release" and state is not None:
             try:
-                jobs, known = read_jobs(self._commands), state.aside | state.tracked
+                jobs, known = slurm.read_jobs(self._commands), state.aside | state.tracked
                 # This includes jobs that were set aside, and those that have arrived since the last round.
                 held = [job for job in jobs.values() if is_held_by_driver(job, self.settings.partition, known, state.stopping)]
                 lines = restore_lines(held, known, len(state.scheduler.cluster.nodes))

@@ -11,26 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.integrations.slurm.job_mapping import (
-    MappedJob,
-    TypeMatcher,
-    cpus_used,
-    gpus_used,
-    map_job,
-    new_tracked,
-    request_text,
-    scheduler_job,
-    state_of,
-    unresponsive_nodes,
-)
-from gavel_py.integrations.slurm.job_roles import (
-    CERTAIN_NODES,
-    SEVERAL_PARTITIONS,
-    Eligibility,
-    Role,
-    eligibility_of,
-    over_array_limits,
-)
+from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Tracked, record_measurements
@@ -94,14 +76,14 @@ class Reconciler:
         settings: SlurmSettings,
         progress: Progress,
         types: Mapping[str, str],
-        matcher: TypeMatcher,
+        matcher: job_mapping.TypeMatcher,
         log: Log,
     ) -> None:
         self._state, self._settings, self._progress = state, settings, progress
         self._types, self._matcher, self._log = types, matcher, log
         self.roles: dict[str, Eligibility] = {}
         self.refused: dict[str, str] = {}
-        self._mapped: dict[str, MappedJob] = {}
+        self._mapped: dict[str, job_mapping.MappedJob] = {}
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; ended ones leave the scheduler."""
@@ -183,10 +165,10 @@ class Reconciler:
         self.update_jobs(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.roles = {job_id: self._eligibility(job, now) for job_id, job in live.items()}
-        state.multi_partition = {job_id for job_id, role in self.roles.items() if role.why == SEVERAL_PARTITIONS}
-        self.roles |= over_array_limits(live, [i for i, role in self.roles.items() if role.role is Role.MANAGED])
+        state.multi_partition = {job_id for job_id, role in self.roles.items() if role.why == job_roles.SEVERAL_PARTITIONS}
+        self.roles |= job_roles.over_array_limits(live, [i for i, role in self.roles.items() if role.role is Role.MANAGED])
         for job_id, tracked in list(state.tracked.items()):
-            is_changed = live[job_id].phase is Phase.WAITING and tracked.request != request_text(live[job_id])
+            is_changed = live[job_id].phase is Phase.WAITING and tracked.request != job_mapping.request_text(live[job_id])
             if is_changed or self.roles[job_id].role is not Role.MANAGED:
                 self._set_aside(job_id)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
@@ -195,15 +177,15 @@ class Reconciler:
             self._log("node", node=name, state=str(node_state))
         self._sync_running()
         others = [job for job_id, job in live.items() if job_id not in state.tracked]
-        sync_unavailable_gpus(state.scheduler, snapshot.nodes, gpus_used(others), cpus_used(others))
+        sync_unavailable_gpus(state.scheduler, snapshot.nodes, job_mapping.gpus_used(others), job_mapping.cpus_used(others))
         self._report_progress()
 
     def _eligibility(self, job: SlurmJob, now: float) -> Eligibility:
         state, partition = self._state, self._settings.partition
         if job.job_id in state.multi_partition and job.partition == partition and job.phase is not Phase.WAITING:
-            return Eligibility(Role.OTHER, SEVERAL_PARTITIONS)
+            return Eligibility(Role.OTHER, job_roles.SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
-        eligibility = eligibility_of(job, partition, now, known, state.stopping)
+        eligibility = job_roles.eligibility_of(job, partition, now, known, state.stopping)
         if eligibility.role is Role.MANAGED and job.job_id in known and known[job.job_id].is_given_up:
             problem = f"it did not start {known[job.job_id].failed_starts} times where it was decided"
             if job.phase is Phase.WAITING and known[job.job_id].not_before_round > state.rounds:
@@ -212,7 +194,9 @@ class Reconciler:
                 return Eligibility(Role.LEFT, f"{problem}, and Slurm has started it")
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0
         if eligibility.role is Role.MANAGED and job.required_nodes and is_new:
-            return Eligibility(Role.OTHER, CERTAIN_NODES)  # requested by its user, since the driver has not yet touched it
+            return Eligibility(
+                Role.OTHER, job_roles.CERTAIN_NODES
+            )  # requested by its user, since the driver has not yet touched it
         return eligibility
 
     def _set_aside(self, job_id: str) -> None:
@@ -253,13 +237,13 @@ class Reconciler:
         """Return the record and the scheduler's view of a job, or None if it is refused."""
         state = self._state
         tracked = before = state.aside.get(job.job_id)
-        if tracked is None or tracked.request != request_text(job):
-            self._mapped[job.job_id] = map_job(job, state.speeds.base, self._settings)
-            tracked = new_tracked(job, self._mapped[job.job_id], now)
+        if tracked is None or tracked.request != job_mapping.request_text(job):
+            self._mapped[job.job_id] = job_mapping.map_job(job, state.speeds.base, self._settings)
+            tracked = job_mapping.new_tracked(job, self._mapped[job.job_id], now)
             if before is not None:
                 tracked.inherit_history(before)
         try:
-            return tracked, scheduler_job(tracked, job, self._matcher, state.speeds, self._settings)
+            return tracked, job_mapping.scheduler_job(tracked, job, self._matcher, state.speeds, self._settings)
         except InputError as error:
             self._refuse(job.job_id, error)
             return None
@@ -310,7 +294,7 @@ def sync_nodes(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode]) -> dic
     """Set the states of nodes in the scheduler, and return those that have changed."""
     apply = {NodeState.DOWN: scheduler.node_down, NodeState.DRAINING: scheduler.drain, NodeState.UP: scheduler.node_up}
     before = scheduler.nodes
-    states = {name: state_of(nodes.get(name)) for name in before}
+    states = {name: job_mapping.state_of(nodes.get(name)) for name in before}
     changed = {name: state for name, state in states.items() if state is not before[name]}
     for name, state in changed.items():
         apply[state](name)
@@ -327,7 +311,7 @@ def sync_unavailable_gpus(
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)
-    unresponsive = unresponsive_nodes(nodes)
+    unresponsive = job_mapping.unresponsive_nodes(nodes)
     for node in scheduler.cluster.nodes:
         gpus = [(node.name, index) for index in range(node.num_gpus)]
         marked = [gpu for gpu in gpus if gpu in lost]
