@@ -73,7 +73,6 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
 
 
 def _share(explanation: gp.Explanation, label: str) -> str:
-    """Return the allocation of the job as text."""
     size = explanation.num_gpus
     gang = f"{gang_text(size)} of a GPU" if size < 1 else counted(int(size), "GPU")
     speed = f"{number(explanation.throughput)} steps/s, {number(explanation.normalized_throughput)} of an equal share"
@@ -91,7 +90,6 @@ def _share(explanation: gp.Explanation, label: str) -> str:
 
 
 def _partners(explanation: gp.Explanation) -> str:
-    """Return a table of the jobs that share GPUs with the job."""
     if not explanation.partners:
         return "It shares GPUs with nobody.\n"
     listed = explanation.partners[:MAX_PARTNERS]

@@ -49,7 +49,6 @@ def command(results: Sequence[Path], out: Path, charts: Path | None, only: Seque
 
 
 def _wanted(only: Sequence[str]) -> dict[str, list[str]]:
-    """Return {label: values} of --only."""
     wanted: dict[str, list[str]] = {}
     for each in only:
         name, equals, value = each.partition("=")

@@ -114,7 +114,6 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> 
 
 
 def _outcome(allocation: gp.Allocation) -> list[str]:
-    """Return objective, total v and least v, excluded jobs left out, as text."""
     served = [i for i, job_id in enumerate(allocation.job_ids) if job_id not in allocation.excluded]
     v = allocation.normalized_throughputs[served]
     return [number(allocation.objective_value), number(v.sum()), number(v.min() if len(v) else 0.0)]

@@ -26,7 +26,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.charts import DASHES, LIGHT, MARKERS, NUM_STYLES, Axis, Chart, Curve, Panel, Point
+from gavel_py.report.charts import DASHES, LIGHT, MARKERS, NUM_STYLES, Axis, Chart, Panel, Point
 from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
 from gavel_py.report.timeline import IDLE, LaneGroup, RoundGrid, StayLanes, is_dark, spaced, spread
 
@@ -85,7 +85,6 @@ def _colour(style: int) -> str:
 
 
 def _stroke(style: int) -> dict[str, Any]:
-    """Return colour, dash and marker of a style as arguments of matplotlib."""
     return {"color": _colour(style), "linestyle": DASHES[style % NUM_STYLES], "marker": MARKERS[style % NUM_STYLES]}
 
 
@@ -126,7 +125,6 @@ def _legend_columns(labels: Sequence[str]) -> int:
 
 
 def _add_legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
-    """Add a legend below the axes."""
     if len(labels) > 1:
         shown = [shortened(label, MAX_LABEL) for label in labels]
         columns = _legend_columns(labels)
@@ -217,7 +215,12 @@ def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots:
     all_axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for axes, panel in zip(all_axes, panels, strict=True):
         for curve in panel.curves:
-            _draw_curve(axes, curve, steps=steps, dots=dots)
+            if curve.low is not None and curve.high is not None:
+                axes.fill_between(curve.x, curve.low, curve.high, color=_colour(curve.style), alpha=0.16, linewidth=0)
+            # The offset keeps markers of equal curves apart.
+            spacing = None if dots else (0.02 * (curve.style + 1), MARKER_DISTANCE)
+            drawstyle = "steps-post" if steps else "default"
+            axes.plot(curve.x, curve.y, **_stroke(curve.style), markevery=spacing, drawstyle=drawstyle)
         if panel.mark is not None:
             axes.axvline(panel.mark, color=LIGHT["muted"], linewidth=1, linestyle="dotted")
         if panel.title:
@@ -227,14 +230,6 @@ def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots:
     _set_axis(all_axes[-1], "x", x, xs)
     _add_legend(figure, [Line2D([], [], **_stroke(style)) for style in styles.values()], list(styles))
     return figure
-
-
-def _draw_curve(axes: Axes, curve: Curve, *, steps: bool, dots: bool) -> None:
-    if curve.low is not None and curve.high is not None:
-        axes.fill_between(curve.x, curve.low, curve.high, color=_colour(curve.style), alpha=0.16, linewidth=0)
-    spacing = None if dots else (0.02 * (curve.style + 1), MARKER_DISTANCE)  # the offset keeps markers of equal curves apart
-    drawstyle = "steps-post" if steps else "default"
-    axes.plot(curve.x, curve.y, **_stroke(curve.style), markevery=spacing, drawstyle=drawstyle)
 
 
 POINTS_HEIGHT = 235.0
@@ -249,21 +244,14 @@ def points_figure(points: Sequence[Point], x: Axis, y: Axis) -> Figure:
     xs, ys = [point.x.mean for point in front], [point.y.mean for point in front]
     axes.plot(xs, ys, drawstyle="steps-post", color=LIGHT["muted"], linewidth=1, linestyle="dashed")
     for point in points:
-        _draw_point(axes, point)
+        whiskers: dict[str, Any] = {"ecolor": _colour(point.style), "elinewidth": 0.9, "alpha": 0.7, "fmt": "none"}
+        axes.errorbar(point.x.mean, point.y.mean, xerr=point.x.half_width, yerr=point.y.half_width, **whiskers)
+        axes.plot(point.x.mean, point.y.mean, linestyle="none", **_marker(point))
     for which, axis, values in (("x", x, [p.x for p in points]), ("y", y, [p.y for p in points])):
         low, high = limits_of(values)
         _set_axis(axes, which, replace(axis, low=low, high=high), np.array([each.mean for each in values]))
     _add_legend(figure, [Line2D([], [], linestyle="none", **_marker(point)) for point in points], labels)
     return figure
-
-
-def _draw_point(axes: Axes, point: Point) -> None:
-    whiskers: dict[str, Any] = {"color": _colour(point.style), "linewidth": 0.9, "alpha": 0.7}
-    if point.x.half_width is not None:
-        axes.plot([point.x.low, point.x.high], [point.y.mean] * 2, **whiskers)
-    if point.y.half_width is not None:
-        axes.plot([point.x.mean] * 2, [point.y.low, point.y.high], **whiskers)
-    axes.plot(point.x.mean, point.y.mean, linestyle="none", **_marker(point))
 
 
 def _marker(point: Point) -> dict[str, Any]:

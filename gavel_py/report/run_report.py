@@ -41,13 +41,8 @@ class Section:
         return any(row.seeds > 1 for _, rows in self.summary.blocks for row in rows)
 
 
-def sections_of(runs: Sequence[Run]) -> list[Section]:
-    """Return a section for each setting; the names of charts are unique in the report."""
-    settings = settings_of(runs)
-    return [_section(number, setting, is_only=len(settings) == 1) for number, setting in enumerate(settings, 1)]
-
-
-def _section(number: int, setting: Setting, *, is_only: bool) -> Section:
+def section_of(number: int, setting: Setting, *, is_only: bool) -> Section:
+    """Return the section of a setting, numbered from 1; the names of charts are unique in the report."""
     from gavel_py.report.run_charts import distribution_charts, heat_charts, load_charts, stays_charts, time_charts, tradeoff_charts
 
     name = "comparison" if is_only else f"setting-{number}"
@@ -227,7 +222,8 @@ def write_report(
         raise InputError("there is nothing to report: no runs")
     from gavel_py.report.figures import figure_bytes
 
-    sections = sections_of(runs)
+    settings = settings_of(runs)
+    sections = [section_of(number, setting, is_only=len(settings) == 1) for number, setting in enumerate(settings, 1)]
     all_charts = [chart for section in sections for chart in (*section.charts, *section.wide)]
     figures = {chart.name: embedded(figure_bytes(chart, "svg"), chart) for chart in all_charts}
     heading = title or (f"A run of {label_text(runs[0].labels.get('policy'))}" if len(runs) == 1 else "Runs compared")

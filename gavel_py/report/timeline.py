@@ -208,7 +208,6 @@ def is_dark(colour: str) -> bool:
 
 
 def _neighbours(grid: RoundGrid) -> dict[int, set[int]]:
-    """Return the jobs adjacent to each job."""
     jobs = grid.jobs
     aside = np.stack([jobs[:, :-1].ravel(), jobs[:, 1:].ravel()])
     below = np.stack([jobs[:-1].ravel(), jobs[1:].ravel()])

@@ -124,7 +124,6 @@ PERIOD: Mapping[str, Any] = {"type": click.FloatRange(0), "default": 0.0, "show_
 
 
 def _window(text: str) -> tuple[int, int] | None:
-    """Return the range of jobs of a text such as 4000:5000."""
     parts = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*:\s*(0|[1-9][0-9]{0,8})\s*", text)
     if parts is None or int(parts[1]) >= int(parts[2]):
         form = "is not of the form FIRST:END, with FIRST before END, as in 4000:5000 for the jobs 4,000 to 4,999 by arrival"
@@ -140,7 +139,6 @@ MEASURE_JOBS: Mapping[str, Any] = {
 
 
 def _job_failures(text: str) -> float | str:
-    """Return a probability, or "recorded"."""
     if text == RECORDED:
         return RECORDED
     try:
@@ -239,6 +237,7 @@ class Scenario:
 def load(request: Request) -> Scenario:
     """Read and validate all inputs. Raises one `InputError` with the faults of all files."""
     failures = failures_of(request.node_mtbf, request.node_repair)
+    min_gain_of(request.sharing, request.min_gain)
     with together() as attempt:
         trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict))
         cluster = attempt(lambda: cluster_of(request))
@@ -250,7 +249,7 @@ def load(request: Request) -> Scenario:
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
         attempt(partial(_check_ends, trace))
-        attempt(lambda: _check_jobs(trace, cluster, profile, request))
+        attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing))
     _warn(trace, request)
     return Scenario(trace, cluster, profile, failures, windows)
 
@@ -279,14 +278,7 @@ def _check_ends(trace: gp.Trace) -> None:
     InputError.raise_any([Fault(each.job.where, "total_steps", text) for each in trace if _lacks_end(each.job)])
 
 
-def _check_jobs(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> None:
-    """Raise `InputError` for jobs that fit neither cluster nor profile, and for --sharing without throughputs of pairs."""
-    min_gain_of(request.sharing, request.min_gain)
-    problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing)
-
-
 def _warn(trace: gp.Trace, request: Request) -> None:
-    """Warn if the trace lacks the recorded data that is to be replayed."""
     if request.job_failures == "recorded" and not any(submission.failed_attempts for submission in trace):
         click.echo(f"warning: --job-failures recorded: no failed attempt is recorded in {request.trace_file}", err=True)
     if request.estimates == "recorded" and not any(submission.estimate_seconds for submission in trace):

@@ -175,7 +175,6 @@ MAX_SEEDS = 100_000
 
 
 def _seeds(text: str) -> range:
-    """Return the seeds of a text such as 3 or 0-4."""
     found = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*(?:-\s*(0|[1-9][0-9]{0,8})\s*)?", text)
     seeds = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
     if not 0 < len(seeds) <= MAX_SEEDS:

@@ -72,9 +72,9 @@ def _durations(text: str) -> gp.LogUniform | gp.Empirical:
         return gp.Empirical(seconds for seconds in recorded if seconds)
     try:
         return gp.LogUniform(tuple(_piece(part) for part in text.split(",")))
-    except ValueError as error:
-        if isinstance(error, gp.InputError):
-            raise
+    except gp.InputError:
+        raise
+    except ValueError:
         raise click.UsageError(f"--durations {text!r} is neither a file nor of the form PART:S-S,..., as in 1:60-3600") from None
 
 

@@ -108,7 +108,6 @@ class Applier:
         return self._start([i for i in start if i not in sent], [i for i in self.actions.stop if i not in sent], jobs)
 
     def _stopping(self, jobs: Jobs) -> list[str]:
-        """Return the jobs that cannot be changed yet."""
         actions = self.actions
         found = []
         for job_id in {*actions.stop, *actions.start}.difference(self.applied.sent):

@@ -160,10 +160,7 @@ class SlurmDriver:
         state.stopping |= set(actions.stop)
         self._save()
         applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock).apply(
-            self.settings.stop_seconds,
-            self.settings.start_seconds,
-            picture.most_nodes,
-            may_annotate=self._may_annotate,
+            self.settings.stop_seconds, self.settings.start_seconds, picture.most_nodes, may_annotate=self._may_annotate
         )
         self._record_outcome(state, actions, applied)
         state.stopping = set(applied.lingering)

@@ -377,7 +377,6 @@ def nodes_from(document: Mapping[str, Any]) -> dict[str, SlurmNode]:
 
 
 def _plain(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
-    """Yield the node of an entry of 22.05."""
     if is_node_name(name := as_text(entry.get("name"))):
         yield SlurmNode(
             name=name,
@@ -391,7 +390,6 @@ def _plain(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
 
 
 def _grouped(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
-    """Yield the equal nodes of an entry of 23.02 or later."""
     names = (entry.get("nodes") or {}).get("nodes") or []
     partition = entry.get("partition") or {}
     cpus, memory = entry.get("cpus") or {}, entry.get("memory") or {}

@@ -249,7 +249,6 @@ class Reconciler:
             return None
 
     def _is_accepted(self, job: Job) -> bool:
-        """Submit one job, and return whether the scheduler accepts it."""
         try:
             self._state.scheduler.submit(job)
         except InputError as error:

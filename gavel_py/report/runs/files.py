@@ -151,10 +151,10 @@ class CellStore:
 
     def add(self, cells: Iterable[StoredCell]) -> None:
         """Store cells in one transaction."""
-        rows = [
-            (c.key, c.content, c.status, c.error, c.attempts, c.seconds, self._session, _json(c.metrics), c.run, c.jobs)
-            for c in cells
-        ]
+        rows = []
+        for c in cells:
+            metrics = None if c.metrics is None else json.dumps(dict(c.metrics), allow_nan=False)
+            rows.append((c.key, c.content, c.status, c.error, c.attempts, c.seconds, self._session, metrics, c.run, c.jobs))
         with file_errors_as_faults(self.where), self._transaction():
             self._connection.executemany(INSERT, rows)
 
@@ -178,10 +178,6 @@ class CellStore:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-
-
-def _json(metrics: Mapping[str, float | None] | None) -> str | None:
-    return None if metrics is None else json.dumps(dict(metrics), allow_nan=False)
 
 
 RUNS = """SELECT grid.labels, cells.metrics, cells.run
