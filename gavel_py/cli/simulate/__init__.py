@@ -19,8 +19,6 @@ from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_o
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import GavelError, together
 
-__all__ = ["command"]
-
 
 @click.command("simulate")
 @takes_options(Request)

@@ -6,8 +6,6 @@ import click
 
 from gavel_py.cli import LazyGroup
 
-__all__ = ["command"]
-
 COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {"install": "install", "report": "report"}
 
 

@@ -16,8 +16,6 @@ from gavel_py.cli.output import counted
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
 from gavel_py.cli.sweep.output import Request, changes_of, ended_text, grid_text, progress
 
-__all__ = ["command"]
-
 MESSAGE = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
 
 

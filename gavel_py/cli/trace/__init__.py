@@ -6,8 +6,6 @@ import click
 
 from gavel_py.cli import LazyGroup
 
-__all__ = ["command"]
-
 COMMANDS = {
     "import": "importing",
     "describe": "describe",

@@ -13,7 +13,7 @@ from gavel_py.errors import Fault, InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
 from gavel_py.integrations.slurm.apply import Applied, Applier
 from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner, restore_lines
-from gavel_py.integrations.slurm.event_log import EventLog, applied_line, round_line, warn
+from gavel_py.integrations.slurm.event_log import EventLog, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -49,6 +49,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
 
 MAX_RETRY_SECONDS = 60.0
+
+OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back", "errors")
+"""Parts of `Applied` in the log."""
 
 
 class SlurmDriver:
@@ -156,7 +159,10 @@ class SlurmDriver:
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         state, actions = picture.state, decided.moves
-        self._log("round", seconds=decided.begun.start_seconds, **round_line(decided))
+        begun, refused = decided.begun, dict(picture.refused)
+        planned = {name: getattr(actions, name) for name in ("keep", "stop", "hold", "start", "cannot", "give_back")}
+        planned |= {"round": begun.index, "excluded": begun.excluded, "refused": refused, **decided.account()}
+        self._log("round", seconds=begun.start_seconds, **planned)
         state.stopping |= set(actions.stop)
         self._save()
         applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock).apply(
@@ -165,7 +171,8 @@ class SlurmDriver:
         self._record_outcome(state, actions, applied)
         state.stopping = set(applied.lingering)
         self._try_to_save()
-        self._log("applied", **applied_line(applied))
+        outcome = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
+        self._log("applied", **outcome, **{name: getattr(applied, name) for name in OUTCOME})
         if applied.given_back:
             self._log("let_go", jobs={job_id: actions.give_back[job_id] for job_id in applied.given_back})
         slurm.check_started(applied.sent, applied.started, applied.errors, self.settings.partition)

@@ -19,23 +19,7 @@ from gavel_py.io import reading
 from gavel_py.report.runs import OverTime, Run, Stay
 
 if TYPE_CHECKING:
-    from gavel_py.integrations.slurm.apply import Applied
-    from gavel_py.integrations.slurm.decision import Decided
     from gavel_py.problem.arrays import Floats
-
-
-def round_line(decided: Decided) -> dict[str, Any]:
-    """Return the log entry of a planned round."""
-    actions = {name: getattr(decided.moves, name) for name in ("keep", "stop", "hold", "start", "cannot", "give_back")}
-    refused = dict(decided.picture.refused)
-    return {"round": decided.begun.index, **actions, "excluded": decided.begun.excluded, "refused": refused, **decided.account()}
-
-
-def applied_line(applied: Applied) -> dict[str, Any]:
-    """Return the log entry of the outcome of a round."""
-    names = ("started", "elsewhere", "waiting", "left", "lingering", "given_back", "errors")
-    seconds = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
-    return {name: getattr(applied, name) for name in names} | seconds
 
 
 ROUND_FIELDS = (

@@ -113,37 +113,6 @@ def cpus_used(jobs: Iterable[SlurmJob]) -> dict[str, float]:
     return used
 
 
-@dataclass(frozen=True)
-class MappedJob:
-    """The job type and steps of a job.
-
-    job_type: of the profile; total_steps: None if unknown; is_known: whether the type is the job's own rather than the default;
-    notes: on invalid comments and unknown types.
-    """
-
-    job_type: str
-    total_steps: float | None
-    is_known: bool
-    notes: tuple[str, ...] = ()
-
-
-def map_job(job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings) -> MappedJob:
-    """Return the type of a job: that of its comment, of the first matching rule, its name if that is a type, or the default."""
-    comment = parse_comment(job.comment)
-    notes = [comment.problem] if comment.problem else []
-    name = comment.job_type or job.name
-    rule = next((rule for rule in settings.type_rules if fnmatchcase(name, rule.pattern)), None)
-    candidates = [comment.job_type, rule.job_type if rule is not None else "", "" if comment.job_type else job.name]
-    job_type = next((candidate for candidate in candidates if candidate in profile.job_types), None)
-    is_known = job_type is not None
-    if job_type is None:
-        job_type = settings.default_type or most_measured(profile)
-        what = f"type {comment.job_type}" if comment.job_type else f"a job named {printable(job.name) or '(nothing)'}"
-        notes.append(f"{what} is not in profile {profile.name}; taken for {job_type}")
-    steps = comment.total_steps or (rule.total_steps if rule is not None else None)
-    return MappedJob(job_type, steps, is_known, tuple(notes))
-
-
 def most_measured(profile: ThroughputProfile) -> str:
     """Return the first job type with measurements of the most gang sizes, from which others are best estimated."""
     sizes: dict[str, set[float]] = {job_type: set() for job_type in profile.job_types}
@@ -196,32 +165,48 @@ def request_text(job: SlurmJob) -> str:
     return printable(f"{comment.job_type}|{comment.total_steps}|{job.name}|{','.join(requested)}|{job.features}{by_gpu}")
 
 
-def new_tracked(job: SlurmJob, mapped: MappedJob, now_seconds: float) -> Tracked:
-    """Return the record of a job seen for the first time."""
+def new_tracked(
+    job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings, now_seconds: float
+) -> tuple[Tracked, list[str]]:
+    """Return the record of a job seen for the first time, and notes on an invalid comment and an unknown type.
+
+    The type is that of the comment, of the first matching rule, the name of the job if that is a type, or the default.
+    """
+    comment = parse_comment(job.comment)
+    notes = [comment.problem] if comment.problem else []
+    name = comment.job_type or job.name
+    rule = next((rule for rule in settings.type_rules if fnmatchcase(name, rule.pattern)), None)
+    candidates = [comment.job_type, rule.job_type if rule is not None else "", "" if comment.job_type else job.name]
+    known_type = next((candidate for candidate in candidates if candidate in profile.job_types), None)
+    job_type = known_type or settings.default_type or most_measured(profile)
+    if known_type is None:
+        what = f"type {comment.job_type}" if comment.job_type else f"a job named {printable(job.name) or '(nothing)'}"
+        notes.append(f"{what} is not in profile {profile.name}; taken for {job_type}")
     annotation = parse_annotation(job.admin_comment)
     submitted = job.submit_seconds if annotation is None else annotation.submit_seconds
     place: Place = "node" if job.one_node else "any"
     # The nodes of a request are from an earlier start; only then does the annotation have the original place.
     if annotation is not None and annotation.place is not None and job.required_nodes:
         place = annotation.place
-    return Tracked(
+    tracked = Tracked(
         job_id=job.job_id,
         name=printable(job.name),
         user=printable(job.user),
-        job_type=mapped.job_type,
+        job_type=job_type,
         num_gpus=job.num_gpus,
         place=place,
         arrival_seconds=now_seconds if submitted is None else submitted,
         seen_seconds=now_seconds,
-        total_steps=mapped.total_steps,
+        total_steps=comment.total_steps or (None if rule is None else rule.total_steps),
         request=request_text(job),
-        is_known=mapped.is_known,
+        is_known=known_type is not None,
         per_node=job.per_node,
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
         exact_nodes=math.ceil(job.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
         min_cpus=job.cpus_per_node,
     )
+    return tracked, notes
 
 
 def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> Job:

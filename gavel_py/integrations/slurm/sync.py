@@ -83,7 +83,7 @@ class Reconciler:
         self._types, self._matcher, self._log = types, matcher, log
         self.roles: dict[str, Eligibility] = {}
         self.refused: dict[str, str] = {}
-        self._mapped: dict[str, job_mapping.MappedJob] = {}
+        self._notes: dict[str, list[str]] = {}
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; ended ones leave the scheduler."""
@@ -223,11 +223,11 @@ class Reconciler:
         except InputError:
             prepared = [(tracked, job) for tracked, job in prepared if self._is_accepted(job)]
         for tracked, _ in prepared:
-            if tracked.job_id in self._mapped:
+            if tracked.job_id in self._notes:
                 names = ("name", "user", "job_type", "arrival_seconds")
                 fields = {name: getattr(tracked, name) for name in names}
-                notes = list(self._mapped[tracked.job_id].notes)
-                self._log("arrived", job=tracked.job_id, **fields, gpus=tracked.num_gpus, steps=tracked.total_steps, notes=notes)
+                fields |= {"gpus": tracked.num_gpus, "steps": tracked.total_steps, "notes": self._notes[tracked.job_id]}
+                self._log("arrived", job=tracked.job_id, **fields)
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked
             tracked.seen_seconds = now
@@ -238,8 +238,8 @@ class Reconciler:
         state = self._state
         tracked = before = state.aside.get(job.job_id)
         if tracked is None or tracked.request != job_mapping.request_text(job):
-            self._mapped[job.job_id] = job_mapping.map_job(job, state.speeds.base, self._settings)
-            tracked = job_mapping.new_tracked(job, self._mapped[job.job_id], now)
+            tracked, notes = job_mapping.new_tracked(job, state.speeds.base, self._settings, now)
+            self._notes[job.job_id] = notes
             if before is not None:
                 tracked.inherit_history(before)
         try:
