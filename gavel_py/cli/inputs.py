@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from click.shell_completion import CompletionItem
@@ -56,29 +56,44 @@ ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs unused 
 
 def argument(metavar: str, **settings: Any) -> Any:
     """Declare a field of a record of options as a positional argument."""
-    return field(metadata={"parameters": [partial(click.argument, metavar=metavar, **settings)], "is_argument": True})
+    return field(metadata={"argument": settings | {"metavar": metavar}})
 
 
 def option(*names: str, **settings: Any) -> Any:
     """Declare a field of a record of options as an option, by default with the name of the field; otherwise as `click.option`."""
-    return field(metadata={"parameters": [partial(_option, *names, **settings)]})
-
-
-def _option(*names_and_field: str, **settings: Any) -> Decorator:
-    *names, name = names_and_field
-    if not any(each.startswith("--") for each in names):
-        names.insert(0, f"--{name.replace('_', '-')}")
-    return click.option(*names, name, **settings)
+    return field(metadata={"names": names, "option": settings})
 
 
 def flags(**helps: str) -> Any:
     """Declare a field of a record of options as alternative flags, {value: help}."""
-    return field(metadata={"parameters": [partial(click.option, f"--{v}", flag_value=v, help=text) for v, text in helps.items()]})
+    return field(metadata={"flags": helps})
+
+
+def _parameters(name: str, hint: Any, declared: Mapping[str, Any]) -> Iterator[Decorator]:
+    """Yield the parameters of a field, from what it was declared with and from its type."""
+    if "argument" in declared:
+        yield click.argument(name, **declared["argument"])
+    for value, text in declared.get("flags", {}).items():
+        yield click.option(f"--{value}", name, flag_value=value, help=text)
+    if "option" in declared:
+        names = [*declared["names"], name]
+        if not any(each.startswith("--") for each in names):
+            names.insert(0, f"--{name.replace('_', '-')}")
+        inferred: dict[str, Any] = {"is_flag": True} if hint is bool else {}
+        if get_origin(hint) is tuple and Ellipsis in get_args(hint):
+            inferred = {"multiple": True}
+        elif get_origin(hint) is Literal:
+            inferred = {"type": click.Choice(get_args(hint))}
+        yield click.option(*names, **inferred | declared["option"])
 
 
 def takes_options(record: type[Any]) -> Decorator:
-    """Return a decorator that gives a command the options of a dataclass, arguments first, and passes an instance of it."""
-    declared = sorted(fields(record), key=lambda each: "is_argument" not in each.metadata)
+    """Return a decorator that gives a command the options of a dataclass, arguments first, and passes an instance of it.
+
+    A field of type bool is a flag, one of type tuple[X, ...] may be given several times, one of type Literal[...] is a choice.
+    """
+    ordered = sorted(fields(record), key=lambda each: "argument" not in each.metadata)
+    hints = get_type_hints(record)
 
     def decorator(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -86,9 +101,8 @@ def takes_options(record: type[Any]) -> Decorator:
             command(record(**{each.name: given.pop(each.name) for each in fields(record)}), **given)
 
         decorated: Callable[..., Any] = with_record
-        for each in reversed(declared):
-            for parameter in reversed(each.metadata["parameters"]):
-                decorated = parameter(each.name)(decorated)
+        for parameter in reversed([made for each in ordered for made in _parameters(each.name, hints[each.name], each.metadata)]):
+            decorated = parameter(decorated)
         return decorated
 
     return decorator
@@ -178,24 +192,18 @@ class Common:
     policy_specs: tuple[str, ...] = option(
         "--policy",
         "-p",
-        multiple=True,
         metavar="NAME[,OPTION=VALUE...]",
         shell_complete=_complete_policy,
         help="Or package.module:Class; may be given several times to compare [max_min_fairness].",
     )
-    settings: tuple[str, ...] = option(
-        "--set", multiple=True, metavar="OPTION=VALUE", help="Set an option of every policy that has it."
-    )
+    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of every policy that has it.")
     constraint_files: tuple[Path, ...] = option(
         "--constraints",
-        multiple=True,
         type=PATH,
         metavar="FILE",
         help="What every policy must keep: a YAML or JSON file; may be given several times.",
     )
-    renames: tuple[str, ...] = option(
-        "--map-accelerator", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the cluster."
-    )
+    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
     store: Path | None = option(**STORE)
     round_seconds: float = option(type=SECONDS, default=360.0, show_default=True, metavar="S")

@@ -170,7 +170,6 @@ class Request(inputs.Request):
         help="Return the best allocation known after this time, and how far from optimal it may be [no limit].",
     )
     what_if: tuple[str, ...] = inputs.option(
-        multiple=True,
         metavar="CHANGE",
         help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
     )

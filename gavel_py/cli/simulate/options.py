@@ -156,15 +156,12 @@ class ScenarioOptions(Common):
     """Options that describe the simulation, as typed."""
 
     trace_file: Path = argument("TRACE", type=PATH)
-    events: bool = option(is_flag=True, help="Decide when jobs arrive or end, and not in rounds; for ordered policies.")
+    events: bool = option(help="Decide when jobs arrive or end, and not in rounds; for ordered policies.")
     restart_seconds: float = option(**PERIOD, help="What a start costs a job.")
     min_run_seconds: float = option(**PERIOD, help="No preemption before.")
     solve_seconds: float = option(**PERIOD, help="No other allocation before, if only jobs change.")
     mechanism: Literal["deficit", "priority"] = option(
-        type=click.Choice(["deficit", "priority"]),
-        default="deficit",
-        show_default=True,
-        help="Who runs in a round; priority: as published.",
+        default="deficit", show_default=True, help="Who runs in a round; priority: as published."
     )
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)
@@ -178,7 +175,6 @@ class ScenarioOptions(Common):
     node_mtbf: float | None = option(type=HOURS, metavar="HOURS", help="Mean time between the failures of a node.")
     node_repair: float | None = option(type=HOURS, metavar="HOURS", help="Mean time that its repair takes.")
     maintenance: tuple[str, ...] = option(
-        multiple=True,
         metavar="FILE|NODE:START:END",
         help="When a node is down: v100-0:24h:30h, or a .csv of node,start_seconds,end_seconds; may be given several times.",
     )
@@ -190,15 +186,13 @@ class ScenarioOptions(Common):
         metavar="S",
         help="Work between two checkpoints of a job [as rounds begin; with --events 360].",
     )
-    estimates: Literal["exact", "recorded"] = option(
-        type=click.Choice(["exact", RECORDED]), default="exact", show_default=True, help="What policies know of durations."
-    )
+    estimates: Literal["exact", "recorded"] = option(default="exact", show_default=True, help="What policies know of durations.")
     until_seconds: float | None = option(
         "--until", type=time_option, metavar="TIME", help="Stop then, in seconds, or as in 12h, 7d."
     )
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
     seed: int = option(**SEED, help="Of all that is random.")
-    extrapolate: bool = option(is_flag=True, help="Estimate the throughputs of gangs that the profile lacks.")
+    extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
 

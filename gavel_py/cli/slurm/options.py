@@ -28,22 +28,18 @@ class Request:
 
     partition: str = option(required=True, metavar="NAME", help="The partition whose jobs are managed; no others are touched.")
     policy: str | None = option("-p", metavar="NAME[,OPTION=VALUE...]", help="Or package.module:Class [max_min_fairness].")
-    settings: tuple[str, ...] = option("--set", multiple=True, metavar="OPTION=VALUE", help="Set an option of the policy.")
-    constraint_files: tuple[Path, ...] = option(
-        "--constraints", multiple=True, type=PATH, metavar="FILE", help="What the policy must keep."
-    )
+    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
+    constraint_files: tuple[Path, ...] = option("--constraints", type=PATH, metavar="FILE", help="What the policy must keep.")
     round_seconds: float = option("--round", **_seconds(360.0), help="Length of a round.")
     profile: str | None = option(metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20].")
     store: Path | None = option(type=PATH, metavar="FILE", help="Where measured speeds go [profiles.sqlite in --state].")
     measured: str = option(default="slurm", show_default=True, metavar="NAME", help="The profile that gets measured speeds.")
-    renames: tuple[str, ...] = option(
-        "--map-accelerator", multiple=True, metavar="OLD=NEW", help="A GPU type in Slurm, and in the profile."
-    )
-    prices: tuple[str, ...] = option("--price", multiple=True, metavar="TYPE=PRICE", help="Of one GPU-hour.")
+    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="A GPU type in Slurm, and in the profile.")
+    prices: tuple[str, ...] = option("--price", metavar="TYPE=PRICE", help="Of one GPU-hour.")
     types: Path | None = option(
         type=PATH, metavar="FILE", help="A CSV of name,job_type,total_steps: types by patterns of job names."
     )
-    type_of: tuple[str, ...] = option(multiple=True, metavar="PATTERN=TYPE", help="The type of jobs whose name fits, as in bert*.")
+    type_of: tuple[str, ...] = option(metavar="PATTERN=TYPE", help="The type of jobs whose name fits, as in bert*.")
     default_type: str | None = option(metavar="TYPE", help="What jobs are taken for of which nothing is known.")
     default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that tell none.")
     progress: Path | None = option(
@@ -58,7 +54,7 @@ class Request:
     stop_seconds: float = option(**_seconds(120.0), help="How long jobs may take to stop.")
     start_seconds: float = option(**_seconds(60.0), help="How long jobs may take to start.")
     on_exit: Literal["leave", "release"] = option(
-        type=click.Choice(["leave", "release"]), default="leave", show_default=True, help="What becomes of jobs that wait on hold."
+        default="leave", show_default=True, help="What becomes of jobs that wait on hold."
     )
 
 

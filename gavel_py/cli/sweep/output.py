@@ -191,15 +191,13 @@ class Request:
 
     spec: Path | None = argument("[SPEC]", type=FILE, required=False)
     mode: str | None = option(type=click.Choice(["simulate", "solve"]), help="Simulations, or static solves [simulate].")
-    policies: tuple[str, ...] = option("--policy", "-p", multiple=True, metavar="NAME[,OPTION=VALUE...]", help="Of each cell.")
-    traces: tuple[str, ...] = option("--trace", multiple=True, metavar="FILE", help="A trace of any format, or jobs.")
+    policies: tuple[str, ...] = option("--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Of each cell.")
+    traces: tuple[str, ...] = option("--trace", metavar="FILE", help="A trace of any format, or jobs.")
     jobs: int | None = option(type=click.IntRange(min=1), metavar="N", help="A generated trace of N jobs, for each load and seed.")
-    loads: tuple[float, ...] = option(
-        "--load", multiple=True, type=POSITIVE, metavar="X", help="Jobs per hour of generated traces."
-    )
-    clusters: tuple[str, ...] = option("--cluster", "-c", multiple=True, metavar="FILE|SPEC", help="As for gavel simulate.")
-    seeds: tuple[range, ...] = option("--seed", multiple=True, type=_seeds, metavar="N|N-M", help="Of all that is random [0].")
-    round_seconds: tuple[float, ...] = option(multiple=True, type=POSITIVE, metavar="S", help="Lengths of rounds [360].")
+    loads: tuple[float, ...] = option("--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces.")
+    clusters: tuple[str, ...] = option("--cluster", "-c", metavar="FILE|SPEC", help="As for gavel simulate.")
+    seeds: tuple[range, ...] = option("--seed", type=_seeds, metavar="N|N-M", help="Of all that is random [0].")
+    round_seconds: tuple[float, ...] = option(type=POSITIVE, metavar="S", help="Lengths of rounds [360].")
     profile: str | None = option(metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20].")
     fairness: bool | None = option(
         "--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."
@@ -207,14 +205,12 @@ class Request:
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
     results: str | None = option(metavar="FILE", help="The SQLite file where cells are stored, and gone on from.")
-    engine: Literal["local", "dask"] = option(
-        type=click.Choice(["local", "dask"]), default="local", show_default=True, help="Who plays the cells."
-    )
+    engine: Literal["local", "dask"] = option(default="local", show_default=True, help="Who plays the cells.")
     scheduler: str | None = option(metavar="ADDRESS", help="Of a Dask cluster that is there [begin one on this computer].")
     workers: int | None = option(type=click.IntRange(min=1), metavar="N", help="Processes of this computer [all cores].")
-    dry_run: bool = option(is_flag=True, help="Show the grid, and how long it will take.")
-    retry_failed: bool = option(is_flag=True, help="Play cells again that have failed.")
-    export: tuple[Path, ...] = option(multiple=True, type=FILE, help="Write a line for each cell there: .csv or .parquet.")
+    dry_run: bool = option(help="Show the grid, and how long it will take.")
+    retry_failed: bool = option(help="Play cells again that have failed.")
+    export: tuple[Path, ...] = option(type=FILE, help="Write a line for each cell there: .csv or .parquet.")
     with_progress: bool = option("--progress/--no-progress", default=True, help="Tell how far it is [yes].")
 
 

@@ -19,7 +19,7 @@ class Request:
 
     num_jobs: int = option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="How many.")
     jobs_per_hour: float | None = option(type=float, metavar="X", help="How often they arrive on average.")
-    static: bool = option(is_flag=True, help="All arrive at time 0.")
+    static: bool = option(help="All arrive at time 0.")
     burstiness: float = option(
         type=float, default=1.0, show_default=True, metavar="C", help="1 = Poisson; more: bursts and pauses."
     )

@@ -27,15 +27,13 @@ class Request:
     seed: int = option(**SEED, help="Draw job types by it.")
     reference: str | None = option(metavar="TYPE", help="Durations hold on this accelerator, unless the trace says where jobs ran.")
     accelerators: str | None = option(metavar="TYPE,...", help="Those on which a type must be known [all of the profile].")
-    extrapolate: bool = option(is_flag=True, help="Estimate the throughputs of gangs that the profile lacks.")
+    extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     profile_out: Path | None = option(type=FILE, help="Write the profile with the estimates.")
-    renames: tuple[str, ...] = option(
-        "--map-accelerator", multiple=True, metavar="OLD=NEW", help="Rename an accelerator of the trace."
-    )
-    any_accelerator: bool = option(is_flag=True, help="Let jobs run on all types of GPU, whatever they asked for.")
-    whole_gpus: bool = option(is_flag=True, help="Give a whole GPU to jobs that asked for a part of one.")
+    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
+    any_accelerator: bool = option(help="Let jobs run on all types of GPU, whatever they asked for.")
+    whole_gpus: bool = option(help="Give a whole GPU to jobs that asked for a part of one.")
     store: Path | None = option(**STORE)
-    as_json: bool = option("--json", is_flag=True, help="Tell what was read as JSON.")
+    as_json: bool = option("--json", help="Tell what was read as JSON.")
 
 
 @click.command("import")

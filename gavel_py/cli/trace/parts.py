@@ -41,7 +41,7 @@ class Window:
     end: float | None = option("--to", type=float, metavar="S", help="Jobs that arrive before this second.")
     first: int | None = option(type=click.IntRange(min=0), metavar="N", help="From this job on, by arrival; the first is 0.")
     last: int | None = option(type=click.IntRange(min=0), metavar="N", help="Up to before this job.")
-    keep_clock: bool = option(is_flag=True, help="Leave times as they are; otherwise the clock starts anew with the window.")
+    keep_clock: bool = option(help="Leave times as they are; otherwise the clock starts anew with the window.")
     out: Path | None = option(**OUT)
     format_name: str | None = option("--format", **FORMAT)
 
