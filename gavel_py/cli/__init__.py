@@ -65,7 +65,6 @@ class LazyGroup(click.Group):
 
 
 NAMES = ("completion", "explain", "policies", "profiles", "report", "rounds", "simulate", "slurm", "solve", "sweep", "trace")
-
 COMMANDS = dict(zip(NAMES, NAMES, strict=True))
 
 

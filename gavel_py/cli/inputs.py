@@ -27,17 +27,11 @@ from gavel_py.cli.output import counted, number, table_text
 from gavel_py.errors import together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 PATH = click.Path(path_type=Path)
-
 FILE = click.Path(path_type=Path, dir_okay=False)
-
 SECONDS = click.FloatRange(0, 1e9, min_open=True)
-
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
-
 STORE: Mapping[str, Any] = {"type": PATH, "metavar": "FILE", "help": "Where imported profiles are kept."}
-
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}
 
 SHARING: Mapping[str, Any] = {
@@ -162,7 +156,6 @@ def find_policy(name: str) -> type[gp.Policy]:
 
 
 DEFAULT_PROFILE = "gavel-osdi20"
-
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
 
 MAX_ROUNDS = 1_000_000

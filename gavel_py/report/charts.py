@@ -43,9 +43,7 @@ LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 """Colours of chart files too. They are distinct, so that `embedded` can map each back to its name."""
 
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
-
 NUM_STYLES = 8
-
 GAPS = ((5, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (3, 1), (8, 2), (6, 1.5, 1.2, 1.5, 1.2, 1.5), (2.5, 2.5))
 
 DASHES = ("solid", *((0, gaps) for gaps in GAPS))

@@ -34,9 +34,7 @@ WIDTH = 300.0
 """Points; about the width of a phone in CSS pixels, so that text stays readable there."""
 
 TEXT, SMALL = 11.0, 10.0
-
 LINE_HEIGHT = 15.0
-
 MAX_LABEL = 36
 
 NARROW_LABEL = 16
@@ -161,7 +159,6 @@ def bars_figure(bars: Sequence[tuple[str, Estimate, int]], x: Axis) -> Figure:
 
 
 ROW_HEIGHT = 19.0
-
 MAX_ROW_NAME, MAX_COLUMN_NAME = 26, 12
 
 BLACK, WHITE = "#000000", "#fefefe"
@@ -261,9 +258,7 @@ def _marker(point: Point) -> dict[str, Any]:
 
 
 STAYS_WIDTH, STAYS_HEIGHT = 960.0, 620.0
-
 STAY_LANE = 18.0
-
 MAX_NODE_NAME = 24
 
 

@@ -94,7 +94,6 @@ def shortened(text: str, limit: int) -> str:
 
 
 Quantity = Literal["time", "share", "number"]
-
 Better = Literal["less", "more"]
 
 TIMES = (("s", 1.0, 300.0), ("min", 60.0, 7200.0), ("h", 3600.0, 72 * 3600.0), ("days", 86400.0, math.inf))

@@ -31,7 +31,6 @@ from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
 
 MAX_POINTS = 150
-
 TABLE_QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 LOG_RATIO = 20.0
@@ -290,16 +289,13 @@ def _of_run(palette: Palette, policy: str, run: Run) -> str:
 
 
 MAX_DRAWN_INTERVALS = 90
-
 MAX_TABLE_ROWS = 31
-
 MAX_PANELS = 6
 
 MIN_PROMISED = 0.01
 """Share of all promised time before which the ratio of delivered to promised time is not drawn."""
 
 UTILIZATION = "The share of the GPUs of each type that jobs held."
-
 PRICES = "What one more GPU of each type would add to the policy's objective, as a part of it; a gap: not known."
 
 

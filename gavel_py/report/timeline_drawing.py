@@ -25,7 +25,6 @@ from gavel_py.report.timeline import Lanes, RoundGrid, bars_of, colours_of
 from gavel_py.scheduling.round import Round
 
 PIXEL = 72 / DPI
-
 MAX_LANE, MAX_ROUND = 22.0, 64.0
 
 MAX_HEIGHT, MAX_WIDTH = 1150.0, 1000.0
@@ -48,7 +47,6 @@ MAX_SHAPES = 3000
 """Bars that an SVG holds as shapes; more become an image in it."""
 
 INK, MUTED, LOST = LIGHT["ink"], LIGHT["muted"], "#CC0000"
-
 STYLE: dict[str, Any] = {"axes.edgecolor": MUTED, "text.color": INK, "font.size": SMALL, "savefig.bbox": "tight"}
 
 

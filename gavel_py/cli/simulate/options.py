@@ -36,7 +36,6 @@ from gavel_py.cli.trace.files import FORMAT, STRICT, read
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
 SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
 
 MIN_UNITS = 2
@@ -117,9 +116,7 @@ def _windows(text: str) -> list[gp.NodeWindow]:
 
 
 RECORDED = "recorded"
-
 HOURS = click.FloatRange(0, min_open=True)
-
 PERIOD: Mapping[str, Any] = {"type": click.FloatRange(0), "default": 0.0, "show_default": True, "metavar": "S"}
 
 

@@ -102,7 +102,6 @@ Unit = Literal["count", "time", "clock", "share", "money", "number"]
 """How a value is printed; "clock" is wall-clock time of the simulator, "time" is simulated time."""
 
 Value = Callable[[PolicyResult], float | None]
-
 FORMS = {"count": ",.0f", "share": ".1%", "clock": ".2f", "money": ",.2f"}
 
 

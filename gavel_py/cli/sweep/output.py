@@ -25,7 +25,6 @@ from gavel_py.cli.output import counted, number, progress_bar, table_text, unuse
 from gavel_py.cli.simulate.options import MEASURE_JOBS, time_text, unit_of
 
 ShowProgress = Callable[["gp.Progress"], None]
-
 Row = Mapping[str, str | float | None]
 
 LINE_SECONDS = 10.0
@@ -96,9 +95,7 @@ SHOWN = {
 }
 
 TIMES = {"mean_jct_seconds", "makespan_seconds"}
-
 MAX_ERRORS = 5
-
 MAX_ROWS = 60
 
 

@@ -19,13 +19,9 @@ from gavel_py.cli.output import emit, width
 from gavel_py.errors import Fault
 
 STANDARD_INPUT = Path("-")
-
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-
 FORMAT: Mapping[str, Any] = {"metavar": "NAME", "help": "The format, if it is not to be recognised; see gavel trace formats."}
-
 STRICT: Mapping[str, Any] = {"is_flag": True, "help": "Broken lines are errors, not left out."}
-
 OUT: Mapping[str, Any] = {"type": FILE, "metavar": "FILE", "help": "Write there (.csv, .json, .jsonl) instead."}
 
 

@@ -133,9 +133,7 @@ def read_jobs(commands: SlurmCommands) -> dict[str, SlurmJob]:
 
 
 SLURM_USER = re.compile(r"^SlurmUser\s*=\s*(\S+?)\((\d+)\)", re.MULTILINE)
-
 ACCOUNTING = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE)
-
 ACCOUNT = re.compile(r"UserName=(\S+?)\((\d+)\).*?AdminLevel=(\w+)", re.DOTALL)
 
 LEVELS = {"Operator": False, "Administrator": True}

@@ -47,7 +47,6 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 
 STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
-
 MAX_RETRY_SECONDS = 60.0
 
 OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back", "errors")

@@ -24,7 +24,6 @@ from gavel_py.scheduling.placement.topology import NOTHING, Resources
 from gavel_py.throughput_profiles import ThroughputProfile
 
 DOWN = frozenset({"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID", "INVALID_REG", "POWERING_DOWN"})
-
 DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED", "REBOOT_REQUESTED"})
 
 UNRESPONSIVE = frozenset({"UNKNOWN", "NOT_RESPONDING", "NO_RESPOND", "REBOOT_ISSUED", "REBOOT"})

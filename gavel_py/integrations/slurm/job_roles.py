@@ -23,7 +23,6 @@ USER_HOLD = "gavel-hold"
 """Added to the comment of a job by the plugin when its user calls `scontrol hold`."""
 
 PREFIX = re.compile(r"(?:^|[\s;,])gavel:(.*)", re.DOTALL)
-
 PAIR = re.compile(r"([A-Za-z_]+)=(\"[^\"]*\"|'[^']*'|[^\s;,]+)")
 
 

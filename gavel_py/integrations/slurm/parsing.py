@@ -62,9 +62,7 @@ def gpus_in(text: str) -> dict[str, int]:
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-
 ELEMENT = r"(?:[^,\[\]]|\[[^\[\]]*\])+"
-
 NODE_LIST = re.compile(f"{ELEMENT}(?:,{ELEMENT})*")
 
 MAX_NODES = 100_000
@@ -165,17 +163,11 @@ LISTS = frozenset({"required_nodes", "nodes", "array_task_string"})
 """Fields with lists; an entry that is unreadable because of them still identifies a job."""
 
 SUCCEEDED = frozenset({"COMPLETED"})
-
 CANCELLED = frozenset({"CANCELLED", "REVOKED"})
-
 UNSUCCESSFUL = frozenset({"FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "LAUNCH_FAILED"})
-
 ENDING = frozenset({"COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT"})
-
 ALLOCATED = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
-
 WHOLE_NODES, RESTRICTED_SHARING = frozenset({"EXCLUSIVE", "NONE", "TRUE"}), frozenset({"USER", "MCS", "TOPO"})
-
 NO_VALUE_16 = 65_534
 
 

@@ -14,7 +14,6 @@ from gavel_py.io import reading
 from gavel_py.io.records import number_of
 
 OnExit = Literal["leave", "release"]
-
 COLUMNS = ("name", "job_type", "total_steps")
 TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 

@@ -52,7 +52,6 @@ def check_schema(where: str, connection: sqlite3.Connection, *, make: bool) -> N
 
 
 Status = Literal["done", "failed"]
-
 INSERT = """INSERT OR REPLACE INTO cells (key, content, status, error, attempts, seconds, session, metrics, run, jobs)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
@@ -187,9 +186,7 @@ FAILURES = """SELECT grid.labels, cells.error
     FROM grid JOIN cells USING (key) WHERE cells.status = 'failed' ORDER BY grid.place"""
 
 FORMAT, VERSION = "gavel-py runs", 1
-
 Item = TypeVar("Item")
-
 SQLITE = b"SQLite format 3\0"
 
 
