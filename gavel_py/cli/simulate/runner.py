@@ -7,7 +7,6 @@ process continues (`saved_note`).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -17,7 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -39,29 +39,29 @@ INTERRUPTED = 130
 MESSAGE = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
 
 
+@dataclass
 class Interrupt:
-    """Handles SIGINT: the first signal prints a message and sets `requested`, a second one raises `KeyboardInterrupt`."""
+    """Whether a first SIGINT has come."""
 
-    def __init__(self, message: bytes = MESSAGE) -> None:
-        self.requested, self._message = False, message
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
-        if self.requested:
-            signal.default_int_handler(number, frame)
-        self.requested = True
-        with contextlib.suppress(OSError):
-            os.write(2, self._message)  # a signal handler must not use a stream that the interrupted code may be writing to
+    requested: bool = False
 
 
-@contextlib.contextmanager
+@contextmanager
 def interruptible(message: bytes = MESSAGE) -> Iterator[Interrupt]:
-    """Install an `Interrupt` as handler of SIGINT; message: printed at the first signal."""
-    interrupt = Interrupt(message)
+    """Handle SIGINT: the first signal prints a message and sets `requested`, a second one raises `KeyboardInterrupt`."""
+    interrupt = Interrupt()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if interrupt.requested:
+            signal.default_int_handler(number, frame)
+        interrupt.requested = True
+        with suppress(OSError):
+            os.write(2, message)  # a signal handler must not use a stream that the interrupted code may be writing to
+
     if threading.current_thread() is not threading.main_thread():
         yield interrupt  # only the main thread can install handlers
         return
-    before = signal.signal(signal.SIGINT, interrupt.handle)
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield interrupt
     finally:

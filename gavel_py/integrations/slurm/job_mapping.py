@@ -285,7 +285,7 @@ def _known(tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings
     """Return the accelerators on which the throughput of a job is known, with its own type or else with the default type."""
     speeds.cover([tracked.num_gpus])
     for job_type in (tracked.job_type, settings.default_type or most_measured(speeds.base)):
-        known = speeds.known_on(job_type, tracked.num_gpus, candidates)
+        known = tuple(name for name in candidates if speeds.speed(job_type, tracked.num_gpus, name) > 0)
         if known:
             tracked.job_type = job_type
             return known

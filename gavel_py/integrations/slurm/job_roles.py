@@ -44,20 +44,14 @@ def parse_comment(comment: str) -> JobComment:
     """
     found = PREFIX.search(comment)
     pairs = {} if found is None else {key.lower(): value.strip("\"'") for key, value in PAIR.findall(found[1])}
-    steps, problem = _steps(pairs.get("steps", ""))
+    text = pairs.get("steps", "")
+    number = number_of(text)
+    steps = number if math.isfinite(number) and number > 0 else None
+    problem = f"steps={printable(text)} is not a number greater than 0{decimal_hint(text)}" if text and steps is None else ""
     unknown = [key for key in pairs if key not in {"type", "steps"}]
     if unknown:
         problem = problem or f"{printable(unknown[0])}= is not known in a comment; known: type, steps"
     return JobComment(printable(pairs.get("type", "")), steps, USER_HOLD in re.split(r"[\s;,]+", comment), problem)
-
-
-def _steps(text: str) -> tuple[float | None, str]:
-    if not text:
-        return None, ""
-    steps = number_of(text)
-    if math.isfinite(steps) and steps > 0:
-        return steps, ""
-    return None, f"steps={printable(text)} is not a number greater than 0{decimal_hint(text)}"
 
 
 Place = Literal["any", "node"]

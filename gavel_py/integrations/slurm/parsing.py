@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, product
@@ -183,14 +183,11 @@ def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[s
             why = printable(str(error))
             unreadable.append(f"job {printable(str(entry.get('job_id')))}: {why}")
             with suppress(*READING_ERRORS):
-                jobs |= _without_lists(entry, why)
+                # Without its lists, so that the driver can leave the job to Slurm.
+                rest = {name: value for name, value in entry.items() if name not in LISTS}
+                obstacles = (f"it cannot be read: {why}",)
+                jobs |= {job_id: replace(_job(job_id, rest), obstacles=obstacles) for job_id in _ids(rest)}
     return jobs, tuple(unreadable)
-
-
-def _without_lists(entry: Mapping[str, Any], why: str) -> dict[str, SlurmJob]:
-    """Read an entry without its lists, so that the driver can leave the job to Slurm."""
-    rest = {name: value for name, value in entry.items() if name not in LISTS}
-    return {job_id: replace(_job(job_id, rest), obstacles=(f"it cannot be read: {why}",)) for job_id in _ids(rest)}
 
 
 def _ids(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -226,6 +223,7 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
     per_node = gpus_in(as_text(entry.get("tres_per_node")))
     requested, is_by_node = _requested(entry, nodes, per_node)
     used_nodes = tuple(expand(as_text(entry.get("nodes")))) if phase in {Phase.RUNNING, Phase.STOPPING} else ()
+    details = [sum(gpus_in(text).values()) for text in entry.get("gres_detail") or []]  # in the order of the nodes
     plain = {name: convert(entry.get(key)) for convert, keys in PLAIN_FIELDS for name, key in keys.items()}
     return SlurmJob(
         job_id=job_id,
@@ -236,7 +234,7 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         min_nodes=_requested_nodes(entry) or nodes,
         one_node=(is_by_node and nodes == 1) or as_number(entry.get("max_nodes")) == 1,
         per_node=sum(per_node.values()) > 0,
-        held=_held(entry, used_nodes),
+        held={node: gpus for node, gpus in zip(used_nodes, details, strict=False) if gpus},
         used_nodes=used_nodes,
         required_nodes=tuple(expand(as_text(entry.get("required_nodes")))),
         memory_mb_per_node=as_number(entry.get("memory_per_node")) or 0.0,
@@ -294,12 +292,6 @@ def _requested(entry: Mapping[str, Any], nodes: int, per_node: Mapping[str, int]
 def _by_gpu(value: Any) -> int:
     """Return the number in gres:gpu:8, or gres/gpu:8 from 23.02 on, where entries may be separated by semicolons."""
     return sum(gpus_in(as_text(value).replace(";", ",")).values())
-
-
-def _held(entry: Mapping[str, Any], used_nodes: Iterable[str]) -> dict[str, int]:
-    """Return {node: GPUs}; gres_detail is in the order of the node list."""
-    details = [sum(gpus_in(text).values()) for text in entry.get("gres_detail") or []]
-    return {node: gpus for node, gpus in zip(used_nodes, details, strict=False) if gpus}
 
 
 def _obstacles(entry: Mapping[str, Any]) -> Iterator[str]:

@@ -43,10 +43,6 @@ class Speeds:
             self.sizes |= new
             self.profile = self._combined()
 
-    def known_on(self, job_type: str, num_gpus: int, accelerators: Iterable[str]) -> tuple[str, ...]:
-        """Return the accelerators on which the throughput of a gang is known and positive."""
-        return tuple(name for name in accelerators if self.speed(job_type, num_gpus, name) > 0)
-
     def speed(self, job_type: str, num_gpus: int, accelerator: str) -> float:
         """Return the throughput of a gang in steps/s, 0 if unknown."""
         known = self.profile.has(job_type, num_gpus, accelerator)

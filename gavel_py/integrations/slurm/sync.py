@@ -173,8 +173,7 @@ class Reconciler:
                 self._set_aside(job_id)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
-        for name, node_state in sync_nodes(state.scheduler, snapshot.nodes).items():
-            self._log("node", node=name, state=str(node_state))
+        self._sync_nodes(snapshot.nodes)
         self._sync_running()
         others = [job for job_id, job in live.items() if job_id not in state.tracked]
         sync_unavailable_gpus(state.scheduler, snapshot.nodes, job_mapping.gpus_used(others), job_mapping.cpus_used(others))
@@ -260,6 +259,15 @@ class Reconciler:
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
+    def _sync_nodes(self, nodes: Mapping[str, SlurmNode]) -> None:
+        scheduler = self._state.scheduler
+        change = {NodeState.DOWN: scheduler.node_down, NodeState.DRAINING: scheduler.drain, NodeState.UP: scheduler.node_up}
+        for name, before in dict(scheduler.nodes).items():
+            node_state = job_mapping.state_of(nodes.get(name))
+            if node_state is not before:
+                change[node_state](name)
+                self._log("node", node=name, state=str(node_state))
+
     def _sync_running(self) -> None:
         """Correct the scheduler's view of running gangs."""
         scheduler, tracked = self._state.scheduler, self._state.tracked
@@ -287,17 +295,6 @@ class Reconciler:
                 scheduler.update(job.job_id, total_steps=steps * OVERRUN)
             if steps != job.steps_done:
                 scheduler.report(job.job_id, steps_done=steps)
-
-
-def sync_nodes(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode]) -> dict[str, NodeState]:
-    """Set the states of nodes in the scheduler, and return those that have changed."""
-    apply = {NodeState.DOWN: scheduler.node_down, NodeState.DRAINING: scheduler.drain, NodeState.UP: scheduler.node_up}
-    before = scheduler.nodes
-    states = {name: job_mapping.state_of(nodes.get(name)) for name in before}
-    changed = {name: state for name, state in states.items() if state is not before[name]}
-    for name, state in changed.items():
-        apply[state](name)
-    return changed
 
 
 def sync_unavailable_gpus(
