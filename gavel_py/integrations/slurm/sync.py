@@ -7,7 +7,7 @@ import os
 import stat
 from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
@@ -62,32 +62,28 @@ OVERRUN = 1.1
 """A running job that has reached its total steps is expected to need this multiple of them."""
 
 
+@dataclass
 class Reconciler:
     """Keeps the scheduler in step with the readings of Slurm.
 
     `update_jobs` tracks managed jobs and may be called at any time; `reconcile` does everything else before a round. types: {node:
-    accelerator}. After `reconcile`, `roles` has the eligibility of each live job, and `refused` the {job: error} of jobs that the
-    scheduler does not accept.
+    accelerator}. After `reconcile`, `roles` has the eligibility of each live job, `refused` the {job: error} of jobs that the
+    scheduler does not accept, and `notes` those on each new job.
     """
 
-    def __init__(
-        self,
-        state: DriverState,
-        settings: SlurmSettings,
-        progress: Progress,
-        types: Mapping[str, str],
-        matcher: job_mapping.TypeMatcher,
-        log: Log,
-    ) -> None:
-        self._state, self._settings, self._progress = state, settings, progress
-        self._types, self._matcher, self._log = types, matcher, log
-        self.roles: dict[str, Eligibility] = {}
-        self.refused: dict[str, str] = {}
-        self._notes: dict[str, list[str]] = {}
+    state: DriverState
+    settings: SlurmSettings
+    progress: Progress
+    types: Mapping[str, str]
+    matcher: job_mapping.TypeMatcher
+    log: Log
+    roles: dict[str, Eligibility] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; ended ones leave the scheduler."""
-        for tracked in [*self._state.tracked.values()]:
+        for tracked in [*self.state.tracked.values()]:
             self._update(tracked, jobs.get(tracked.job_id), now_seconds)
 
     def _update(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
@@ -101,7 +97,7 @@ class Reconciler:
             self._advance(tracked, until)
             if not stays:
                 # Without a stop by the driver, the job is ending or its node has failed.
-                self._end_stay(tracked, until, preempted=not is_over and tracked.job_id in self._state.stopping)
+                self._end_stay(tracked, until, preempted=not is_over and tracked.job_id in self.state.stopping)
         if runs and job is not None and not tracked.runs:
             self._begin_stay(tracked, job, now)
             self._advance(tracked, now)
@@ -110,9 +106,9 @@ class Reconciler:
 
     def _begin_stay(self, tracked: Tracked, job: SlurmJob, now: float) -> None:
         start = min(now, job.start_seconds or now)
-        tracked.held, tracked.accelerator = dict(job.held), self._types.get(next(iter(job.held)), "")
+        tracked.held, tracked.accelerator = dict(job.held), self.types.get(next(iter(job.held)), "")
         tracked.stay_start_seconds = tracked.seen_seconds = start
-        steps = self._progress.steps(tracked.job_id)
+        steps = self.progress.steps(tracked.job_id)
         # The file may be missing until the job has started for the first time.
         tracked.stay_start_steps = 0.0 if steps is None and not tracked.starts else steps
         tracked.starts += 1
@@ -120,34 +116,34 @@ class Reconciler:
             tracked.types_used.append(tracked.accelerator)
         tracked.failed_starts = 0
         tracked.first_start_seconds = start if tracked.first_start_seconds is None else tracked.first_start_seconds
-        self._log("started", seconds=start, job=tracked.job_id, accelerator=tracked.accelerator, nodes=tracked.held)
+        self.log("started", seconds=start, job=tracked.job_id, accelerator=tracked.accelerator, nodes=tracked.held)
 
     def _advance(self, tracked: Tracked, until: float) -> None:
         """Count time and steps up to a time, by the progress file or else by the throughput."""
         passed = max(0.0, until - tracked.seen_seconds)
         tracked.seen_seconds = max(until, tracked.seen_seconds)
         tracked.running_seconds += passed
-        steps = self._progress.steps(tracked.job_id)
+        steps = self.progress.steps(tracked.job_id)
         if steps is None:
-            speed = self._state.speeds.speed(tracked.job_type, tracked.num_gpus, tracked.accelerator)
+            speed = self.state.speeds.speed(tracked.job_type, tracked.num_gpus, tracked.accelerator)
             steps = tracked.steps_done + passed * speed
         tracked.steps_done = steps
 
     def _end_stay(self, tracked: Tracked, until: float, *, preempted: bool) -> None:
-        steps = self._progress.steps(tracked.job_id)
+        steps = self.progress.steps(tracked.job_id)
         if steps is not None and tracked.stay_start_steps is not None and steps > tracked.stay_start_steps:
             measured = tracked.measured.setdefault(tracked.accelerator, [0.0, 0.0])
             measured[0] += steps - tracked.stay_start_steps
             measured[1] += until - tracked.stay_start_seconds
         tracked.preemptions += preempted
-        self._log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=preempted)
+        self.log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=preempted)
         tracked.held, tracked.stay_start_steps = {}, None
 
     def _remove(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
-        state = self._state
+        state = self.state
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
-        user_steps = tracked.total_steps if self._progress.steps(tracked.job_id) is None else None
+        user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
         state.pending |= record_measurements(state, tracked, outcome, user_steps)
         del state.tracked[tracked.job_id]
         if outcome == Phase.FINISHED:
@@ -157,11 +153,11 @@ class Reconciler:
         state.departed.append(tracked.job_id)
         names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
         fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
-        self._log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
+        self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
 
     def reconcile(self, snapshot: Snapshot) -> None:
         """Bring the scheduler up to a reading."""
-        state, now = self._state, snapshot.seconds
+        state, now = self.state, snapshot.seconds
         self.update_jobs(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.roles = {job_id: self._eligibility(job, now) for job_id, job in live.items()}
@@ -180,7 +176,7 @@ class Reconciler:
         self._report_progress()
 
     def _eligibility(self, job: SlurmJob, now: float) -> Eligibility:
-        state, partition = self._state, self._settings.partition
+        state, partition = self.state, self.settings.partition
         if job.job_id in state.multi_partition and job.partition == partition and job.phase is not Phase.WAITING:
             return Eligibility(Role.OTHER, job_roles.SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
@@ -199,17 +195,17 @@ class Reconciler:
         return eligibility
 
     def _set_aside(self, job_id: str) -> None:
-        state, eligibility = self._state, self.roles[job_id]
+        state, eligibility = self.state, self.roles[job_id]
         tracked = state.tracked.pop(job_id)
         state.scheduler.cancel(job_id)
         state.departed.append(job_id)
         if eligibility.role is not Role.OTHER:
             state.aside[job_id] = tracked
-        self._log("aside", job=job_id, why=eligibility.why or "it has been changed")
+        self.log("aside", job=job_id, why=eligibility.why or "it has been changed")
 
     def _submit_new(self, jobs: Mapping[str, SlurmJob], now: float) -> None:
         """Submit new and returning jobs; departed ones only return after the scheduler has forgotten them."""
-        state = self._state
+        state = self.state
         self.refused = {}
         new = [job for job_id, job in jobs.items() if job_id not in state.tracked and job_id not in state.departed]
         state.speeds.cover(job.num_gpus for job in new)
@@ -222,11 +218,11 @@ class Reconciler:
         except InputError:
             prepared = [(tracked, job) for tracked, job in prepared if self._is_accepted(job)]
         for tracked, _ in prepared:
-            if tracked.job_id in self._notes:
+            if tracked.job_id in self.notes:
                 names = ("name", "user", "job_type", "arrival_seconds")
                 fields = {name: getattr(tracked, name) for name in names}
-                fields |= {"gpus": tracked.num_gpus, "steps": tracked.total_steps, "notes": self._notes[tracked.job_id]}
-                self._log("arrived", job=tracked.job_id, **fields)
+                fields |= {"gpus": tracked.num_gpus, "steps": tracked.total_steps, "notes": self.notes[tracked.job_id]}
+                self.log("arrived", job=tracked.job_id, **fields)
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked
             tracked.seen_seconds = now
@@ -234,22 +230,22 @@ class Reconciler:
 
     def _prepared(self, job: SlurmJob, now: float) -> tuple[Tracked, Job] | None:
         """Return the record and the scheduler's view of a job, or None if it is refused."""
-        state = self._state
+        state = self.state
         tracked = before = state.aside.get(job.job_id)
         if tracked is None or tracked.request != job_mapping.request_text(job):
-            tracked, notes = job_mapping.new_tracked(job, state.speeds.base, self._settings, now)
-            self._notes[job.job_id] = notes
+            tracked, notes = job_mapping.new_tracked(job, state.speeds.base, self.settings, now)
+            self.notes[job.job_id] = notes
             if before is not None:
                 tracked.inherit_history(before)
         try:
-            return tracked, job_mapping.scheduler_job(tracked, job, self._matcher, state.speeds, self._settings)
+            return tracked, job_mapping.scheduler_job(tracked, job, self.matcher, state.speeds, self.settings)
         except InputError as error:
             self._refuse(job.job_id, error)
             return None
 
     def _is_accepted(self, job: Job) -> bool:
         try:
-            self._state.scheduler.submit(job)
+            self.state.scheduler.submit(job)
         except InputError as error:
             self._refuse(job.job_id, error)
             return False
@@ -260,17 +256,17 @@ class Reconciler:
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
     def _sync_nodes(self, nodes: Mapping[str, SlurmNode]) -> None:
-        scheduler = self._state.scheduler
+        scheduler = self.state.scheduler
         change = {NodeState.DOWN: scheduler.node_down, NodeState.DRAINING: scheduler.drain, NodeState.UP: scheduler.node_up}
         for name, before in dict(scheduler.nodes).items():
             node_state = job_mapping.state_of(nodes.get(name))
             if node_state is not before:
                 change[node_state](name)
-                self._log("node", node=name, state=str(node_state))
+                self.log("node", node=name, state=str(node_state))
 
     def _sync_running(self) -> None:
         """Correct the scheduler's view of running gangs."""
-        scheduler, tracked = self._state.scheduler, self._state.tracked
+        scheduler, tracked = self.state.scheduler, self.state.tracked
         assumed = {job_id: Counter(node for node, _ in held.gpus) for job_id, held in scheduler.running.items()}
         wrong = [job_id for job_id in tracked if assumed.get(job_id, {}) != tracked[job_id].held]
         for job_id in wrong:
@@ -284,13 +280,13 @@ class Reconciler:
             try:
                 scheduler.found_running(job_id, tracked[job_id].held)
             except InputError as error:
-                self._log("strange", job=job_id, why=str(error))
+                self.log("strange", job=job_id, why=str(error))
 
     def _report_progress(self) -> None:
         """Report steps to the scheduler; a running job that has reached its total is expected to need more."""
-        scheduler = self._state.scheduler
+        scheduler = self.state.scheduler
         for job in scheduler.jobs:
-            steps = self._state.tracked[job.job_id].steps_done
+            steps = self.state.tracked[job.job_id].steps_done
             if job.total_steps is not None and steps >= job.total_steps:
                 scheduler.update(job.job_id, total_steps=steps * OVERRUN)
             if steps != job.steps_done:
