@@ -113,20 +113,16 @@ def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
-def _legend_rows(labels: Sequence[str]) -> int:
-    """Return the number of rows of a legend; fewer than two labels need none."""
-    return 0 if len(labels) < 2 else math.ceil(len(labels) / _legend_columns(labels))
-
-
-def _legend_columns(labels: Sequence[str]) -> int:
-    return 2 if max(map(len, labels)) <= NARROW_LABEL else 1
-
-
-def _add_legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
-    if len(labels) > 1:
-        shown = [shortened(label, MAX_LABEL) for label in labels]
-        columns = _legend_columns(labels)
-        figure.legend(handles, shown, loc="outside lower left", ncols=columns, fontsize=SMALL, handlelength=3.2, borderpad=0.2)
+def _add_legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
+    """Add a legend below the axes, by which the figure grows; fewer than two labels need none."""
+    if len(handles) < 2:
+        return
+    columns = 2 if max(map(len, handles)) <= NARROW_LABEL else 1
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + LINE_HEIGHT * math.ceil(len(handles) / columns) / 72)
+    shown = [shortened(label, MAX_LABEL) for label in handles]
+    place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "handlelength": 3.2, "borderpad": 0.2}
+    figure.legend(list(handles.values()), shown, fontsize=SMALL, **place)
 
 
 BAR_HEIGHT = 34.0
@@ -208,7 +204,7 @@ def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots:
     styles = {curve.label: curve.style for panel in panels for curve in panel.curves}
     count = len(panels)
     panels_height = SINGLE_PANEL if count == 1 else STACKED_PANEL * count
-    figure = _new_figure(panels_height + 24 + LINE_HEIGHT * _legend_rows(list(styles)))
+    figure = _new_figure(panels_height + 24)
     all_axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for axes, panel in zip(all_axes, panels, strict=True):
         for curve in panel.curves:
@@ -225,7 +221,7 @@ def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots:
         _set_axis(axes, "y", panel.y, np.concatenate([curve.y for curve in panel.curves]))
     xs = np.concatenate([curve.x for panel in panels for curve in panel.curves])
     _set_axis(all_axes[-1], "x", x, xs)
-    _add_legend(figure, [Line2D([], [], **_stroke(style)) for style in styles.values()], list(styles))
+    _add_legend(figure, {label: Line2D([], [], **_stroke(style)) for label, style in styles.items()})
     return figure
 
 
@@ -234,8 +230,7 @@ POINTS_HEIGHT = 235.0
 
 def points_figure(points: Sequence[Point], x: Axis, y: Axis) -> Figure:
     """Draw each policy as a point with whiskers, and the Pareto front as a dashed line; smaller is better on both axes."""
-    labels = [f"{point.label}{'' if point.best else ' (beaten)'}" for point in points]
-    figure = _new_figure(POINTS_HEIGHT + LINE_HEIGHT * _legend_rows(labels))
+    figure = _new_figure(POINTS_HEIGHT)
     axes = figure.subplots()
     front = sorted((point for point in points if point.best), key=lambda point: (point.x.mean, -point.y.mean))
     xs, ys = [point.x.mean for point in front], [point.y.mean for point in front]
@@ -247,7 +242,9 @@ def points_figure(points: Sequence[Point], x: Axis, y: Axis) -> Figure:
     for which, axis, values in (("x", x, [p.x for p in points]), ("y", y, [p.y for p in points])):
         low, high = limits_of(values)
         _set_axis(axes, which, replace(axis, low=low, high=high), np.array([each.mean for each in values]))
-    _add_legend(figure, [Line2D([], [], linestyle="none", **_marker(point)) for point in points], labels)
+    labels = [f"{point.label}{'' if point.best else ' (beaten)'}" for point in points]
+    markers = (Line2D([], [], linestyle="none", **_marker(point)) for point in points)
+    _add_legend(figure, dict(zip(labels, markers, strict=True)))
     return figure
 
 

@@ -99,17 +99,15 @@ def settings_of(runs: Iterable[Run]) -> list[Setting]:
     """Return the settings in order of their first run; every run is in exactly one group of one setting."""
     runs = list(runs)
     texts = [_texts(run) for run in runs]
-    names = [name for name in dict.fromkeys(name for each in texts for name in each) if not _is_compared(name, runs)]
+    # Loads must be numbers to be placed on an axis.
+    has_loads = all(isinstance(run.labels.get("load"), int | float | None) for run in runs)
+    compared = COMPARED if has_loads else tuple(name for name in COMPARED if name != "load")
+    names = [name for name in dict.fromkeys(name for each in texts for name in each) if name not in compared]
     varying = [name for name in names if len({each.get(name) for each in texts}) > 1]
     by_setting: dict[tuple[str, ...], list[Run]] = {}
     for run, each in zip(runs, texts, strict=True):
         by_setting.setdefault(tuple(each.get(name, UNKNOWN) for name in varying), []).append(run)
     return [Setting(dict(zip(varying, key, strict=True)), _groups(members)) for key, members in by_setting.items()]
-
-
-def _is_compared(name: str, runs: Sequence[Run]) -> bool:
-    """Return whether a setting may contain different values of a label; loads must be numbers to be placed on an axis."""
-    return name in COMPARED and (name != "load" or all(isinstance(run.labels.get(name), int | float | None) for run in runs))
 
 
 def _texts(run: Run) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -46,7 +44,7 @@ def command(context: click.Context, request: Request) -> None:
         warnings_shown(),
         interruptible(MESSAGE) as interrupt,
         progress(request.with_progress) as show,
-        _engine(request) as executor,
+        gp.dask_executor(request.scheduler, request.workers) if request.engine == "dask" else nullcontext() as executor,
     ):
         try:
             rows = plan.play(
@@ -72,16 +70,6 @@ def _check(request: Request) -> None:
         raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
     for path in request.export:
         gp.check_table(path)
-
-
-@contextlib.contextmanager
-def _engine(request: Request) -> Iterator[Executor | None]:
-    """Return the executor of the cells; None means local processes."""
-    if request.engine == "local":
-        yield None
-        return
-    with gp.dask_executor(request.scheduler, request.workers) as executor:
-        yield executor
 
 
 def _print(
