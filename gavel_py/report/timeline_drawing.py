@@ -70,16 +70,8 @@ class RoundsFigure:
     def draw(self, title: str, subtitle: str) -> Figure:
         """Draw everything and return the figure."""
         is_tall = self.lane >= MIN_MARKED  # thinner lanes have no room for edges
-        add_boxes(
-            self.axes,
-            self.boxes,
-            self.lane,
-            edgecolors="white" if is_tall else "none",
-            linewidths=min(0.8, 0.12 * self.round),
-            antialiaseds=is_tall,
-            zorder=2,
-            rasterized=len(self.boxes) > MAX_SHAPES,
-        )
+        style = {"edgecolors": "white" if is_tall else "none", "antialiaseds": is_tall, "rasterized": len(self.boxes) > MAX_SHAPES}
+        add_boxes(self.axes, self.boxes, self.lane, **style, linewidths=min(0.8, 0.12 * self.round), zorder=2)
         add_job_ids(self.axes, self.boxes, self.round, self.lane, ID_SIZES)
         self._draw_lanes()
         self._draw_times()

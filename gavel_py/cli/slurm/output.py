@@ -17,8 +17,7 @@ def status_document(picture: gp.SlurmPicture) -> dict[str, Any]:
 def status_text(picture: gp.SlurmPicture) -> str:
     """Return the observed cluster as tables of nodes and jobs, and notes."""
     nodes = [
-        [node["node"], node["accelerator"], node["state"], *(str(node[name]) for name in ("gpus", "managed", "others"))]
-        for node in _nodes(picture)
+        [str(node[name]) for name in ("node", "accelerator", "state", "gpus", "managed", "others")] for node in _nodes(picture)
     ]
     jobs = [
         [
@@ -41,9 +40,7 @@ def plan_document(decided: gp.SlurmDecided) -> dict[str, Any]:
     return {
         "round": decided.begun.index,
         "start_seconds": decided.begun.start_seconds,
-        "keep": list(moves.keep),
-        "stop": list(moves.stop),
-        "hold": list(moves.hold),
+        **{name: list(getattr(moves, name)) for name in ("keep", "stop", "hold")},
         "start": {job_id: dict(target) for job_id, target in moves.start.items()},
         "cannot": dict(moves.cannot),
         "release": list(moves.give_back),

@@ -10,9 +10,7 @@ COMMANDS = {
     "import": "importing",
     "describe": "describe",
     "generate": "generate",
-    "sample": "parts.sample",
-    "scale": "parts.scale",
-    "window": "parts.window",
+    **{name: f"parts.{name}" for name in ("sample", "scale", "window")},
     "formats": "importing.formats",
 }
 

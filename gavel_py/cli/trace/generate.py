@@ -47,13 +47,9 @@ def command(request: Request) -> None:
     trace = gp.generate_trace(
         request.num_jobs,
         find_profile(request.profile, request.store),
-        jobs_per_hour=request.jobs_per_hour,
-        burstiness=request.burstiness,
         gang_mix=None if request.gangs is None else _gangs(request.gangs),
         durations=None if request.durations is None else _durations(request.durations),
-        heavy_share=request.heavy_share,
-        reference=request.reference,
-        seed=request.seed,
+        **{name: getattr(request, name) for name in ("jobs_per_hour", "burstiness", "heavy_share", "reference", "seed")},
     )
     write(trace, request.out)
 

@@ -57,10 +57,8 @@ def command(request: Request) -> None:
         trace, profile = gp.assign_job_types(
             trace,
             find_profile(request.profile, request.store),
-            seed=request.seed,
-            reference=request.reference,
             accelerators=request.accelerators.split(",") if request.accelerators else None,
-            extrapolate=request.extrapolate,
+            **{name: getattr(request, name) for name in ("seed", "reference", "extrapolate")},
         )
         if request.profile_out is not None:
             buffer = io.StringIO()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -362,12 +363,9 @@ class RoundPlanner:
         self.reconciler.reconcile(snapshot)
         known |= state.aside | state.tracked
         roles = self.reconciler.roles
-        let_go = {
-            job_id: eligibility.why
-            for job_id, eligibility in roles.items()
-            if eligibility.role.is_left_to_slurm
-            and job_roles.is_held_by_driver(snapshot.jobs[job_id], state.partition, known, state.stopping)
-        }
+        left = {job_id: eligibility.why for job_id, eligibility in roles.items() if eligibility.role.is_left_to_slurm}
+        is_held = partial(job_roles.is_held_by_driver, partition=state.partition, known=known, stopping=state.stopping)
+        let_go = {job_id: why for job_id, why in left.items() if is_held(snapshot.jobs[job_id])}
         notes = (*partition.notes, *snapshot.unreadable)
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes)
 

@@ -135,12 +135,8 @@ class TypeMatcher:
     def candidates(self, job: SlurmJob) -> tuple[str, ...]:
         """Return the accelerators whose nodes all meet the GPU type and the --constraint of a job."""
         (slurm_name,) = job.requested
-        return tuple(
-            accelerator
-            for accelerator, names in self._slurm_names.items()
-            if (not slurm_name or slurm_name in names)
-            and all(satisfies(features, job.features) for features in self._features.get(accelerator, ()))
-        )
+        typed = [name for name, slurm_names in self._slurm_names.items() if not slurm_name or slurm_name in slurm_names]
+        return tuple(name for name in typed if all(satisfies(each, job.features) for each in self._features.get(name, ())))
 
     def largest_on_node(self, accelerator: str, resources: Resources = NOTHING) -> int:
         """Return the size of the largest gang on one node of a type, given the resources of each GPU."""
