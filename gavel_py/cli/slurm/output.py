@@ -16,9 +16,8 @@ def status_document(picture: gp.SlurmPicture) -> dict[str, Any]:
 
 def status_text(picture: gp.SlurmPicture) -> str:
     """Return the observed cluster as tables of nodes and jobs, and notes."""
-    nodes = [
-        [str(node[name]) for name in ("node", "accelerator", "state", "gpus", "managed", "others")] for node in _nodes(picture)
-    ]
+    shown = ("node", "accelerator", "state", "gpus", "managed", "others")
+    nodes = [[str(node[name]) for name in shown] for node in _nodes(picture)]
     jobs = [
         [
             *(job["job"], job["user"], job["job_type"] or "-", job["where"], job["role"]),
