@@ -120,8 +120,14 @@ def options(trial: Trial) -> None:
     _check_fields(policy)
     if type(policy).label is not gp.Policy.label:
         raise InapplicableError  # a composition, whose label has another syntax
-    policy = _without_objects(policy)
-    label, plain = policy.label, _with_defaults(policy)
+    known = gp.policy_options(type(policy))
+    # Options whose values are objects without a text form, such as a tree of tenants, get their defaults.
+    objects = [option for name, option in known.items() if not isinstance(getattr(policy, name), PLAIN)]
+    if any(option.required for option in objects):
+        raise InapplicableError
+    policy = dataclasses.replace(policy, **{option.name: option.default for option in objects})
+    plain = dataclasses.replace(policy, **{name: option.default for name, option in known.items() if not option.required})
+    label = policy.label
     try:
         texts = dict(part.split("=", 1) for part in label.split(",")[1:])
         again = gp.resolve_policy(plain, **texts)
@@ -142,20 +148,6 @@ def _check_fields(policy: gp.Policy) -> None:
         if field.name in ("reads", "direction", "reduces", "agnostic_view", "empty_objective"):
             expected = f"`{field.name}` to be an attribute of the class, without a type annotation or with ClassVar"
             raise BrokenError(expected, "an option, which is what an annotation makes of it", (f"policy.{field.name}",), False)
-
-
-def _without_objects(policy: gp.Policy) -> gp.Policy:
-    """Return the policy with defaults for options whose values are objects without a text form, such as a tree of tenants."""
-    known = gp.policy_options(type(policy))
-    objects = [option for name, option in known.items() if not isinstance(getattr(policy, name), PLAIN)]
-    if any(option.required for option in objects):
-        raise InapplicableError
-    return dataclasses.replace(policy, **{option.name: option.default for option in objects}) if objects else policy
-
-
-def _with_defaults(policy: gp.Policy) -> gp.Policy:
-    known = gp.policy_options(type(policy))
-    return dataclasses.replace(policy, **{name: option.default for name, option in known.items() if not option.required})
 
 
 OTHER = "other_allocation = gp.solve(other, policy)"

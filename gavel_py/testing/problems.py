@@ -73,7 +73,8 @@ def cases(seed: int, count: int, first_type: str | None) -> list[Case]:
     random = np.random.default_rng(seed)
     found = [_complete(case) for case in FIXED] + [_random(random) for _ in range(count)]
     if first_type is not None:
-        found = [case | {"accelerator_types": _types(first_type, len(case["capacities"]))} for case in found]
+        others = [name for name in (f"type-{j}" for j in range(9)) if name != first_type]
+        found = [case | {"accelerator_types": [first_type, *others][: len(case["capacities"])]} for case in found]
     return sorted(found, key=lambda case: job_count(case) * len(case["capacities"]))
 
 
@@ -108,11 +109,6 @@ def _complete(case: Case) -> Case:
     totals = [max(steps) for steps in zip(left, total, strict=True)]
     others = {"job_ids": [f"job-{i}" for i in range(jobs)], "prices_per_hour": [3.0, 1.0, 2.0, 0.5][:types]}
     return history | {"total_steps": totals} | others | case
-
-
-def _types(first: str, count: int) -> list[str]:
-    others = (name for name in (f"type-{j}" for j in range(count + 1)) if name != first)
-    return [first, *(name for name, _ in zip(others, range(1, count), strict=False))]
 
 
 def _random(random: np.random.Generator) -> Case:

@@ -17,6 +17,7 @@ import numpy as np
 from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.io import reading
 from gavel_py.report.runs import OverTime, Run, Stay
+from gavel_py.report.runs.run import StayCollector
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats
@@ -31,12 +32,11 @@ ROUND_FIELDS = (
 
 @dataclass
 class LoggedJob:
-    """A job in a log. stays: by node; outcome, left_seconds: "" and None while it is in the system."""
+    """A job in a log. outcome, left_seconds: "" and None while it is in the system."""
 
     job_type: str
     gpus: int
     arrival_seconds: float
-    stays: list[Stay] = field(default_factory=list)
     outcome: str = ""
     left_seconds: float | None = None
     running_seconds: float = 0.0
@@ -46,14 +46,14 @@ class LoggedJob:
 @dataclass
 class Replay:
     """The contents of a log. start: the entry of the driver's latest start; rounds: the fields of each round; end_seconds: time of
-    the last entry; open_stays: start entries of running jobs.
+    the last entry.
     """
 
     start: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, LoggedJob] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     end_seconds: float = 0.0
-    open_stays: dict[str, dict[str, Any]] = field(default_factory=dict)
+    collector: StayCollector = field(default_factory=lambda: StayCollector((), stays=True))
 
     @classmethod
     def of(cls, path: Path) -> Replay:
@@ -65,8 +65,8 @@ class Replay:
                 replay._apply(entry)
             except (KeyError, TypeError, AttributeError) as error:
                 raise InputError(Fault(where, "", f"is not of the log of a driver: {type(error).__name__} {error}")) from None
-        for job_id in list(replay.open_stays):
-            replay._end_stay(job_id, replay.end_seconds)
+        for job_id, job in replay.jobs.items():
+            replay.collector.leave(job_id, job.job_type, 0.0, replay.end_seconds, measured=False)
         if not replay.rounds:
             raise InputError(Fault(str(path), "", "tells of no round; it must be the log.jsonl that gavel slurm run has written"))
         return replay
@@ -80,25 +80,15 @@ class Replay:
         elif event == "arrived":
             self.jobs.setdefault(entry["job"], LoggedJob(entry["job_type"], entry["gpus"], entry["arrival_seconds"]))
         elif event == "started":
-            self._end_stay(entry["job"], entry["seconds"])
-            self.open_stays[entry["job"]] = entry
+            self.collector.hold(entry["job"], entry["accelerator"], entry["nodes"], entry["seconds"])
         elif event == "stopped":
-            self._end_stay(entry["job"], entry["seconds"])
+            self.collector.release(entry["job"], entry["seconds"])
             if entry["preempted"] and entry["job"] in self.jobs:
                 self.jobs[entry["job"]].preemptions += 1
         elif event == "left" and entry["job"] in self.jobs:
             job = self.jobs[entry["job"]]
             job.outcome, job.left_seconds = entry["outcome"], entry["seconds"]
             job.running_seconds = entry["running_seconds"]
-
-    def _end_stay(self, job_id: str, seconds: float) -> None:
-        """End the current stay of a job, if it has one."""
-        start, job = self.open_stays.pop(job_id, None), self.jobs.get(job_id)
-        if start is None or job is None:
-            return
-        end = max(seconds, start["seconds"])
-        for node, gpus in start["nodes"].items():
-            job.stays.append(Stay(job_id, job.job_type, node, start["accelerator"], gpus, start["seconds"], end))
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
@@ -165,7 +155,7 @@ def slurm_run(path: str | Path) -> Run:
     replay = Replay.of(Path(path))
     jobs, rounds = replay.jobs.values(), replay.rounds
     origin = min((job.arrival_seconds for job in jobs), default=rounds[0]["seconds"])
-    stays = sorted((stay for job in jobs for stay in job.stays), key=lambda stay: (stay.start_seconds, stay.job_id))
+    stays = list(replay.collector.stays())
     limits = np.maximum.accumulate(np.array([*(entry["seconds"] for entry in rounds), replay.end_seconds]))
     finished = [job for job in jobs if job.outcome == "finished" and job.left_seconds is not None]
     jcts = np.sort(np.array([float(job.left_seconds or 0.0) - job.arrival_seconds for job in finished]))
@@ -179,7 +169,7 @@ def slurm_run(path: str | Path) -> Run:
         jct_seconds=jcts,
         over_time=replace(_over_time(rounds, stays, limits), seconds=limits - origin),
         stays=[replace(stay, start_seconds=stay.start_seconds - origin, end_seconds=stay.end_seconds - origin) for stay in stays],
-        shares=_shares(replay.jobs, replay.end_seconds),
+        shares=_shares(replay.jobs, stays, replay.end_seconds),
     )
 
 
@@ -238,15 +228,16 @@ def _increments(rounds: Sequence[Mapping[str, Any]], name: str) -> Floats:
     return np.maximum(0.0, np.diff(np.array([0.0, *(float(entry[name]) for entry in rounds)])))
 
 
-def _shares(jobs: Mapping[str, LoggedJob], end: float) -> dict[str, dict[str, float]]:
+def _shares(jobs: Mapping[str, LoggedJob], stays: Sequence[Stay], end: float) -> dict[str, dict[str, float]]:
     """Return {job type: {accelerator: mean share of the time of its jobs in the system}}."""
-    by_type: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for job in jobs.values():
+    by_job: dict[str, dict[str, float]] = {job_id: defaultdict(float) for job_id in jobs}
+    for stay in stays:
+        job = jobs[stay.job_id]
         seconds = max((end if job.left_seconds is None else job.left_seconds) - job.arrival_seconds, 1e-9)
-        shares: dict[str, float] = defaultdict(float)
-        for stay in job.stays:
-            shares[stay.accelerator] += (stay.end_seconds - stay.start_seconds) * stay.gpus / job.gpus / seconds
-        by_type[job.job_type].append(shares)
+        by_job[stay.job_id][stay.accelerator] += (stay.end_seconds - stay.start_seconds) * stay.gpus / job.gpus / seconds
+    by_type: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for job_id, job in jobs.items():
+        by_type[job.job_type].append(by_job[job_id])
     names = sorted({name for all_shares in by_type.values() for shares in all_shares for name in shares})
     return {
         job_type: {name: sum(shares.get(name, 0.0) for shares in all_shares) / len(all_shares) for name in names}
