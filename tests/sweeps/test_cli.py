@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import gavel_py as gp
-from gavel_py.cli.sweep.output import progress_text
+from gavel_py.cli.sweep import progress_text
 from tests.support.commands import Gavel, runner
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
-"""Options and output of gavel sweep: the grid, the progress, and the means over seeds.
+"""gavel sweep: a grid of simulations or static solves, run by many processes.
 
-`changes_of` converts the options to keys of a spec, which they replace. Progress is a bar on a terminal, and lines at intervals
+`_changes` converts the options to keys of a spec, which they replace. Progress is a bar on a terminal, and lines at intervals
 elsewhere.
 """
 
@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,19 +20,21 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, argument, option
+from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, argument, option, takes_options, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, table_text, unused_text, wrapped
 from gavel_py.cli.simulate.options import MEASURE_JOBS, time_text, unit_of
+from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
 
 ShowProgress = Callable[["gp.Progress"], None]
 Row = Mapping[str, str | float | None]
 
+MESSAGE = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
 LINE_SECONDS = 10.0
 """Least time between two lines of progress in a pipe or a file."""
 
 
 @contextmanager
-def progress(wanted: bool) -> Iterator[ShowProgress]:
+def _progress(wanted: bool) -> Iterator[ShowProgress]:
     """Show the progress on standard error if that is wanted."""
     if not wanted:
         yield lambda progress: None  # noqa: ARG005
@@ -99,7 +101,7 @@ MAX_ERRORS = 5
 MAX_ROWS = 60
 
 
-def grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -> str:
+def _grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -> str:
     """Return the axes of the grid, the number of stored cells, and the estimated time of the others."""
     lines = []
     for axis, title in AXES.items():
@@ -123,7 +125,7 @@ def _unused(plan: gp.SweepPlan) -> str:
     return "".join(f"cluster {label}: {unused_text(gpus)}" for label, gpus in plan.unused_gpus.items())
 
 
-def ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
+def _ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     """Return a table of means over seeds, and the errors of failed cells."""
     done = [row for row in rows if row["status"] == "done"]
     failed = [row for row in rows if row["status"] == "failed"]
@@ -211,7 +213,7 @@ class Request:
     with_progress: bool = option("--progress/--no-progress", default=True, help="Tell how far it is [yes].")
 
 
-def changes_of(request: Request) -> dict[str, Any]:
+def _changes(request: Request) -> dict[str, Any]:
     """Return the keys of a spec that the options replace, with their values."""
     traces: list[Any] = [*request.traces, *([{"generate": {"jobs": request.jobs}}] if request.jobs else [])]
     seeds = [seed for each in request.seeds for seed in each]
@@ -220,3 +222,83 @@ def changes_of(request: Request) -> dict[str, Any]:
     single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "measure_jobs", "results")}
     single["allow_unknown_types"] = request.allow_unknown_types or None
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}
+
+
+@click.command("sweep")
+@takes_options(Request)
+@click.pass_context
+def command(context: click.Context, request: Request) -> None:
+    """Play each policy on each trace, load, cluster and seed, on all cores, and store each cell as it ends.
+
+    SPEC is a YAML file with the keys mode, policies, traces, loads, clusters, seeds, round_seconds, fairness, measure_jobs,
+    settings and results; options replace what it says. The same command goes on where it stopped, after Ctrl-C and any failure.
+
+    \b
+    gavel sweep sweep.yaml --dry-run
+    gavel sweep sweep.yaml --export cells.csv
+    gavel sweep -p fifo -p max_min_fairness --jobs 500 --load 1 --load 2 -c v100:36,k80:36 --seed 0-2 --results cells.sqlite
+    gavel sweep sweep.yaml --engine dask --scheduler tcp://10.0.0.1:8786
+    """
+    _check(request)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # modules with policies of the user, which the processes import as well
+    with warnings_shown():
+        plan = gp.plan_sweep(request.spec or {}, **_changes(request))
+    if request.dry_run:
+        click.echo(_grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
+        return
+    with (
+        warnings_shown(),
+        interruptible(MESSAGE) as interrupt,
+        _progress(request.with_progress) as show,
+        gp.dask_executor(request.scheduler, request.workers) if request.engine == "dask" else nullcontext() as executor,
+    ):
+        try:
+            rows = plan.play(
+                executor,
+                workers=request.workers,
+                retry_failed=request.retry_failed,
+                on_progress=show,
+                is_stopped=lambda: interrupt.requested,
+            )
+        except KeyboardInterrupt:
+            rows = None  # a second Ctrl-C
+    _print(context, request, plan, rows, interrupted=interrupt.requested)
+
+
+def _check(request: Request) -> None:
+    if request.scheduler is not None and request.engine != "dask":
+        raise click.UsageError("--scheduler names that of a Dask cluster; give --engine dask with it")
+    if request.scheduler is not None and request.workers is not None:
+        raise click.UsageError(
+            "--workers says how many processes to begin, and the cluster of --scheduler has its own; leave it out"
+        )
+    if request.spec is None and not (request.policies and (request.traces or request.jobs) and request.clusters):
+        raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
+    for path in request.export:
+        gp.check_table(path)
+
+
+def _print(
+    context: click.Context,
+    request: Request,
+    plan: gp.SweepPlan,
+    rows: list[dict[str, str | float | None]] | None,
+    *,
+    interrupted: bool,
+) -> None:
+    kept = plan.kept()
+    left = len(plan) - sum(kept.values())
+    if rows is not None:
+        for path in request.export:
+            gp.write_table(path, rows)
+        click.echo(_ended_text(plan, rows), nl=False)
+    if plan.results is not None:
+        state = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"
+        click.echo(f"{counted(len(plan), 'cell')}: {state}", err=True)
+    if interrupted:
+        if plan.results is not None and left:
+            click.echo("The same command goes on from here.", err=True)
+        context.exit(INTERRUPTED)
+    if rows is not None and any(row["status"] == "failed" for row in rows):
+        context.exit(1)
