@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli.slurm.output import plan_text, status_document
+from gavel_py.cli.slurm.driving import plan_text, status_document
 from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, KilledError, cluster, driver, dying_at, events
 

@@ -7,11 +7,10 @@ import click
 from gavel_py.cli import LazyGroup
 
 COMMANDS = {
-    "import": "importing",
+    "import": "conversion.import_trace",
     "describe": "describe",
     "generate": "generate",
-    **{name: f"parts.{name}" for name in ("sample", "scale", "window")},
-    "formats": "importing.formats",
+    **{name: f"conversion.{name}" for name in ("sample", "scale", "window", "formats")},
 }
 
 

@@ -1,4 +1,4 @@
-"""gavel trace import and formats: conversion of a trace in any known format to the formats of gavel_py."""
+"""gavel trace import, formats, sample, scale and window: a trace is read and written, whole or in part."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, write
 
 
 @dataclass(frozen=True)
-class Request:
-    """The options, as typed."""
+class Import:
+    """The options of `import`, as typed."""
 
     file: Path = argument("FILE", type=PATH)
     out: Path | None = option(**OUT)
@@ -37,8 +37,8 @@ class Request:
 
 
 @click.command("import")
-@takes_options(Request)
-def command(request: Request) -> None:
+@takes_options(Import)
+def import_trace(request: Import) -> None:
     """Turn a trace of another system into jobs, and say what was read, skipped and assumed.
 
     FILE may be "-", standard input. Without --out the jobs go to standard output as CSV, and what is said to standard error.
@@ -74,3 +74,49 @@ def formats(as_json: bool) -> None:
     known = gp.trace_formats()
     rows = [list(item) for item in known.items()]
     emit(json.dumps(known, indent=2) if as_json else table_text("", ["format", "what it is"], rows, text_columns=2), None)
+
+
+@click.command("sample")
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option("--jobs", type=float, required=True, metavar="N", help="How many, or below 1 which part of them.")
+@click.option("--seed", **SEED)
+@click.option("--out", **OUT)
+@click.option("--format", "format_name", **FORMAT)
+def sample(file: Path, jobs: float, seed: int, out: Path | None, format_name: str | None) -> None:
+    """Draw some of the jobs; when they arrive stays as it is, so that the load falls by as much."""
+    write(read(file, format_name).sample(jobs, seed), out)
+
+
+@click.command("scale")
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option("--load", type=float, required=True, metavar="X", help="How many times as high the load shall be, as 1.5 or 0.5.")
+@click.option("--out", **OUT)
+@click.option("--format", "format_name", **FORMAT)
+def scale(file: Path, load: float, out: Path | None, format_name: str | None) -> None:
+    """Let the same jobs arrive faster or slower: times since the first arrival are divided by the load."""
+    write(read(file, format_name).scale(load), out)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The options of `window`, as typed."""
+
+    file: Path = argument("FILE", type=PATH)
+    start: float | None = option("--from", type=float, metavar="S", help="Jobs that arrive from this second on.")
+    end: float | None = option("--to", type=float, metavar="S", help="Jobs that arrive before this second.")
+    first: int | None = option(type=click.IntRange(min=0), metavar="N", help="From this job on, by arrival; the first is 0.")
+    last: int | None = option(type=click.IntRange(min=0), metavar="N", help="Up to before this job.")
+    keep_clock: bool = option(help="Leave times as they are; otherwise the clock starts anew with the window.")
+    out: Path | None = option(**OUT)
+    format_name: str | None = option("--format", **FORMAT)
+
+
+@click.command("window")
+@takes_options(Window)
+def window(wanted: Window) -> None:
+    """Cut out the jobs of a span of time, or a range of jobs by arrival, or what lies in both."""
+    if wanted.start is wanted.end is wanted.first is wanted.last is None:
+        raise click.UsageError("say which jobs: --from, --to, --first, --last, or several of them")
+    trace = read(wanted.file, wanted.format_name)
+    trace = trace.window(wanted.start, wanted.end, first=wanted.first, last=wanted.last, keep_clock=wanted.keep_clock)
+    write(trace, wanted.out)
