@@ -108,7 +108,8 @@ def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
     """Return tables of jobs x rounds that fit the terminal; "=" marks a job that keeps its GPUs."""
     if not jobs:
         return "No jobs.\n"
-    cells = [[_cell(round_, job.job_id) for round_ in rounds] for job in jobs]
+    held = [[round_.assignments.get(job.job_id) for round_ in rounds] for job in jobs]
+    cells = [["." if each is None else " with ".join([gpus_text(each.gpus), *each.shared_with]) for each in row] for row in held]
     widths = [max(len("round 00"), *(len(row[k]) for row in cells)) for k in range(len(rounds))]
     first = max(len("job"), *(len(job.job_id) for job in jobs)) + len("  GPUs") + 6
     tables = []
@@ -121,11 +122,6 @@ def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
             rows.append([job.job_id, gang_text(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
         tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", columns, rows, text_columns=len(columns)))
     return "\n".join(tables)
-
-
-def _cell(round_: gp.Round, job_id: str) -> str:
-    held = round_.assignments.get(job_id)
-    return "." if held is None else " with ".join([gpus_text(held.gpus), *held.shared_with])
 
 
 def _groups(widths: list[int], room: int) -> list[list[int]]:

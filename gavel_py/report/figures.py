@@ -41,25 +41,16 @@ NARROW_LABEL = 16
 """Legends whose labels are all this short have two columns."""
 
 STYLE: dict[str, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), LIGHT["ink"]),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), LIGHT["muted"]),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("axes.labelsize", "axes.titlesize"), TEXT),
     "font.size": SMALL,
-    "axes.labelsize": TEXT,
-    "axes.titlesize": TEXT,
     "axes.titlelocation": "left",
-    "axes.edgecolor": LIGHT["muted"],
-    "axes.labelcolor": LIGHT["ink"],
     "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": LIGHT["rule"],
     "grid.linewidth": 0.7,
-    "text.color": LIGHT["ink"],
-    "xtick.color": LIGHT["muted"],
-    "ytick.color": LIGHT["muted"],
-    "xtick.labelcolor": LIGHT["ink"],
-    "ytick.labelcolor": LIGHT["ink"],
-    "legend.frameon": False,
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
 }
@@ -68,14 +59,6 @@ STYLE: dict[str, Any] = {
 def _new_figure(height: float, width: float = WIDTH) -> Figure:
     """Return an empty figure; sizes are in points."""
     return Figure(figsize=(width / 72, height / 72), layout="constrained", facecolor="none")
-
-
-def _add_title(figure: Figure, title: str) -> None:
-    """Enlarge the figure by a title above its contents."""
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    lines = textwrap.wrap(title, int(width / (0.62 * TEXT)))
-    figure.set_size_inches(width / 72, (height + LINE_HEIGHT * len(lines)) / 72)
-    figure.suptitle("\n".join(lines), x=0.01, ha="left", size=TEXT, weight="bold")
 
 
 def _colour(style: int) -> str:
@@ -386,7 +369,11 @@ def figure_bytes(chart: Chart, form: str, *, standalone: bool = False) -> bytes:
     def make_figure() -> Figure:
         figure = chart.draw()
         if standalone:
-            _add_title(figure, chart.title)
+            # The figure grows by a title above its contents.
+            width, height = (72 * inches for inches in figure.get_size_inches())
+            lines = textwrap.wrap(chart.title, int(width / (0.62 * TEXT)))
+            figure.set_size_inches(width / 72, (height + LINE_HEIGHT * len(lines)) / 72)
+            figure.suptitle("\n".join(lines), x=0.01, ha="left", size=TEXT, weight="bold")
         return figure
 
     return image_bytes(make_figure, STYLE, form, "white" if standalone else "none", salt=f"gavel-py {chart.name}")

@@ -239,7 +239,10 @@ def load(request: Request) -> Scenario:
     cluster = cluster.known_to(profile, allow_unknown_types=allowed)
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
-        attempt(partial(_check_ends, trace))
+        # A simulation would fail half-way on a job without steps and duration.
+        unknown = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
+        endless = [Fault(each.job.where, "total_steps", unknown) for each in trace if _lacks_end(each.job)]
+        attempt(lambda: InputError.raise_any(endless))
         attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing))
     _warn(trace, request)
     return Scenario(trace, cluster, profile, failures, windows)
@@ -261,12 +264,6 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
 
 def _lacks_end(job: gp.Job) -> bool:
     return job.total_steps is None and job.duration_seconds is None
-
-
-def _check_ends(trace: gp.Trace) -> None:
-    """Raise `InputError` for jobs without steps and duration, on which a simulation would fail half-way."""
-    text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
-    InputError.raise_any([Fault(each.job.where, "total_steps", text) for each in trace if _lacks_end(each.job)])
 
 
 def _warn(trace: gp.Trace, request: Request) -> None:

@@ -67,17 +67,12 @@ def _durations(text: str) -> gp.LogUniform | gp.Empirical:
         recorded = (submission.run_seconds for submission in read(Path(text)))
         return gp.Empirical(seconds for seconds in recorded if seconds)
     try:
-        return gp.LogUniform(tuple(_piece(part) for part in text.split(",")))
+        pieces = [(weight, *bounds.split("-")) for weight, bounds in (part.split(":") for part in text.split(","))]
+        return gp.LogUniform(tuple((_number(weight), _number(first), _number(last)) for weight, first, last in pieces))
     except gp.InputError:
         raise
     except ValueError:
         raise click.UsageError(f"--durations {text!r} is neither a file nor of the form PART:S-S,..., as in 1:60-3600") from None
-
-
-def _piece(text: str) -> tuple[float, float, float]:
-    weight, bounds = text.split(":")
-    shortest, longest = bounds.split("-")
-    return _number(weight), _number(shortest), _number(longest)
 
 
 def _number(text: str) -> float:
