@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import cvxpy as cp
 import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
 from gavel_py.optimization.formulation.linear_rows import Floor, Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
-from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import CapacityFactorLP
@@ -200,8 +198,8 @@ def check_all_served(jobs: JobClasses, fractions: Floats, policy: str) -> None:
 
 def _largest_time(jobs: JobClasses, g: int) -> tuple[float, list[str]]:
     """Return the largest time of jobs of one class, and the names of the limits that bind it."""
-    program = Program(jobs)
-    program.compile(cp.Maximize(program.time[g]), program.rules)
+    program = AllocationLP(jobs)
+    program.compile_linear(0.0, np.where(program.rows == g, program.sizes, 0.0))
     solution = program.solve(LinearSolver(), "time")
     duals = solution.duals[program.blocks.limits]
     names = [row.name for row, dual in zip(jobs.rules.hard_rows, duals, strict=True) if dual > NOTHING]
