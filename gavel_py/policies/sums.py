@@ -117,6 +117,15 @@ class SumPolicy(Policy):
         """Return (G, K) the gains of a linear objective, None if it is not known to be one."""
         return None
 
+    def _linear_gains(self, jobs: JobClasses) -> Floats | None:
+        """Return (G, K) the gains of the objective to be maximised if it is linear in the times alone, else None."""
+        gains = self._gains(jobs)
+        if gains is not None:
+            return np.where(jobs.runnable, self.sign * gains, 0.0)
+        program, objective = self._program(jobs)
+        is_linear = objective.is_affine() and not program.own_variables(objective)
+        return program.linear_parts(objective)[1] if is_linear else None
+
     def _program(self, jobs: JobClasses, enough: Floats | None = None) -> tuple[Program, cp.Expression]:
         """Return the program of job classes, with the objective to be maximised."""
         from gavel_py.optimization.formulation.program import Program
@@ -168,11 +177,10 @@ class SumPolicy(Policy):
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
         if jobs.rules.kept:
             return None
-        program, objective = self._program(jobs)
-        if not objective.is_affine() or program.own_variables(objective):
+        gains = self._linear_gains(jobs)
+        if gains is None:
             return None
-        constant, gains = program.linear_parts(objective)
-        row = jobs.gains(self.name, gains, program.value(objective, decision.time_fractions) - constant)
+        row = jobs.gains(self.name, gains, float(jobs.counts @ (gains * decision.time_fractions).sum(axis=1)))
         lower, upper = np.minimum(jobs.floors / jobs.fastest, 1.0), np.ones(len(jobs))
         certificate = decision.certificate
         if not isinstance(certificate, SumCertificate):  # the decision is not optimal
@@ -246,10 +254,8 @@ class SumPolicy(Policy):
         return True
 
     def guess(self, jobs: JobClasses) -> Floats | None:
-        program, objective = self._program(jobs, self.enough(jobs))
-        if self.sign < 0 or not objective.is_affine() or program.own_variables(objective):
-            return None
-        return _by_gain(jobs, program.linear_parts(objective)[1])
+        gains = self._linear_gains(jobs) if self.sign > 0 else None
+        return None if gains is None else _by_gain(jobs, gains)
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
         from gavel_py.optimization.solving.concave import best_priced
