@@ -201,9 +201,8 @@ def _policy_from_entry(checked: CheckedSpec, entry: PolicyEntry) -> Policy:
 
 def _policy_from_text(text: Any) -> Policy:
     if not isinstance(text, str):
-        raise InputError(
-            Fault("", "", f"must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found {text!r}")
-        )
+        problem = f"must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found {text!r}"
+        raise InputError(Fault("", "", problem))
     name, *options = text.split(",")
     values = {}
     for option in options:
@@ -242,18 +241,9 @@ class Generator(Record):
     def draw(self, profile: ThroughputProfile, load: float | None, seed: int) -> Trace:
         """Return a trace; load: jobs per hour, None for all jobs at time 0."""
         pieces = self.durations if isinstance(self.durations, list) else None
-        return generate_trace(
-            self.jobs,
-            profile,
-            jobs_per_hour=load,
-            burstiness=self.burstiness,
-            gang_mix=self.gangs,
-            durations=Empirical(self.seconds) if self.seconds else LogUniform(tuple(pieces)) if pieces else None,
-            heavy_share=self.heavy_share,
-            heavy_weight=self.heavy_weight,
-            reference=self.reference,
-            seed=seed,
-        )
+        durations = Empirical(self.seconds) if self.seconds else LogUniform(tuple(pieces)) if pieces else None
+        same = self.model_dump(include={"burstiness", "heavy_share", "heavy_weight", "reference"})
+        return generate_trace(self.jobs, profile, jobs_per_hour=load, gang_mix=self.gangs, durations=durations, seed=seed, **same)
 
 
 def trace_value(checked: CheckedSpec, entry: Any) -> AxisValue:

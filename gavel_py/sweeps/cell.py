@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ class ScenarioSource:
     allow_unknown_types: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Scenario:
+class Scenario(NamedTuple):
     """The inputs that simulations of several policies share: jobs with types and ends, nodes and throughputs."""
 
     trace: Trace
@@ -65,16 +64,19 @@ class Scenario:
 @lru_cache(maxsize=CACHED_SCENARIOS)
 def scenario_of(source: ScenarioSource) -> Scenario:
     """Return the scenario of a source, from a cache; raises `InputError`."""
-    cluster, profile, given = source.cluster.value, source.profile.value, source.trace.value
-    cluster = cluster.known_to(profile, allow_unknown_types=source.allow_unknown_types)
-    trace = given
-    if isinstance(given, Generator):
+    trace, profile, seed = source.trace.value, source.profile.value, source.seed or 0
+    cluster = source.cluster.value.known_to(profile, allow_unknown_types=source.allow_unknown_types)
+    if isinstance(trace, Generator):
         if not isinstance(profile, ThroughputProfile):
             text = "a trace is drawn from job types, and throughputs gives speeds by job; use a profile"
             raise InputError(Fault("sweep", "throughputs", text))
-        trace = given.draw(profile, source.load, source.seed or 0)
-    elif isinstance(profile, ThroughputProfile):
-        trace, profile = _typed(trace, profile, cluster, source)
+        return Scenario(trace.draw(profile, source.load, seed), cluster, profile)
+    if isinstance(profile, ThroughputProfile):  # jobs that lack types and ends get them as in `gavel simulate`
+        names, extrapolate = cluster.accelerator_names, source.extrapolate
+        if any(map(lacks_type, trace)):
+            trace, profile = assign_job_types(trace, profile, seed=seed, accelerators=names, extrapolate=extrapolate)
+        if extrapolate:
+            profile = extend_profile(profile, {submission.job.num_gpus for submission in trace})
     return Scenario(trace, cluster, profile)
 
 
@@ -83,16 +85,6 @@ def problem_of(source: ScenarioSource, whole_gangs: bool) -> AllocationProblem:
     """Return the problem of all jobs of the trace at time 0, from a cache."""
     scenario = scenario_of(source)
     return AllocationProblem.from_jobs(scenario.trace.jobs, scenario.cluster, scenario.profile, whole_gangs=whole_gangs)
-
-
-def _typed(trace: Trace, profile: ThroughputProfile, cluster: Cluster, source: ScenarioSource) -> tuple[Trace, ThroughputProfile]:
-    """Assign types and ends to jobs that lack them, as `gavel simulate` does."""
-    if any(map(lacks_type, trace)):
-        names = cluster.accelerator_names
-        trace, profile = assign_job_types(trace, profile, seed=source.seed or 0, accelerators=names, extrapolate=source.extrapolate)
-    if source.extrapolate:
-        profile = extend_profile(profile, {submission.job.num_gpus for submission in trace})
-    return trace, profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,12 +159,8 @@ def _shares(task: Task, allocation: Allocation) -> dict[str, dict[str, float]]:
     """Return {job type: {accelerator type: mean time fraction of its jobs}}."""
     type_of = {submission.job.job_id: submission.job.job_type for submission in scenario_of(task.source).trace}
     types = np.array([type_of[job_id] for job_id in allocation.job_ids])
-    return {
-        str(name): dict(
-            zip(allocation.accelerator_types, allocation.time_fractions[types == name].mean(axis=0).tolist(), strict=True)
-        )
-        for name in sorted(set(types.tolist()))
-    }
+    means = {name: allocation.time_fractions[types == name].mean(axis=0).tolist() for name in sorted(set(types.tolist()))}
+    return {str(name): dict(zip(allocation.accelerator_types, mean, strict=True)) for name, mean in means.items()}
 
 
 @dataclass(frozen=True)
@@ -224,23 +212,20 @@ def build_simulation(task: Task, on_round: Callable[[Round], None] | None = None
 
 
 def simulate_cell(task: Task) -> tuple[Run, bytes | None]:
-    """Run a cell of another mode; returns its run, and the completion times that a cell of mode "isolated" keeps."""
+    """Run a cell of another mode; returns its run, and the completion times that a cell of mode "isolated" keeps.
+
+    These are in the order of the trace, NaN for jobs that did not finish.
+    """
     simulation, until = build_simulation(task, lambda begun: recorder.round(begun))
     recorder = RunRecorder(simulation)
     run_and_record(simulation, recorder, until)
-    scenario = scenario_of(task.source)
-    isolated = None if task.isolated is None else _jcts_from(task.isolated, scenario)
+    job_ids = [submission.job.job_id for submission in scenario_of(task.source).trace]
+    isolated = None
+    if task.isolated is not None:
+        values = np.frombuffer(zlib.decompress(task.isolated), dtype="<f8").tolist()
+        isolated = {job_id: value for job_id, value in zip(job_ids, values, strict=True) if not math.isnan(value)}
     run = recorder.run({}, simulation.result().summary, isolated)
-    return run, _jcts_as_bytes(recorder.jct_seconds, scenario) if task.mode == "isolated" else None
-
-
-def _jcts_as_bytes(jcts: Mapping[str, float], scenario: Scenario) -> bytes:
-    """Return the completion times as bytes in the order of the trace, NaN for jobs that did not finish."""
-    values = np.array([jcts.get(submission.job.job_id, np.nan) for submission in scenario.trace], dtype="<f8")
-    return zlib.compress(values.tobytes())
-
-
-def _jcts_from(data: bytes, scenario: Scenario) -> dict[str, float]:
-    values = np.frombuffer(zlib.decompress(data), dtype="<f8").tolist()
-    pairs = zip((submission.job.job_id for submission in scenario.trace), values, strict=True)
-    return {job_id: value for job_id, value in pairs if not math.isnan(value)}
+    if task.mode != "isolated":
+        return run, None
+    kept = np.array([recorder.jct_seconds.get(job_id, np.nan) for job_id in job_ids], dtype="<f8")
+    return run, zlib.compress(kept.tobytes())

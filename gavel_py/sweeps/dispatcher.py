@@ -96,10 +96,13 @@ class Dispatcher:
         try:
             self._on_progress(self.progress)
             while self._waiting or self._running:
-                if self._is_stopped():
-                    self._cancel_pending()
+                if self._is_stopped():  # submit no more cells, and cancel those that are not running yet
+                    self._waiting.clear()
+                    for future in [future for future in self._running if future.cancel()]:
+                        del self._running[future]
                 self._submit()
-                self._collect_results()
+                for future in wait(self._running, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED).done:
+                    self._handle_end(self._running.pop(future), future)
                 if time.monotonic() - self._stored_seconds >= PAUSE_SECONDS:
                     self._store_results()
         finally:
@@ -110,12 +113,6 @@ class Dispatcher:
         """The progress so far."""
         seconds = time.monotonic() - self._started
         return Progress(len(self._cells), len(self._statuses) - self._num_failed, self._num_failed, self._num_kept, seconds)
-
-    def _cancel_pending(self) -> None:
-        """Submit no more cells, and cancel those that are not running yet."""
-        self._waiting.clear()
-        for future in [future for future in self._running if future.cancel()]:
-            del self._running[future]
 
     def _submit(self) -> None:
         """Submit cells up to the window. A cell waits until the one with which it is compared has ended."""
@@ -138,11 +135,6 @@ class Dispatcher:
         unstored = next((cell for cell in self._unstored if cell.key == key), None)
         return self._store.jobs_of(key) if unstored is None else unstored.jobs
 
-    def _collect_results(self) -> None:
-        """Wait up to `PAUSE_SECONDS` for cells to end, and collect their results."""
-        for future in wait(self._running, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED).done:
-            self._handle_end(self._running.pop(future), future)
-
     def _handle_end(self, cell: Cell, future: Future[CellResult]) -> None:
         try:
             result = future.result()
@@ -153,9 +145,8 @@ class Dispatcher:
                 self._waiting.appendleft(cell)
                 logger.info("a process died while it played a cell, which is tried again: %s", dict(cell.labels))
                 return
-            result = CellResult(
-                cell.key, 0.0, f"its process died {MAX_ATTEMPTS} times: it was killed, ran out of memory, or crashed"
-            )
+            text = f"its process died {MAX_ATTEMPTS} times: it was killed, ran out of memory, or crashed"
+            result = CellResult(cell.key, 0.0, text)
         except BrokenExecutor as error:
             raise ExecutorError(f"what played the cells broke: {error}; the same sweep goes on from here") from error
         except KeyboardInterrupt:
@@ -166,13 +157,12 @@ class Dispatcher:
 
     def _record_result(self, cell: Cell, result: CellResult) -> None:
         status: Status = "done" if result.error is None else "failed"
-        run = result.metrics, result.run, result.jobs
-        attempts, seconds = self._attempts[cell.key], result.seconds
-        self._unstored.append(StoredCell(cell.key, cell.text, status, result.error, attempts, seconds, *run))
+        run = result.seconds, result.metrics, result.run, result.jobs
+        self._unstored.append(StoredCell(cell.key, cell.text, status, result.error, self._attempts[cell.key], *run))
         self._statuses[cell.key] = status
         self._num_failed += status == "failed"
         count, total = len(self._statuses), len(self._cells)
-        logger.info("cell %d of %d is %s, %.3f s: %s", count, total, status, seconds, dict(cell.labels))
+        logger.info("cell %d of %d is %s, %.3f s: %s", count, total, status, result.seconds, dict(cell.labels))
 
     def _store_results(self) -> None:
         """Store the results since the last call."""

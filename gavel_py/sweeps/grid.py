@@ -6,11 +6,11 @@ is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from gavel_py import __version__
 from gavel_py.errors import Fault, InputError, relocated_faults, together
@@ -31,6 +31,9 @@ from gavel_py.sweeps.axes import (
 from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.workloads.job_types import lacks_type
+
+_GridPoint = tuple[Labels, dict[str, Any], ScenarioSource, float | None]
+"""A point of all axes but the policies: labels and content of its cells, inputs, and length of rounds."""
 
 YARDSTICK = "isolated"
 """The policy with which all others are compared for finish-time fairness."""
@@ -86,31 +89,11 @@ def _check_policy(cell: Cell) -> None:
     Simulation([], scenario.cluster, scenario.profile, task.policy.value, round_seconds=task.round_seconds, **settings)
 
 
-class Grid(NamedTuple):
-    """cells: in the order of the grid; to_run: each distinct cell once, after the yardstick with which it is compared."""
+def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
+    """Return the cells of a spec in the order of the grid, and each distinct cell once, after the one with which it is compared.
 
-    cells: tuple[Cell, ...]
-    to_run: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _GridPoint:
-    """A point of all axes but the policies."""
-
-    labels: Labels
-    content: dict[str, Any]
-    source: ScenarioSource
-    round_seconds: float | None
-
-    def cell(self, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:
-        """Return the cell of a policy at this point."""
-        content = self.content | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": yardstick_key}
-        task = Task("", mode, policy.packed, self.source, self.round_seconds, settings)
-        return Cell({"policy": policy.label, **self.labels}, content, task, yardstick_key)
-
-
-def build_grid(checked: CheckedSpec) -> Grid:
-    """Return the grid of a spec; raises `InputError` with the faults of all axes."""
+    Raises `InputError` with the faults of all axes.
+    """
     spec = checked.spec
     with together() as attempt:
         policies = attempt(partial(_read_axis, checked, "policies", policy_value))
@@ -118,7 +101,9 @@ def build_grid(checked: CheckedSpec) -> Grid:
         clusters = attempt(partial(_read_axis, checked, "clusters", cluster_value))
         profile = attempt(partial(profile_value, checked))
         settings = attempt(lambda: checked.settings.arguments(checked.path, checked.where))
-    _check_loads(checked, traces)
+    if spec.loads is not None and not any("generate" in trace.content for trace in traces):
+        text = "are jobs per hour of generated traces, and all traces are files; leave them out"
+        raise InputError(Fault(checked.where("loads"), "loads", text))
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
     packed_settings = PackedValue.of(settings, repr(sorted(settings.items())))
@@ -128,12 +113,19 @@ def build_grid(checked: CheckedSpec) -> Grid:
     yardsticks: list[Cell] = []
     for point in _grid_points(checked, traces, clusters, profile):
         if spec.fairness:
-            yardsticks.append(point.cell(yardstick, "isolated", packed_settings, None))
+            yardsticks.append(_cell(point, yardstick, "isolated", packed_settings, None))
         yardstick_key = yardsticks[-1].key if spec.fairness else None
-        cells += [point.cell(policy, spec.mode, packed_settings, yardstick_key) for policy in policies]
+        cells += [_cell(point, policy, spec.mode, packed_settings, yardstick_key) for policy in policies]
     by_key = {cell.key: cell for cell in (*yardsticks, *cells)}
     in_order = dict.fromkeys(key for cell in cells for key in (cell.yardstick_key, cell.key) if key is not None)
-    return Grid(tuple(cells), tuple(by_key[key] for key in in_order))
+    return tuple(cells), tuple(by_key[key] for key in in_order)
+
+
+def _cell(point: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:
+    labels, shared, source, round_seconds = point
+    content = shared | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": yardstick_key}
+    task = Task("", mode, policy.packed, source, round_seconds, settings)
+    return Cell({"policy": policy.label, **labels}, content, task, yardstick_key)
 
 
 def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any], AxisValue]) -> list[AxisValue]:
@@ -162,12 +154,6 @@ def _read_entry(
 
     with relocated_faults(relocate):
         return read(checked, entry)
-
-
-def _check_loads(checked: CheckedSpec, traces: Iterable[AxisValue]) -> None:
-    if checked.spec.loads is not None and not any("generate" in trace.content for trace in traces):
-        text = "are jobs per hour of generated traces, and all traces are files; leave them out"
-        raise InputError(Fault(checked.where("loads"), "loads", text))
 
 
 def _grid_points(
@@ -202,4 +188,4 @@ def _grid_points(
             }
             inputs = trace.packed, cluster.packed, profile.packed
             source = ScenarioSource(*inputs, load, used_seed, spec.extrapolate, spec.allow_unknown_types)
-            yield _GridPoint(labels, content, source, length)
+            yield labels, content, source, length

@@ -183,14 +183,13 @@ def _prepare(level: int) -> None:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s [%(process)d]: %(message)s")
         logging.getLogger("gavel_py").setLevel(level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 DASK_TIMEOUT_SECONDS = 5.0

@@ -24,7 +24,6 @@ from gavel_py.io.names import same_name
 from gavel_py.io.writing import check_writable, write_atomic
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
-from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.cell import Cell, build_simulation, run_cell, scenario_of
 from gavel_py.sweeps.dispatcher import Dispatcher, Progress
 from gavel_py.sweeps.grid import build_grid, check_cells
@@ -94,12 +93,10 @@ def _parquet(rows: Sequence[Row]) -> bytes:
     from pyarrow import parquet
 
     columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-    types = {
-        name: pyarrow.string() if name in TEXT else pyarrow.int64() if name in WHOLE else pyarrow.float64() for name in columns
-    }
-    table = pyarrow.table({name: pyarrow.array(values, type=types[name]) for name, values in columns.items()})
+    types = dict.fromkeys(TEXT, pyarrow.string()) | dict.fromkeys(WHOLE, pyarrow.int64())
+    arrays = {name: pyarrow.array(values, type=types.get(name, pyarrow.float64())) for name, values in columns.items()}
     sink = pyarrow.BufferOutputStream()
-    parquet.write_table(table, sink)
+    parquet.write_table(pyarrow.table(arrays), sink)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -169,14 +166,12 @@ def _probe(cell: Cell) -> float:
             more = False
     seconds = time.perf_counter() - began
     jobs = len(scenario_of(task.source).trace) if simulation.measure_jobs is None else simulation.measure_jobs[1]
-    done = 1.0 if not more or simulation.now >= until else min(1.0, _work_done(simulation, jobs))
-    return seconds / max(done, MIN_PROBE_PROGRESS)
-
-
-def _work_done(simulation: Simulation, jobs: int) -> float:
-    """Return the part of the steps of all jobs that is done, as a mean over jobs."""
+    if not more or simulation.now >= until:
+        return seconds
+    # The part of the steps of all jobs that is done, as a mean over jobs.
     records = simulation.result().jobs.values()
-    return sum(min(1.0, job.steps_done / job.total_steps) for job in records if job.total_steps > 0) / jobs
+    done = sum(min(1.0, job.steps_done / job.total_steps) for job in records if job.total_steps > 0) / jobs
+    return seconds / max(min(1.0, done), MIN_PROBE_PROGRESS)
 
 
 PACKAGES = ("numpy", "scipy", "cvxpy", "highspy", "clarabel", "pydantic")
@@ -219,11 +214,10 @@ class SweepPlan:
     def __init__(self, source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> None:
         checked = read_spec(source, changes)
         self._document = checked.document
-        self._grid = build_grid(checked)
+        self._grid, self._cells = build_grid(checked)
         results = checked.spec.results
         self.results: Path | None = None if results is None else checked.path(results)
-        self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid.cells)
-        self._cells = self._grid.to_run
+        self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid)
         self.yardsticks = sum(cell.task.mode == "isolated" for cell in self._cells)
         check_cells(self._cells)
 
@@ -233,7 +227,7 @@ class SweepPlan:
     @property
     def unused_gpus(self) -> dict[str, dict[str, int]]:
         """{cluster: {accelerator type: GPUs}} of the GPUs that `allow_unknown_types` leaves out."""
-        sources = {str(cell.labels["cluster"]): cell.task.source for cell in self._grid.cells}
+        sources = {str(cell.labels["cluster"]): cell.task.source for cell in self._grid}
         clusters = {label: (source.cluster.value, source.profile.value.accelerators) for label, source in sources.items()}
         found = {
             label: {
@@ -296,7 +290,7 @@ class SweepPlan:
             GavelError: if the executor breaks.
         """
         with self._store() as store:
-            grid = [GridPlace(cell.key, cell.labels) for cell in self._grid.cells]
+            grid = [GridPlace(cell.key, cell.labels) for cell in self._grid]
             store.begin(self._document, versions(), datetime.now(UTC).isoformat(timespec="seconds"), grid)
             ended = _final_statuses(store, retry_failed)
             remaining = sum(cell.key not in ended for cell in self._cells)

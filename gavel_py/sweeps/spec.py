@@ -50,11 +50,6 @@ class Settings(Record):
     until_seconds: NotNegative | None = None
 
     @property
-    def of_time(self) -> list[str]:
-        """The given settings that a static solve does not have."""
-        return sorted(self.model_fields_set - {"whole_gangs"})
-
-    @property
     def is_random(self) -> bool:
         """Whether a simulation draws random numbers, whatever the trace."""
         return any(getattr(self, name) for name in RANDOM)
@@ -185,9 +180,9 @@ def _check(checked: CheckedSpec) -> None:
         given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
         text = "is about time, of which a static solve knows nothing; leave it out, or set mode: simulate"
         faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
-        faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in checked.settings.of_time]
+        of_time = sorted(checked.settings.model_fields_set - {"whole_gangs"})
+        faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in of_time]
     if spec.throughputs is not None and "profile" in spec.model_fields_set:
-        faults.append(
-            Fault(checked.where("throughputs"), "throughputs", "and profile both say how fast jobs run; give one of them")
-        )
+        text = "and profile both say how fast jobs run; give one of them"
+        faults.append(Fault(checked.where("throughputs"), "throughputs", text))
     InputError.raise_any(faults)
