@@ -9,9 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
-Series = dict[tuple[str, str, str], dict[float, float]]
-"""{(job type, accelerator, placement): {gang size: steps/s without a partner}}."""
-
 
 def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> ThroughputProfile:
     """Return the profile with estimates for the given gang sizes where it has no measurement.
@@ -31,6 +28,10 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
         that of the next smaller measured gang. The same profile if there is nothing to estimate.
     """
     sizes = sorted(size for size in set(gang_sizes) if size >= 1)
+    alone: dict[tuple[str, str, str], dict[float, float]] = defaultdict(dict)  # {gang size: steps/s without a partner}
+    for row in profile.rows:
+        if row.partner_job_type is None and row.num_gpus >= 1:
+            alone[row.job_type, row.accelerator, row.placement][row.num_gpus] = row.steps_per_second
     estimated = [
         Measurement(
             job_type=job_type,
@@ -41,29 +42,15 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
             source=source,
             gpu_memory_gb=profile.gpu_memory_gb(job_type, base, accelerator),
         )
-        for (job_type, accelerator, placement), speeds in _alone(profile).items()
+        for (job_type, accelerator, placement), speeds in alone.items()
         for size, speed, source, base in _estimates(speeds, sizes)
     ]
     if not estimated:
         return profile
     name = f"{profile.name}+estimates"
     description = f"{profile.description} Throughputs of gangs of {', '.join(map(str, sizes))} GPUs are estimated.".strip()
-    return ThroughputProfile(
-        name,
-        [*profile.measurements, *estimated],
-        description=description,
-        licence=profile.licence,
-        notice=profile.notice,
-        url=profile.url,
-    )
-
-
-def _alone(profile: ThroughputProfile) -> Series:
-    series: Series = defaultdict(dict)
-    for row in profile.rows:
-        if row.partner_job_type is None and row.num_gpus >= 1:
-            series[row.job_type, row.accelerator, row.placement][row.num_gpus] = row.steps_per_second
-    return series
+    origin = {"licence": profile.licence, "notice": profile.notice, "url": profile.url}
+    return ThroughputProfile(name, [*profile.measurements, *estimated], description=description, **origin)
 
 
 def _estimates(speeds: Mapping[float, float], sizes: Iterable[float]) -> Iterator[tuple[float, float, str, float]]:

@@ -10,7 +10,6 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TextIO, TypedDict
 
@@ -23,6 +22,8 @@ REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if fie
 
 SPREAD = "_unconsolidated"
 """Suffix of accelerator names in Gavel's JSON for gangs that are spread over servers."""
+
+DATA = files(__package__) / "data"
 
 ALONE = "null"
 """Key of Gavel's JSON for throughputs without a partner."""
@@ -151,7 +152,7 @@ def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
     catalogue = _catalogue()
     if name not in catalogue:
         raise UnknownNameError(Fault("built-in throughput profiles", "name", f"{name!r} is not one{nearest(name, catalogue)}"))
-    with (_data() / f"{name}.csv").open(encoding="utf-8") as file:
+    with (DATA / f"{name}.csv").open(encoding="utf-8") as file:
         _header, *lines = csv.reader(file)
     rows = (
         Row(job_type, int(gpus), accelerator, placement, float(speed), partner or None, float(theirs) if partner else None, source)
@@ -161,9 +162,5 @@ def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
 
 
 def _catalogue() -> dict[str, About]:
-    catalogue: dict[str, About] = json.loads((_data() / "profiles.json").read_text(encoding="utf-8"))
+    catalogue: dict[str, About] = json.loads((DATA / "profiles.json").read_text(encoding="utf-8"))
     return catalogue
-
-
-def _data() -> Traversable:
-    return files(__package__) / "data"

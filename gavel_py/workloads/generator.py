@@ -135,10 +135,6 @@ class JobTypes:
         """Return the accelerator on which the durations of jobs that ran on `accelerator` are converted to steps."""
         return accelerator if accelerator in self.profile.accelerators else self.reference
 
-    def have(self, num_gpus: float) -> bool:
-        """Return whether there is a candidate for this gang size."""
-        return bool(self.candidates(num_gpus, self.reference))
-
     def _candidates(self, num_gpus: float, reference: str) -> tuple[str, ...]:
         """Return the job types that run on the reference and are known, if only as 0, on the other accelerators."""
         profile = self.profile
@@ -244,7 +240,7 @@ def _checked(gang_mix: Mapping[float, float], types: JobTypes) -> dict[float, fl
         checked[size] = weight
         if not 0 < weight < math.inf:
             faults.append(Fault("generate", "gang_mix", f"the weight of gangs of {size} must be above 0, found {weight!r}"))
-        elif not types.have(size):
+        elif not types.candidates(size, types.reference):
             problem = f"profile {types.profile.name!r} has no job type for gangs of {size} GPUs that runs on {types.reference}"
             faults.append(Fault("generate", "gang_mix", problem))
     if not gang_mix:

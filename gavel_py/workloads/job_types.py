@@ -52,7 +52,7 @@ def assign_job_types(
     """
     types = JobTypes(profile, reference_of(profile, reference), known_accelerators(profile, accelerators))
     sizes = {submission.job.num_gpus for submission in trace if lacks_type(submission)}
-    lacking = sorted(size for size in sizes if not types.have(size))
+    lacking = sorted(size for size in sizes if not types.candidates(size, types.reference))
     if lacking and extrapolate:
         profile = extend_profile(profile, lacking)
         types = JobTypes(profile, types.reference, types.accelerators)
@@ -153,18 +153,14 @@ def assume_durations(trace: Trace, profile: ThroughputProfile, reference: str | 
     Returns:
         The trace. A job without steps or without a positive throughput on the reference still has no duration.
     """
-    on = reference_of(profile, reference)
-    timed = [_timed(submission, profile, on) for submission in trace]
-    count = sum(old is not new for old, new in zip(trace, timed, strict=True))
+    on, timed, count = reference_of(profile, reference), [], 0
+    for submission in trace:
+        job, speed = submission.job, 0.0
+        if submission.run_seconds is None and job.total_steps and profile.has(job.job_type, job.num_gpus, on):
+            speed = profile.job_throughput(job, on)
+        timed.append(replace(submission, run_seconds=job.total_steps / speed) if speed > 0 and job.total_steps else submission)
+        count += speed > 0
     if not count:
         return trace
     assumption = f"Durations that are not recorded are steps / throughput on {on} in profile {profile.name!r}: {counted(count)}."
     return trace.changed(timed, assumption)
-
-
-def _timed(submission: Submission, profile: ThroughputProfile, reference: str) -> Submission:
-    job = submission.job
-    if submission.run_seconds is not None or job.total_steps is None or not profile.has(job.job_type, job.num_gpus, reference):
-        return submission
-    speed = profile.job_throughput(job, reference)
-    return replace(submission, run_seconds=job.total_steps / speed) if speed > 0 else submission

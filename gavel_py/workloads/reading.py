@@ -41,17 +41,11 @@ def read_trace(path: str | Path, format: str | None = None, *, strict: bool = Fa
         if not intake.submissions and intake.faults:
             raise InputError(Fault(str(path), "", f"holds no job that can be read as {importer.name!r}"), *intake.faults)
         if importer.has_dates and intake.submissions:
-            _count_from_zero(intake)
+            zero = min(submission.job.arrival_seconds for submission in intake.submissions)
+            intake.submissions = [each.moved(each.job.arrival_seconds - zero) for each in intake.submissions]
+            date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            intake.assume(f"The clock starts with the first arrival, {date}; time zones are not taken into account.")
         return Trace(intake.submissions, intake.report())
-
-
-def _count_from_zero(intake: Intake) -> None:
-    submissions = intake.submissions
-    zero = min(submission.job.arrival_seconds for submission in submissions)
-    for index, submission in enumerate(submissions):
-        submissions[index] = submission.moved(submission.job.arrival_seconds - zero)
-    date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    intake.assume(f"The clock starts with the first arrival, {date}; time zones are not taken into account.")
 
 
 ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")

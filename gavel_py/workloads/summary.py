@@ -45,7 +45,10 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     if not len(arrivals):
         return (), 0.0
     known = np.nan_to_num(seconds)
-    times, held = _held(arrivals, gangs, known)
+    # The times at which a job starts or ends, and the GPUs in use from each of them on.
+    changes = gangs * (known > 0)
+    times, places = np.unique(np.concatenate([arrivals, arrivals + known]), return_inverse=True)
+    held = np.cumsum(np.bincount(places, weights=np.concatenate([changes, -changes])))
     peak = None if np.isnan(seconds).all() else float(held.max(initial=0.0))
     if arrivals[-1] == arrivals[0]:
         return (), peak
@@ -54,31 +57,13 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     number = np.minimum(np.searchsorted(edges, arrivals, side="right") - 1, periods - 1)
     jobs = np.bincount(number, minlength=periods)
     hours = np.bincount(number, weights=gangs * known / 3600, minlength=periods)
-    until = _gpu_seconds_until(edges, times, held)
-    means = np.diff(until) / np.diff(edges)
-    peaks = [_peak(edges[k], edges[k + 1], times, held) for k in range(periods)]
+    # The cumulative GPU-seconds in use up to each edge.
+    total, at = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))]), np.searchsorted(times, edges, side="right") - 1
+    means = np.diff(total[at] + held[at] * (edges - times[at])) / np.diff(edges)
+    ends = np.searchsorted(times, edges[1:], side="left")
+    peaks = [float(held[max(0, first) : end].max(initial=0.0)) for first, end in zip(at[:-1], ends, strict=True)]
     columns = zip(*(column.tolist() for column in (edges[:-1], edges[1:], jobs, hours, means)), peaks, strict=True)
     return tuple(Period(*(row if peak is not None else (*row[:3], None, None, None))) for row in columns), peak
-
-
-def _held(arrivals: Floats, gangs: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the times at which a job starts or ends, and the GPUs in use from each of them on."""
-    times = np.concatenate([arrivals, arrivals + seconds])
-    changes = np.concatenate([gangs * (seconds > 0), -gangs * (seconds > 0)])
-    moments, places = np.unique(times, return_inverse=True)
-    return moments, np.cumsum(np.bincount(places, weights=changes))
-
-
-def _gpu_seconds_until(edges: Floats, times: Floats, held: Floats) -> Floats:
-    """Return the cumulative GPU-seconds in use up to each edge."""
-    total = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])
-    place = np.searchsorted(times, edges, side="right") - 1
-    return np.asarray(total[place] + held[place] * (edges - times[place]))
-
-
-def _peak(start: float, end: float, times: Floats, held: Floats) -> float:
-    first = max(0, int(np.searchsorted(times, start, side="right")) - 1)
-    return float(held[first : int(np.searchsorted(times, end, side="left"))].max(initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -198,7 +183,6 @@ def _durations(seconds: Floats) -> Durations | None:
 
 
 PERIODS = 240
-
 SECONDS_PER_DAY = 86400.0
 
 MAX_LINES = 6

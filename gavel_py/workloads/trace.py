@@ -157,16 +157,14 @@ class Trace(Sequence[Submission]):
         parts = sum(submission.job.num_gpus < 1 for submission in self.submissions)
         if not parts:
             return self
-        assumption = f"Jobs that asked for a part of a GPU have a whole one: {parts:,}."
-        return self.changed(map(_on_a_whole_gpu, self.submissions), assumption)
-
-
-def _on_a_whole_gpu(submission: Submission) -> Submission:
-    job = submission.job
-    if job.num_gpus >= 1:
-        return submission
-    requests = {name: getattr(job, name) * job.num_gpus for name in ("cpus_per_gpu", "memory_gb_per_gpu")}
-    return replace(submission, job=job.model_copy(update={"num_gpus": 1, **requests}))
+        changed = []
+        for submission in self.submissions:
+            job = submission.job
+            if job.num_gpus < 1:
+                requests = {name: getattr(job, name) * job.num_gpus for name in ("cpus_per_gpu", "memory_gb_per_gpu")}
+                submission = replace(submission, job=job.model_copy(update={"num_gpus": 1, **requests}))
+            changed.append(submission)
+        return self.changed(changed, f"Jobs that asked for a part of a GPU have a whole one: {parts:,}.")
 
 
 def _renamed(submission: Submission, names: Mapping[str, str]) -> Submission:

@@ -71,22 +71,9 @@ def _recorded(name: str, value: Any) -> Any:
     return number
 
 
-def _is_csv(head: Head) -> bool:
-    columns = head.columns()
-    return "job_id" in columns and set(columns) <= set(KNOWN)
-
-
-def _is_json(head: Head) -> bool:
-    return head.is_json and '"job_id"' in head.text and not _is_json_lines(head)
-
-
 def _is_json_lines(head: Head) -> bool:
     line = head.first_line.strip()
     return line.startswith("{") and line.endswith("}") and '"job_id"' in line and '"jobs"' not in line
-
-
-def _is_parquet(head: Head) -> bool:
-    return head.text.startswith("PAR1")
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -112,14 +99,27 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(Fault(str(path), "", f"cannot be read as Parquet: {error}")) from None
 
 
-CSV = Importer("csv", "our own jobs, CSV", _is_csv, _read_csv)
-
-JSON = Importer("json", "our own jobs, JSON", _is_json, lambda path, intake: take_rows(json_rows(path), intake))
-
-JSON_LINES = Importer(
-    "jsonl", "our own jobs, JSON Lines", _is_json_lines, lambda path, intake: take_rows(_json_lines(path, intake), intake)
+CSV = Importer(
+    "csv",
+    "our own jobs, CSV",
+    lambda head: {"job_id"} <= set(head.columns()) <= set(KNOWN),
+    _read_csv,
 )
-
+JSON = Importer(
+    "json",
+    "our own jobs, JSON",
+    lambda head: head.is_json and '"job_id"' in head.text and not _is_json_lines(head),
+    lambda path, intake: take_rows(json_rows(path), intake),
+)
+JSON_LINES = Importer(
+    "jsonl",
+    "our own jobs, JSON Lines",
+    _is_json_lines,
+    lambda path, intake: take_rows(_json_lines(path, intake), intake),
+)
 PARQUET = Importer(
-    "parquet", "our own jobs, Parquet (needs pyarrow)", _is_parquet, lambda path, intake: take_rows(_parquet_rows(path), intake)
+    "parquet",
+    "our own jobs, Parquet (needs pyarrow)",
+    lambda head: head.text.startswith("PAR1"),
+    lambda path, intake: take_rows(_parquet_rows(path), intake),
 )

@@ -32,9 +32,8 @@ TABLES = {
     "pai_group_tag_table.csv": ("inst_id", "user", "gpu_type_spec", "group", "workload"),
 }  # fmt: skip
 
-INSTANCES, SENSORS = "pai_instance_table.csv", "pai_sensor_table.csv"
-
-TAGS, MACHINES = "pai_group_tag_table.csv", "pai_machine_spec.csv"
+JOBS, TASKS, INSTANCES = "pai_job_table.csv", "pai_task_table.csv", "pai_instance_table.csv"
+SENSORS, MACHINES, TAGS = "pai_sensor_table.csv", "pai_machine_spec.csv", "pai_group_tag_table.csv"
 
 
 @dataclass
@@ -74,7 +73,10 @@ def instances_by_job(folder: Path, intake: Intake) -> dict[str, Instances]:
             intake.broken(where, *error.faults)
             continue
         starts[worker] += 1
-    types = _types_of_machines(folder, intake)
+    types: dict[str, str] = {}  # GPU type of machines with GPUs
+    if (folder / MACHINES).is_file():
+        machines = pai_rows(folder / MACHINES, intake)
+        types = {row["machine"]: row["gpu_type"] for _, row in machines if row["gpu_type"] not in ("", "CPU")}
     jobs: dict[str, Instances] = defaultdict(Instances)
     for worker, (start, end, machine) in last.items():
         job = jobs[worker[0]]
@@ -84,14 +86,6 @@ def instances_by_job(folder: Path, intake: Intake) -> dict[str, Instances]:
         if machine in types:
             job.types[types[machine]] += 1
     return jobs
-
-
-def _types_of_machines(folder: Path, intake: Intake) -> dict[str, str]:
-    """Return {machine: GPU type} of machines with GPUs, empty if the table is absent."""
-    path = folder / MACHINES
-    if not path.is_file():
-        return {}
-    return {row["machine"]: row["gpu_type"] for _, row in pai_rows(path, intake) if row["gpu_type"] not in ("", "CPU")}
 
 
 def gpu_memory_by_job(folder: Path, intake: Intake) -> dict[str, float]:
@@ -120,8 +114,6 @@ def required_types(folder: Path, intake: Intake) -> dict[str, str]:
     return {row["inst_id"]: row["gpu_type_spec"] for _, row in rows if not is_missing(row["gpu_type_spec"])}
 
 
-JOBS, TASKS = "pai_job_table.csv", "pai_task_table.csv"
-
 STATUS = {"Terminated": "passed", "Failed": "failed"}
 
 ROUNDED = "Jobs of more than one GPU that is no whole number ({sum}) get the next larger one: {n}."
@@ -145,11 +137,6 @@ class Tasks:
     ends: list[float] = field(default_factory=list)
     types: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    @property
-    def one_gpu_each(self) -> bool:
-        """Whether each instance uses a single GPU that it shares with no other instance of the job."""
-        return self.whole or (self.instances == 1 and self.gpus <= 1)
-
 
 def _recognises(head: Head) -> bool:
     return {JOBS, TASKS} <= head.inside or head.path.name == JOBS
@@ -165,7 +152,7 @@ def _read(path: Path, intake: Intake) -> None:
             own = tasks.get(row["job_name"], Tasks())
             required = types.get(row["inst_id"])
             limits: dict[str, Any] = {"allowed_accelerators": (required,)} if required else {}
-            if own.one_gpu_each:
+            if own.whole or (own.instances == 1 and own.gpus <= 1):  # each instance has a single GPU to itself
                 limits["gpu_memory_gb"] = memory.get(row["job_name"])
             _read_job(row, own, instances.get(row["job_name"]), limits, intake)
             _assume_gang(intake, own.gpus, own.instances, "sum of inst_num x plan_gpu / 100")
