@@ -16,7 +16,6 @@ from pathlib import Path
 from gavel_py.errors import Fault, InputError
 
 FORMATS = {".svg": "svg", ".png": "png"}
-
 PAGES = (".html", ".htm")
 
 
@@ -33,7 +32,7 @@ def check_plot(path: str | Path) -> None:
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(Fault(str(path), "", "a picture is drawn as .svg or .png; give the file one of these endings"))
     check_writable(Path(path))
-    _check_libraries("pictures", ["matplotlib"])
+    check_libraries("pictures", "plot", "matplotlib")
 
 
 def check_report(path: str | Path) -> None:
@@ -49,7 +48,7 @@ def check_report(path: str | Path) -> None:
     if Path(path).suffix.lower() not in PAGES and not _is_stream(Path(path)):
         raise InputError(Fault(str(path), "", "a report is written as .html; give the file this ending"))
     check_writable(Path(path))
-    _check_libraries("reports", ["matplotlib", "jinja2"])
+    check_libraries("reports", "plot", "matplotlib", "jinja2")
 
 
 def check_writable_folder(path: str | Path) -> None:
@@ -75,12 +74,14 @@ def _is_stream(place: Path) -> bool:
     return place.exists() and not place.is_file() and not place.is_dir()
 
 
-def _check_libraries(what: str, names: list[str]) -> None:
+def check_libraries(what: str, extra: str, *names: str) -> None:
+    """Raise `InputError` if a module that `what` need cannot be imported; extra: the extra of gavel-py that installs it."""
     for name in names:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise InputError(f"{what} need {name} ({error}); install it with: pip install 'gavel-py[plot]'") from None
+            package = name.partition(".")[0]
+            raise InputError(f"{what} need {package} ({error}); install it with: pip install 'gavel-py[{extra}]'") from None
 
 
 def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> None:

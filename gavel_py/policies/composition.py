@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,8 @@ class Then(Policy):
             return None
         # The decision may preserve more of the first objective than the tolerance requires.
         times = jobs.counts[:, None] * decision.time_fractions
-        kept = [replace(row, least=max(row.least, float((row.table * times).sum()))) for row in _gains(in_turn.kept)]
+        gains = (row for row in in_turn.kept.rows if isinstance(row, ObjectiveRow))
+        kept = [replace(row, least=max(row.least, float((row.table * times).sum()))) for row in gains]
         return replace(free, rows=(*kept, *free.rows))
 
     def _after(self, jobs: JobClasses, kept: Rules) -> JobClasses:
@@ -203,10 +204,6 @@ def _translated(rules: Rules, jobs: JobClasses, before: Floats | None, after: Fl
         return rules
     factor = jobs.by_job(after / before)
     return replace(rules, floors=tuple(replace(floor, throughputs=floor.throughputs * factor) for floor in rules.floors))
-
-
-def _gains(rules: Rules) -> Iterator[ObjectiveRow]:
-    return (row for row in rules.rows if isinstance(row, ObjectiveRow))
 
 
 def _stages(policy: Policy, decision: Decision, tolerance: float) -> tuple[Stage, ...]:

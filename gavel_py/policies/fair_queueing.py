@@ -198,7 +198,8 @@ class ServiceTree:
     and Gallager, IEEE/ACM Transactions on Networking, 1993) at each node of a hierarchy (Bennett and Zhang, SIGCOMM 1996).
 
     counts, weights, ranks: (G,) number of jobs in each row, and the weight, above 0, and rank of each job; leaves: (G,) the node of
-    each row; parents: (M,) the parent of each node, -1 for the root; node_weights, node_ranks, is_fifo: (M,).
+    each row; parents: (M,) the parent of each node, -1 for the root; node_weights, node_ranks, is_fifo: (M,); by default one fair
+    node.
     Members of a fifo node have different ranks, and each of its rows is one job.
     """
 
@@ -209,10 +210,10 @@ class ServiceTree:
         weights: ArrayLike,
         ranks: ArrayLike,
         leaves: ArrayLike,
-        parents: ArrayLike,
-        node_weights: ArrayLike,
-        node_ranks: ArrayLike,
-        is_fifo: ArrayLike,
+        parents: ArrayLike = (-1,),
+        node_weights: ArrayLike = (1.0,),
+        node_ranks: ArrayLike = (0.0,),
+        is_fifo: ArrayLike = (False,),
     ) -> None:
         self.leaves: Indices = np.array(leaves, dtype=np.int64)
         self.parents: Indices = np.array(parents, dtype=np.int64)

@@ -15,6 +15,7 @@ import types
 import typing
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -142,20 +143,16 @@ def _declared() -> Iterator[Offer]:
 
 
 def _entry_points(package: Distribution) -> str:
-    try:
+    with suppress(OSError, UnicodeError):
         return package.read_text("entry_points.txt") or ""
-    except (OSError, UnicodeError):
-        return ""
+    return ""
 
 
 def _metadata(package: Distribution, key: str) -> str:
     """Return the name or version of a package, empty if its metadata are damaged, as after an aborted installation."""
-    try:
-        known = package.metadata
-        if key in known:
+    with suppress(OSError, UnicodeError, TypeError, KeyError, AttributeError):
+        if key in (known := package.metadata):
             return known[key]
-    except (OSError, UnicodeError, TypeError, KeyError, AttributeError):
-        pass
     return ""
 
 

@@ -28,13 +28,4 @@ class WaterFilling(FillingPolicy):
         from gavel_py.policies.fair_queueing import ServiceTree
 
         none = np.zeros(len(jobs), dtype=np.int64)
-        return ServiceTree(
-            counts=jobs.counts,
-            weights=jobs.weights,
-            ranks=none,
-            leaves=none,
-            parents=[-1],
-            node_weights=[1.0],
-            node_ranks=[0],
-            is_fifo=[False],
-        )
+        return ServiceTree(counts=jobs.counts, weights=jobs.weights, ranks=none, leaves=none)

@@ -15,7 +15,6 @@ from gavel_py.io.records import MAX_COUNT, SMALLEST_FRACTION, has_control, is_ab
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
 RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
 
 JOB_COLUMNS: dict[str, tuple[float, str]] = {

@@ -56,7 +56,6 @@ class Node(Record):
 
 
 Parts = tuple[list[Node], list[AcceleratorType]]
-
 KEYS = ("nodes", "accelerator_types")
 
 

@@ -207,17 +207,14 @@ def fewest_nodes(cluster: Cluster, accelerator: str, size: int) -> int:
 
 def _can_be_spread(gangs: Sequence[Job], cluster: Cluster) -> Mask:
     """Return (gangs, K) whether a region within a gang's locality has room for it on more nodes than it needs."""
-    names = cluster.accelerator_names
-    rows: dict[tuple[int, str], list[bool]] = {}
-    for size, locality in {(job.whole_gpus, job.locality) for job in gangs}:
-        rows[size, locality] = [_has_region(cluster, name, size, locality) for name in names]
+    gangs_of = {(job.whole_gpus, job.locality) for job in gangs}
+    rows = {gang: [_has_region(cluster, name, *gang) for name in cluster.accelerator_names] for gang in gangs_of}
     return np.array([rows[job.whole_gpus, job.locality] for job in gangs], dtype=bool)
 
 
 def _has_region(cluster: Cluster, accelerator: str, size: int, locality: str) -> bool:
     least = fewest_nodes(cluster, accelerator, size)
-    regions: dict[tuple[bool, str], list[int]] = {}
+    regions: dict[str, list[int]] = {}
     for node in cluster.nodes_of(accelerator):
-        key = (False, "") if locality == "any" else (node.rack is None, node.rack or node.name)
-        regions.setdefault(key, []).append(node.num_gpus)
+        regions.setdefault(cluster.region_of(node, locality), []).append(node.num_gpus)
     return any(len(held) > least and sum(held) >= size > least for held in regions.values())

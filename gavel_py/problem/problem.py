@@ -158,7 +158,12 @@ class AllocationProblem:
             rows = check.in_order("rows", rows, [("job", self.job_ids)])
         check.finish()
         rows = np.arange(self.num_jobs)[rows]
-        picked = {f.name: _picked(getattr(self, f.name), rows) for f in fields(self) if f.name not in _NOT_BY_JOB}
+        by_job = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_BY_JOB}
+        picked: dict[str, Any] = {
+            name: values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows.tolist())
+            for name, values in by_job.items()
+            if values is not None
+        }
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
         hosts = None if self.hosts is None else self.hosts.select(rows)
         pairs = None if self.pairs is None else self.pairs.select(rows)
@@ -392,9 +397,3 @@ def _check_number(name: str, value: float, least: float = -math.inf) -> None:
     if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
         bound = "" if least == -math.inf else f" of at least {least:g}"
         raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))
-
-
-def _picked(value: Any, rows: Indices) -> Any:
-    if value is None or isinstance(value, np.ndarray):
-        return None if value is None else value[rows]
-    return tuple(value[i] for i in rows.tolist())

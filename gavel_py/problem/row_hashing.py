@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from gavel_py.problem.arrays import Indices
 
 Column = NDArray[np.generic]
-
 Keys = NDArray[np.uint64]
 
 MIXERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)

@@ -21,7 +21,7 @@ from typing import Any
 from gavel_py import __version__
 from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.io.names import same_name
-from gavel_py.io.writing import check_writable, write_atomic
+from gavel_py.io.writing import check_libraries, check_writable, write_atomic
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
 from gavel_py.sweeps.cell import Cell, build_simulation, run_cell, scenario_of
@@ -31,11 +31,8 @@ from gavel_py.sweeps.local import LocalProcesses, usable_cores
 from gavel_py.sweeps.spec import read_spec
 
 Row = Mapping[str, str | float | None]
-
 SUFFIXES = (".csv", ".parquet")
-
 TEXT = {"policy", "trace", "cluster", "measure_jobs", "status", "error"}
-
 WHOLE = {"seed", "attempts"}
 
 
@@ -60,10 +57,7 @@ def check_table(path: str | Path) -> None:
         raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {' or '.join(SUFFIXES)}"))
     check_writable(Path(path))
     if suffix == ".parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise InputError(f"Parquet files need pyarrow ({error}); install it with: pip install 'gavel-py[parquet]'") from None
+        check_libraries("Parquet files", "parquet", "pyarrow.parquet")
 
 
 def write_table(path: str | Path, rows: Sequence[Row]) -> None:

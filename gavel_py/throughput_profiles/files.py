@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
@@ -16,6 +17,7 @@ from typing import Any, TextIO, TypedDict
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import check_records
+from gavel_py.io.writing import write_atomic
 from gavel_py.throughput_profiles.measurement import Measurement, Row, collect
 
 REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
@@ -45,18 +47,15 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
 
 def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
     """Write the rows to a path or an open text file; the column gpu_memory_gb is omitted if no row has a value."""
-    if not isinstance(target, str | Path):
-        rows = list(rows)
-        columns = len(Row._fields) - all(row.gpu_memory_gb is None for row in rows)
-        writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(Row._fields[:columns])
-        writer.writerows(row[:columns] for row in rows)
-        return
-    try:
-        with open(target, "w", encoding="utf-8", newline="") as file:
-            write_csv(rows, file)
-    except OSError as error:
-        raise InputError(Fault(str(target), "", f"cannot be written: {error.strerror or error}")) from None
+    rows, text = list(rows), io.StringIO()
+    columns = len(Row._fields) - all(row.gpu_memory_gb is None for row in rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields[:columns])
+    writer.writerows(row[:columns] for row in rows)
+    if isinstance(target, str | Path):
+        write_atomic(target, text.getvalue().encode())
+    else:
+        target.write(text.getvalue())
 
 
 def read_gavel_json(path: str | Path) -> tuple[Measurement, ...]:

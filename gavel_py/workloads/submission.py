@@ -83,7 +83,6 @@ class TraceReport:
 
 
 Status = Literal["", "passed", "killed", "failed"]
-
 STATUSES = frozenset(get_args(Status))
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
-
 Where = Callable[..., str]
 
 ROUNDING = 1e-9
@@ -334,13 +333,11 @@ def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
     if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
         hint = f"; {FILES}" if isinstance(given, str | Path) else ""
         raise InputError(Fault(where, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
-    found = tuple(given)
-    invalid = [each for each in found if not isinstance(each, Constraint)]
-    InputError.raise_any([Fault(where, "constraints", f"must be constraints, found {each!r:.60}{_hint(each)}") for each in invalid])
+    found, faults = tuple(given), []
+    for each in (each for each in found if not isinstance(each, Constraint)):
+        hint = f"; {FILES}" if isinstance(each, str | Path) else ""
+        if inspect.isclass(each) and issubclass(each, Constraint):
+            hint = " (this is a class; call it to make one)"
+        faults.append(Fault(where, "constraints", f"must be constraints, found {each!r:.60}{hint}"))
+    InputError.raise_any(faults)
     return found
-
-
-def _hint(invalid: object) -> str:
-    if inspect.isclass(invalid) and issubclass(invalid, Constraint):
-        return " (this is a class; call it to make one)"
-    return f"; {FILES}" if isinstance(invalid, str | Path) else ""

@@ -14,12 +14,12 @@ from typing import Any
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
+from gavel_py.io.writing import check_libraries
 from gavel_py.problem.job import RECORDED, Job, json_rows
 from gavel_py.workloads.intake import Head, Importer, Intake, amount, count, table_rows
 from gavel_py.workloads.submission import RECORDED_FIELDS
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
-
 TEXTS = {"status", "accelerator"}
 
 
@@ -78,11 +78,10 @@ def _is_json_lines(head: Head) -> bool:
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the rows batch by batch, which keeps the whole table out of memory."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise InputError(f"Parquet files need pyarrow ({error}); install it with: pip install 'gavel-py[parquet]'") from None
+    check_libraries("Parquet files", "parquet", "pyarrow.parquet")
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
     number = 0
     try:
         with ParquetFile(path) as file:

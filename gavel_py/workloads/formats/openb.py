@@ -12,7 +12,6 @@ COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "sc
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
 GB_PER_MIB = 1.048576e-3
 SEVERAL = "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: {n}."
-
 RUNNING = "Pods still in the phase Running are read as ended at their deletion_time: {n}."
 CUT_OFF = "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: {n}."
 

@@ -115,9 +115,7 @@ def required_types(folder: Path, intake: Intake) -> dict[str, str]:
 
 
 STATUS = {"Terminated": "passed", "Failed": "failed"}
-
 ROUNDED = "Jobs of more than one GPU that is no whole number ({sum}) get the next larger one: {n}."
-
 JOINED = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: {n}."
 
 

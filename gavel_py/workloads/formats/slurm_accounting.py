@@ -28,7 +28,6 @@ RESOURCES = ("AllocTRES", "ReqTRES")
 """Columns of allocated and requested resources, in order of preference."""
 
 UNLIMITED = {"UNLIMITED", "Partition_Limit", "INVALID"}
-
 LENGTH = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+(?:\.\d+)?)")
 
 
@@ -77,13 +76,9 @@ STATUS = {
 }
 
 UNFINISHED = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING", "COMPLETING"}
-
 FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a failed attempt"
-
 CONTINUED = "is an earlier record of a job that a later record continues; their running times add up"
-
 LISTED_AGAIN = "is listed again later, with the same submission and start"
-
 ELAPSED = "Records whose Elapsed is not End - Start, as of suspended jobs, ran for Elapsed: {n}."
 
 
