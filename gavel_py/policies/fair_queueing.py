@@ -372,26 +372,21 @@ def _faults(tree: TenantTree, tenants: Sequence[str], job_ids: Sequence[str], co
         theirs = ", ".join(map(repr, _first(wrong))) + (", ..." if len(wrong) > MAX_SHOWN else "")
         return [Fault("jobs", "tenant", f"no job is of a tenant in the tree: theirs are {theirs}{nearest('', names)}")]
     # Rows are in the arbitrary order of classes, so faults are sorted by job id.
-    ordered = sorted(wrong, key=lambda name: natural_key(_first(job_ids[row] for row in wrong[name])[0]))
-    return [Fault(_jobs(wrong[name], job_ids, counts), "tenant", _problem(tree, name, names)) for name in ordered]
+    first = {name: _first(job_ids[row] for row in rows) for name, rows in wrong.items()}
+    faults = []
+    for name in sorted(wrong, key=lambda name: natural_key(first[name][0])):
+        others = int(counts[wrong[name]].sum()) - len(first[name])
+        jobs = ", ".join(map(repr, first[name])) + (f" and {others} more" if others else "")
+        problem = f"{name!r} is not in the tenant tree{nearest(name, names)}" if name else f"is empty{nearest('', names)}"
+        if name in tree.parents:
+            below = ", ".join(repr(tenant.name) for tenant in tree.tenants if tenant.parent == name)
+            problem = f"{name!r} has tenants below it, and only those can have jobs: {below}, or another one for these jobs"
+        faults.append(Fault(f"job{'s' * (len(first[name]) > 1)} {jobs}", "tenant", problem))
+    return faults
 
 
 def _first(names: Iterable[str]) -> list[str]:
     return nsmallest(MAX_SHOWN, names, key=natural_key)
-
-
-def _jobs(rows: list[int], job_ids: Sequence[str], counts: Indices) -> str:
-    """Return the first jobs of these rows by id, and the number of the others."""
-    first = _first(job_ids[row] for row in rows)
-    others = int(counts[rows].sum()) - len(first)
-    return ("job " if len(first) == 1 else "jobs ") + ", ".join(map(repr, first)) + (f" and {others} more" if others else "")
-
-
-def _problem(tree: TenantTree, name: str, names: list[str]) -> str:
-    if name in tree.parents:
-        below = ", ".join(repr(tenant.name) for tenant in tree.tenants if tenant.parent == name)
-        return f"{name!r} has tenants below it, and only those can have jobs: {below}, or another one for these jobs"
-    return f"{name!r} is not in the tenant tree{nearest(name, names)}" if name else f"is empty{nearest('', names)}"
 
 
 def _first_arrivals(parents: Indices, leaves: Indices, arrivals: Floats) -> Floats:

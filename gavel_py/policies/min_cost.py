@@ -165,7 +165,14 @@ class MinCost(LinearSumPolicy):
         in_time = seconds * throughputs >= jobs.steps_remaining * (1 - SHORT)
         late = np.where(np.isnan(seconds), _is_short(throughputs, needs), ~in_time)
         some = np.flatnonzero(late[jobs.index])
-        texts = {g: _lack(seconds[g], jobs.steps_remaining[g], throughputs[g], needs[g]) for g in np.flatnonzero(late).tolist()}
+        texts: dict[int, str] = {}
+        for g in np.flatnonzero(late).tolist():
+            texts[g] = "gets no time, so it will miss its deadline"
+            if np.isnan(seconds[g]):
+                texts[g] = f"gets {throughputs[g] / needs[g]:.1%} of what it is to have"
+            elif throughputs[g] > 0:
+                ends = jobs.steps_remaining[g] / throughputs[g]
+                texts[g] = f"is late: it ends {ends - seconds[g]:.6g} s after its deadline"
         names = (jobs.problem.job_ids[i] for i in jobs.jobs[some].tolist())
         return tuple(f"job {name!r} {texts[g]}" for name, g in zip(names, jobs.index[some].tolist(), strict=True))
 
@@ -177,12 +184,3 @@ def _throughputs(jobs: JobClasses, fractions: Floats) -> Floats:
 
 def _is_short(throughputs: Floats, needs: Floats) -> Mask:
     return throughputs < needs * (1 - SHORT)
-
-
-def _lack(seconds: float, steps: float, throughput: float, need: float) -> str:
-    """Return what a job lacks, as text; seconds: to its deadline, NaN if it has none."""
-    if np.isnan(seconds):
-        return f"gets {throughput / need:.1%} of what it is to have"
-    if throughput <= 0:
-        return "gets no time, so it will miss its deadline"
-    return f"is late: it ends {steps / throughput - seconds:.6g} s after its deadline"

@@ -41,7 +41,11 @@ def imported_policy(target: str, where: str) -> type[Policy]:
         raise InputError(Fault(where, "", f"must be of the form package.module:Class, found {target!r}"))
     thing = _attribute(_module(module_name, where), path, where)
     if not (inspect.isclass(thing) and issubclass(thing, Policy)):
-        raise InputError(Fault(where, "", _not_a_policy(thing, target)))
+        bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
+        text = f"is a class, but no policy; {bases}" if inspect.isclass(thing) else f"is no class (it is {thing!r}); {bases}"
+        if isinstance(thing, Policy):
+            text = f"is a policy object; name its class, as in {module_name}:{type(thing).__name__}"
+        raise InputError(Fault(where, "", text))
     if inspect.isabstract(thing):
         methods = ", ".join(f"`{name}`" for name in sorted(thing.__abstractmethods__))
         raise InputError(Fault(where, "", f"is abstract: it does not say what {methods} is"))
@@ -84,14 +88,6 @@ def _attribute(module: ModuleType, path: str, where: str) -> object:
             text = f"module {module.__name__}{f' ({place})' if place else ''} has no class {path!r}"
             raise UnknownNameError(Fault(where, "", text + (nearest(path, known) if known else ", and no other policy either")))
     return thing
-
-
-def _not_a_policy(thing: object, target: str) -> str:
-    bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
-    if isinstance(thing, Policy):
-        module = target.partition(":")[0]
-        return f"is a policy object; name its class, as in {module}:{type(thing).__name__}"
-    return f"is a class, but no policy; {bases}" if inspect.isclass(thing) else f"is no class (it is {thing!r}); {bases}"
 
 
 GROUP = "gavel_py.policies"

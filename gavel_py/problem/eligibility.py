@@ -162,18 +162,13 @@ def _too_large(needed: Floats, types: Sequence[str], capacity: Floats, among: Ma
 
 def _cannot_run(measured: Mask, allowed: Mask, fits: Mask, num_gpus: float, types: Sequence[str], largest_gangs: Floats) -> str:
     among = measured & allowed
-    if allowed.any() and not (allowed & (num_gpus <= largest_gangs)).any():
-        return _fits_nowhere(num_gpus, types, largest_gangs, among if among.any() else allowed)
-    if not measured.any():
-        return "its throughput is 0 on every accelerator type" + ("" if fits.all() else " with the memory that it takes")
-    if not among.any():
-        names = ", ".join(np.array(types)[measured])
-        return f"it allows none of the accelerator types on which it could run ({names})"
-    return _fits_nowhere(num_gpus, types, largest_gangs, among)
-
-
-def _fits_nowhere(num_gpus: float, types: Sequence[str], largest_gangs: Floats, among: Mask) -> str:
+    if not allowed.any() or (allowed & (num_gpus <= largest_gangs)).any():
+        if not measured.any():
+            return "its throughput is 0 on every accelerator type" + ("" if fits.all() else " with the memory that it takes")
+        if not among.any():
+            names = ", ".join(np.array(types)[measured])
+            return f"it allows none of the accelerator types on which it could run ({names})"
     spans = np.floor(largest_gangs) if num_gpus >= 1 else largest_gangs
-    largest = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among).tolist())
+    largest = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among if among.any() else allowed).tolist())
     gang = f"gang of {num_gpus:.0f} GPUs" if num_gpus >= 1 else f"{num_gpus:g} of a GPU"
     return f"its {gang} fits nowhere (GPUs that one gang can get together: {largest})"

@@ -8,9 +8,9 @@ import io
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -116,32 +116,12 @@ class Estimate:
         return self.cell_seconds / self.workers
 
 
-def estimate_cells(remaining: Iterable[Cell], ended: Mapping[str, list[float]], workers: int) -> Estimate:
-    """Return the estimate for cells; ended: {policy: seconds of each cell of the same sweep that has ended}.
-
-    For a policy without such cells, the cell in the middle is simulated for a second of computing time, and its duration is
-    extrapolated by the part of the work of all jobs that was done.
-    """
-    by_policy: dict[str, list[Cell]] = {}
-    for cell in remaining:
-        by_policy.setdefault(str(cell.labels["policy"]), []).append(cell)
-    known = [policy for policy in by_policy if ended.get(policy)]
-    total = 0.0
-    for policy, cells in by_policy.items():
-        seconds = fmean(ended[policy]) if policy in known else _probe(cells[len(cells) // 2])
-        total += seconds * len(cells)
-    return Estimate(total, workers, _describe_basis(len(by_policy), len(known)))
-
-
-def _describe_basis(policies: int, known: int) -> str:
-    probed = (
-        "one cell of each policy, in the middle of its grid, played for a second and scaled by the part of the work done by then"
-    )
-    played = "the mean time of the cells of each policy that have been played"
-    return "nothing is left" if not policies else played if known == policies else f"{played}; else {probed}" if known else probed
+PLAYED = "the mean time of the cells of each policy that have been played"
+PROBED = "one cell of each policy, in the middle of its grid, played for a second and scaled by the part of the work done by then"
 
 
 def _probe(cell: Cell) -> float:
+    """Return the seconds of a cell, by simulating it for a second and extrapolating by the part of all jobs' work that was done."""
     task = cell.task_with(None)
     importlib.import_module("gavel_py.optimization.formulation.program")  # slow, and done once in each process
     started = time.perf_counter()
@@ -175,10 +155,8 @@ def versions() -> dict[str, str]:
     """Return {package: version} of everything that results depend on, with Python and the platform."""
     found = {"gavel-py": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -252,12 +230,19 @@ class SweepPlan:
         """
         with self._store(make=False) as store:
             seconds, final = store.seconds(), _final_statuses(store, retry_failed)
-        remaining = [cell for cell in self._cells if cell.key not in final]
+        remaining: dict[str, list[Cell]] = {}
         ended: dict[str, list[float]] = {}
         for cell in self._cells:
+            policy = str(cell.labels["policy"])
+            if cell.key not in final:
+                remaining.setdefault(policy, []).append(cell)
             if cell.key in seconds:
-                ended.setdefault(str(cell.labels["policy"]), []).append(seconds[cell.key])
-        return estimate_cells(remaining, ended, _num_workers(workers, len(remaining)))
+                ended.setdefault(policy, []).append(seconds[cell.key])
+        total = 0.0
+        for policy, cells in remaining.items():
+            total += len(cells) * (fmean(ended[policy]) if policy in ended else _probe(cells[len(cells) // 2]))
+        basis = "; else ".join([PLAYED] * any(p in ended for p in remaining) + [PROBED] * any(p not in ended for p in remaining))
+        return Estimate(total, _num_workers(workers, sum(map(len, remaining.values()))), basis or "nothing is left")
 
     def play(
         self,

@@ -119,10 +119,9 @@ ABOUT = ("description", "licence", "notice", "url")
 INSERT_PROFILE = """
     INSERT INTO profiles (name, description, licence, notice, url) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"""
 
-INSERT_ROW = """
-    INSERT INTO measurements (profile, job_type, num_gpus, accelerator, placement,
-        steps_per_second, partner_job_type, partner_steps_per_second, source, gpu_memory_gb)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+COLUMNS = ", ".join(Row._fields)
+INSERT_ROW = f"INSERT INTO measurements (profile, {COLUMNS}) VALUES (?{', ?' * len(Row._fields)})"  # noqa: S608
+SELECT_ROWS = f"SELECT {COLUMNS} FROM measurements WHERE profile = ? ORDER BY id"  # noqa: S608
 
 UPDATE_ROW = """
     ON CONFLICT (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, '')) DO UPDATE SET
@@ -132,11 +131,6 @@ UPDATE_ROW = """
         gpu_memory_gb = ifnull(excluded.gpu_memory_gb, gpu_memory_gb)"""
 
 SELECT_ABOUT = "SELECT description, licence, notice, url FROM profiles WHERE id = ?"
-
-SELECT_ROWS = """
-    SELECT job_type, num_gpus, accelerator, placement, steps_per_second, partner_job_type, partner_steps_per_second, source,
-        gpu_memory_gb
-    FROM measurements WHERE profile = ? ORDER BY id"""
 
 
 @dataclass(frozen=True)
