@@ -7,23 +7,19 @@ import logging
 import os
 import signal
 import threading
-import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context, parent_process
+from queue import SimpleQueue
 from typing import Any
 
 from gavel_py.errors import Fault, GavelWarning, InputError
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-SHORT_CALL_SECONDS = 0.5
-"""A process gets its next call in advance if the last one was shorter; otherwise the call is kept back and can be cancelled."""
 
 _environment_lock = threading.Lock()
 
@@ -32,133 +28,76 @@ class WorkerDiedError(BrokenExecutor):
     """The process of this call died: it was killed, ran out of memory, or crashed."""
 
 
-class _Call:
-    """A function to call in a process, and the future of the caller."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function, self.future, self.started = function, Future[Any](), 0.0
-        self.is_claimed = False
-
-    def claim(self) -> bool:
-        """Mark the call as running, so that it cannot be cancelled; return False if it was cancelled before."""
-        if not self.is_claimed:
-            self.is_claimed = self.future.set_running_or_notify_cancel()
-        return self.is_claimed
-
-
 class _Process:
-    """A pool of one process, which is restarted if it dies. calls: sent to it, in order; is_quick: whether the last was short."""
+    """A pool of one process, which is replaced if it dies. pid: a future of its id."""
 
     def __init__(self) -> None:
-        self.calls: deque[_Call] = deque()
-        self.pool, self.pid = _start_pool()
-        self.is_quick = False
+        self.start()
 
-    def restart(self) -> None:
-        """Replace the process."""
-        self.pool.shutdown(wait=False, cancel_futures=True)
-        self.pool, self.pid = _start_pool()
-
-    def send(self, call: _Call) -> Future[Any]:
-        """Send a call to the process."""
-        call.started = time.monotonic()
-        try:
-            return self.pool.submit(call.function)
-        except BrokenProcessPool:  # it died while it was idle
-            self.restart()
-            return self.pool.submit(call.function)
+    def start(self) -> None:
+        """Start a process, with the environment and the log level of this one."""
+        level = logging.getLogger("gavel_py").level
+        self.pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(level,))
+        with _one_thread_each():
+            self.pid = self.pool.submit(os.getpid)
 
 
 class LocalProcesses(Executor):
     """An executor of local processes, each with one thread for linear algebra.
 
     `concurrent.futures.ProcessPoolExecutor` breaks as a whole when a process dies, and does not report which call it ran.
-    Here each process has its own pool: if it dies, the future of its call raises `WorkerDiedError`, and all other calls continue.
-    Processes ignore Ctrl-C, which the caller handles, and end with the process that started them.
+    Here each process has its own pool, and a thread that waits for the call that it sent: if the process dies, the future of this
+    call raises `WorkerDiedError`, and all other calls continue. Processes ignore Ctrl-C, which the caller handles, and end with the
+    process that started them.
     """
 
     def __init__(self, workers: int) -> None:
-        self._lock = threading.RLock()
-        self._waiting: deque[_Call] = deque()
+        self._threads = ThreadPoolExecutor(workers)
         self._processes = [_Process() for _ in range(workers)]
-        self._is_open = True
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
+        self._is_terminated = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function in one of the processes."""
-        call = _Call(partial(fn, *args, **kwargs))
-        with self._lock:
-            if not self._is_open:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.append(call)
-            self._send()
-        return call.future
+        return self._threads.submit(self._call, partial(fn, *args, **kwargs))
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        process = self._idle.get()
+        try:
+            try:
+                sent = process.pool.submit(function)
+            except BrokenProcessPool:  # it died while it was idle
+                process.start()
+                sent = process.pool.submit(function)
+            return sent.result()
+        except BrokenProcessPool:
+            if not self._is_terminated:
+                process.start()
+            raise WorkerDiedError("the process that played it died: it was killed, ran out of memory, or crashed") from None
+        finally:
+            self._idle.put(process)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes after the calls that were sent to them."""
-        with self._lock:
-            self._is_open = False
-            if cancel_futures:
-                while self._waiting:
-                    self._waiting.popleft().future.cancel()
+        """End the processes after the calls that were submitted."""
+        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
         for process in self._processes:
             process.pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def terminate(self) -> None:
         """End the processes at once, with the calls that are running."""
-        self.shutdown(wait=False, cancel_futures=True)
+        self._is_terminated = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             with contextlib.suppress(BaseException):
                 os.kill(process.pid.result(timeout=5.0), signal.SIGTERM)
-        for process in self._processes:
-            process.pool.shutdown(wait=True)
-
-    def _send(self) -> None:
-        """Send waiting calls to idle processes, then a second one to quick processes."""
-        for depth in (1, 2):
-            for process in self._processes:
-                while self._waiting and len(process.calls) < depth and (depth == 1 or process.is_quick):
-                    call = self._waiting.popleft()
-                    if not call.claim():
-                        continue
-                    process.calls.append(call)
-                    sent = process.send(call)
-                    sent.add_done_callback(partial(self._on_done, process, process.pool, call))
-
-    def _on_done(self, process: _Process, pool: ProcessPoolExecutor, call: _Call, sent: Future[Any]) -> None:
-        """Pass on the result of a call. A broken pool reports its running call first, then those that were sent in advance."""
-        error = None if sent.cancelled() else sent.exception()
-        with self._lock:
-            process.calls.remove(call)
-            if isinstance(error, BrokenProcessPool):
-                if process.pool is not pool and self._is_open:  # it was sent in advance
-                    self._waiting.appendleft(call)
-                    self._send()
-                    return
-                if self._is_open:
-                    process.restart()
-                error = WorkerDiedError("the process that played it died: it was killed, ran out of memory, or crashed")
-            process.is_quick = time.monotonic() - call.started < SHORT_CALL_SECONDS
-            if self._is_open:
-                self._send()
-        if sent.cancelled():
-            call.future.set_exception(WorkerDiedError("it was not played any more"))
-        elif error is not None:
-            call.future.set_exception(error)
-        else:
-            call.future.set_result(sent.result())
+        self.shutdown()
 
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _start_pool() -> tuple[ProcessPoolExecutor, Future[int]]:
-    """Start a process, with the environment and the log level of this one; return its pool, and a future of its id."""
-    level = logging.getLogger("gavel_py").level
-    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(level,))
-    with _one_thread_each():
-        return pool, pool.submit(os.getpid)
 
 
 @contextlib.contextmanager
