@@ -241,8 +241,9 @@ class SweepPlan:
         total = 0.0
         for policy, cells in remaining.items():
             total += len(cells) * (fmean(ended[policy]) if policy in ended else _probe(cells[len(cells) // 2]))
-        basis = "; else ".join([PLAYED] * any(p in ended for p in remaining) + [PROBED] * any(p not in ended for p in remaining))
-        return Estimate(total, _num_workers(workers, sum(map(len, remaining.values()))), basis or "nothing is left")
+        bases = ([PLAYED] if remaining.keys() & ended else []) + ([PROBED] if remaining.keys() - ended else [])
+        used = _num_workers(workers, sum(map(len, remaining.values())))
+        return Estimate(total, used, "; else ".join(bases) or "nothing is left")
 
     def play(
         self,

@@ -57,8 +57,8 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     number = np.minimum(np.searchsorted(edges, arrivals, side="right") - 1, periods - 1)
     jobs = np.bincount(number, minlength=periods)
     hours = np.bincount(number, weights=gangs * known / 3600, minlength=periods)
-    # The cumulative GPU-seconds in use up to each edge.
-    total, at = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))]), np.searchsorted(times, edges, side="right") - 1
+    at = np.searchsorted(times, edges, side="right") - 1
+    total = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])  # GPU-seconds in use until each time
     means = np.diff(total[at] + held[at] * (edges - times[at])) / np.diff(edges)
     ends = np.searchsorted(times, edges[1:], side="left")
     peaks = [float(held[max(0, first) : end].max(initial=0.0)) for first, end in zip(at[:-1], ends, strict=True)]
