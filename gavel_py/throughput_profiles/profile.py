@@ -203,6 +203,8 @@ class ThroughputProfile:
         distinct, rows = _distinct((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
         table = _table(distinct, accelerators, lambda key, name: self._speed(Entry(key[0], key[1], name)))
         absent = np.isnan(table)
+        if not absent.any():
+            return table[rows]
         concerned: dict[Unknown, set[int]] = {}
         for row, column in np.argwhere(absent).tolist():
             job_type, num_gpus, allowed = distinct[row]
