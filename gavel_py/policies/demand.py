@@ -25,6 +25,7 @@ from gavel_py.problem.arrays import Floats, returned_numbers
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.certificates import Certificate
     from gavel_py.optimization.solving.highs import LinearSolver
+    from gavel_py.optimization.solving.level_search import BestLevel
     from gavel_py.optimization.solving.progressive_filling import Shares
 
 MAX_GUESSES = 20
@@ -81,9 +82,17 @@ class DemandPolicy(Policy):
         if jobs.rules.has_penalties:
             return self._decide_charged(jobs, solver)
         levels = Levels(self, jobs)
-        best = find_best_level(levels, solver, efficiency=self.efficiency)
+        best = self._by_prices(levels, solver) or find_best_level(levels, solver, efficiency=self.efficiency)
         self._check_served(jobs, best.fractions)
-        return Decision(best.fractions, LevelCertificate(levels, best.prices), best.shadow_prices)
+        return Decision(best.fractions, LevelCertificate(levels, best.prices), best.shadow_prices, best.algorithm)
+
+    def _by_prices(self, levels: Levels, solver: LinearSolver) -> BestLevel | None:
+        """Return the best level of very many different jobs; None if prices do not apply or do not lead to it."""
+        from gavel_py.optimization.solving import level_prices, prices
+
+        if self.is_agnostic or not prices.applies(levels.jobs, len(levels.chambers.first), solver):
+            return None
+        return level_prices.find_level(levels, solver, efficiency=self.efficiency)
 
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         """Trade the level off against the penalties of soft constraints; there is no efficiency stage."""

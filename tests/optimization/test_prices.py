@@ -16,7 +16,7 @@ from gavel_py.optimization.solving.best_responses import BestResponses
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from tests.support.examples import examples
-from tests.support.instances import best_value, problems
+from tests.support.instances import best_level, best_value, problems
 
 FEW, NEVER = 1, 10**9
 
@@ -128,6 +128,66 @@ def test_a_weighted_sum_of_linear_objectives_has_prices_too(monkeypatch: pytest.
     assert other.route is not None
     assert other.route.algorithm == "prices"
     assert other.objective_value == pytest.approx(one.objective_value, rel=1e-9)
+
+
+LEVELS = ["max_min_fairness", "min_makespan", "finish_time_fairness"]
+
+
+def total_service(allocation: gp.Allocation, problem: gp.AllocationProblem) -> float:
+    """What the efficiency stage maximises, Σ_i s_i v_i."""
+    return float(problem.num_gpus @ allocation.normalized_throughputs)
+
+
+@settings(max_examples=examples(80, costly=True))
+@given(problem=problems())
+def test_the_fairest_level_by_prices_is_the_optimum_of_one_row_per_job(problem: gp.AllocationProblem) -> None:
+    assume(problem.runnable.any())
+    with pytest.MonkeyPatch.context() as patch:
+        allocation = by_prices(problem, "max_min_fairness", patch)
+    need = problem.weights * problem.equal_share / problem.num_gpus
+    assert allocation.objective_value == pytest.approx(best_level(problem, need), rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", LEVELS)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_level_and_its_most_efficient_allocation_are_those_of_one_large_program(
+    policy: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = all_different(500, 3 + seed, seed)
+    one, other = gp.solve(problem, policy), by_prices(problem, policy, monkeypatch)
+    assert one.route is not None
+    assert other.route is not None
+    assert (one.route.algorithm, other.route.algorithm) == ("simplex", "prices")
+    assert other.objective_value == pytest.approx(one.objective_value, rel=1e-9)
+    assert total_service(other, problem) == pytest.approx(total_service(one, problem), rel=1e-8)
+    np.testing.assert_allclose(other.shadow_prices, one.shadow_prices, rtol=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("free", [[0], [1, 2], [0, 1, 2]])
+def test_types_that_nobody_needs_for_the_level_go_to_the_most_efficient_jobs(
+    free: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = all_different(200, 4)
+    capacities = problem.capacities.copy()
+    capacities[free] += problem.num_gpus.sum()
+    problem = problem.with_capacities(capacities)
+    one, other = gp.solve(problem, "max_min_fairness"), by_prices(problem, "max_min_fairness", monkeypatch)
+    assert other.route is not None
+    assert other.route.algorithm == "prices"
+    assert other.objective_value == pytest.approx(one.objective_value, rel=1e-9)
+    assert total_service(other, problem) == pytest.approx(total_service(one, problem), rel=1e-8)
+
+
+@pytest.mark.parametrize("policy", LEVELS)
+def test_levels_of_many_different_jobs_start_from_old_prices(policy: str) -> None:
+    before, after = (all_different(2 * prices.MANY_ROWS, seed=seed) for seed in (0, 1))
+    solver = gp.Solver(policy)
+    solver.solve(before)
+    warm, cold = solver.solve(after), gp.solve(after, policy)
+    assert warm.route is not None
+    assert warm.route.algorithm == "prices"
+    assert warm.objective_value == pytest.approx(cold.objective_value, rel=1e-9)
+    assert total_service(warm, after) == pytest.approx(total_service(cold, after), rel=1e-7)
 
 
 def test_the_answer_does_not_depend_on_the_order_of_the_jobs_nor_on_the_run() -> None:

@@ -217,7 +217,9 @@ class BestResponses:
         mixed = mix.left != mix.right
         margin = 0.0 if self.rates is None else np.abs(self.rates) * reach
         sure = np.where(mixed, (slow <= self.needs - margin) & (fast >= self.needs + margin), slow >= self.needs + margin)
-        sure &= ~mixed | (fast_cost - slow_cost >= self.gpus * (fast_width + slow_width))  # else more than the need may be cheaper
+        rise, change = fast_cost - slow_cost, self.gpus * (fast_width + slow_width)
+        # Otherwise more than the need may be cheaper; if only needs count, it may cost as much, and later stages choose.
+        sure &= ~mixed | (rise > change if self.gains is None else rise >= change)
         apart = np.where(mixed, fast - slow, 1.0)
         for point in range(count + 1):
             part = np.where(mixed, (speeds[point] - slow) / apart, 0.0)

@@ -193,13 +193,14 @@ class BestLevel:
     """The allocation with the best level.
 
     level: θ; fractions: (G, K) time of each class's jobs; prices: prices that prove that no level is better;
-    shadow_prices: (K,) gain of the level per extra GPU, for a small part of one.
+    shadow_prices: (K,) gain of the level per extra GPU, for a small part of one; algorithm: if it was not that of the solver.
     """
 
     level: float
     fractions: Floats
     prices: Prices
     shadow_prices: Floats | None
+    algorithm: str | None = None
 
 
 def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, shadow_prices: bool = True) -> BestLevel:

@@ -95,18 +95,19 @@ class Box:
 @dataclass(frozen=True)
 class Minimum:
     """The minimum of the dual function in a box. slack: how far above the minimum it may be; pressed: (K,) how much lower it would
-    be if the box were wider by half in a price.
+    be if the box were wider by half in a price; size: the value that counts as large.
     """
 
     prices: Floats
     value: float
     slack: float
     pressed: Floats
+    size: float
 
     @property
     def is_inside(self) -> bool:
         """Whether a wider box would not lower the minimum."""
-        return bool((self.pressed <= SMALL * abs(self.value)).all())
+        return bool((self.pressed <= SMALL * self.size).all())
 
 
 class Market:
@@ -121,17 +122,22 @@ class Market:
         count, idle = len(self.all), len(self.capacities)
         self.active, self.undecided = self.all, np.arange(count)
         self.choices = Choices(np.full(count, idle, dtype=np.int8), np.full(count, idle, dtype=np.int8))
-        self.gained, self.used = 0.0, np.zeros(idle)
+        self.gained, self.used, self.growing = 0.0, np.zeros(idle), np.zeros(idle)
 
     def fix(self, box: Box, reach: float = 0.0) -> None:
         """Fix the jobs that respond alike in all of the box."""
         sure, found = self.active.certain(box.low, box.high, reach)
         rows = self.undecided[sure]
         self.choices.left[rows], self.choices.right[rows] = found.left[sure], found.right[sure]
-        gained, used, _ = self.all.fixed(rows, self.choices)
-        self.gained, self.used = self.gained + gained, self.used + used
+        gained, used, growing = self.all.fixed(rows, self.choices)
+        self.gained, self.used, self.growing = self.gained + gained, self.used + used, self.growing + growing
         rest = np.flatnonzero(~sure)
         self.active, self.undecided = self.active.part(rest), self.undecided[rest]
+
+    def renew(self, responses: BestResponses) -> None:
+        """Take the responses to other needs, at which fixed jobs choose the same points."""
+        self.all, self.active = responses, responses.part(self.undecided)
+        self.gained, self.used, self.growing = responses.fixed(np.flatnonzero(self.is_fixed), self.choices)
 
     @property
     def is_fixed(self) -> Mask:
@@ -146,28 +152,29 @@ class Market:
         return self.gained + float(left @ prices) + response.surplus, left - response.usage
 
 
-def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Floats | None = None) -> Minimum:
+def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Floats | None = None, size: float = 0.0) -> Minimum:
     """Return the minimum of a convex function in a box by cutting planes (Kelley 1960).
 
     Every second point is halfway to the best one so far, which makes up for the rashness of few planes.
-    normal: (K,) n if only prices with n·p = 1 count.
+    normal: (K,) n if only prices with n·p = 1 count; size: a value that counts as large, by default the minimum.
     """
-    best = point = box.prices
+    best = point = box.prices if normal is None else box.prices / float(normal @ box.prices)
     value, gradient = dual(point)
     half = np.maximum((box.high - box.low) / 2, 1e-300)
-    size = max(float(np.abs(gradient) @ half), 1e-13 * abs(value), 1e-300)
-    planes, base, least = CuttingPlanes((box.low + box.high) / 2, half, size, normal), value, value
+    change = max(float(np.abs(gradient) @ half), 1e-13 * (size or abs(value)), 1e-300)
+    planes, base, least = CuttingPlanes((box.low + box.high) / 2, half, change, normal), value, value
     for count in range(MOST_PLANES):
         planes.add(point, value - base, gradient)
         lowest, bound, pressed = planes.lowest()
-        if least - (bound + base) <= PRECISION * size:
+        if least - (bound + base) <= PRECISION * change:
             break
-        point = np.clip(lowest, box.low, box.high) if count % 2 else (lowest + best) / 2
+        point = np.clip(lowest if count % 2 else (lowest + best) / 2, box.low, box.high)
+        point = point if normal is None else point / float(normal @ point)
         value, gradient = dual(point)
         if value < least:
             least, best = value, point
     pressed = np.where((pressed > 0) & (box.low <= 0), 0.0, np.abs(pressed))  # no price is below 0
-    return Minimum(best, least, least - bound - base, pressed)
+    return Minimum(best, least, least - bound - base, pressed, size or abs(least))
 
 
 def applies(jobs: JobClasses, rows: int, solver: LinearSolver) -> bool:

@@ -1,0 +1,259 @@
+"""The best level of very many different jobs by prices of the GPUs: `prices` for the demand family.
+
+At prices p worth 1 in total (Σ_j p_j c_j = 1), the needs of a level cost Σ_i h_i(need_i(θ)), and a level is reached exactly if they
+cost at most 1 at all prices. `find_level` looks for the prices at which they cost most and for the level at which that is 1, in
+turns, first on samples of jobs. Jobs that meet their needs on the same types at all prices of the box are fixed; the others share
+the GPUs that are left by a small program, which ends with the exact level, its prices and its most efficient allocation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gavel_py.errors import SolverError
+from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.formulation.linear_rows import Rules
+from gavel_py.optimization.formulation.matrices import AllocationLP
+from gavel_py.optimization.solving.best_responses import BestResponses
+from gavel_py.optimization.solving.highs import LinearSolver, Solution
+from gavel_py.optimization.solving.level_search import BestLevel
+from gavel_py.optimization.solving.levels import Levels
+from gavel_py.optimization.solving.prices import (
+    ALGORITHM,
+    KEPT,
+    MOST_UNDECIDED,
+    SAMPLED,
+    SAMPLES,
+    UNDECIDED,
+    Box,
+    Market,
+    chosen_times,
+    largest_gains,
+    minimum,
+)
+from gavel_py.problem.arrays import Floats
+
+MOST_STEPS, MOST_BOXES, MOST_PROGRAMS = 40, 60, 12
+
+CLOSE = 1e-3
+"""Relative precision of the level of a sample."""
+
+EXACT = 1e-12
+"""Part of the GPUs by which the needs of the level found may differ from them."""
+
+SLACK = 1e-10
+"""Part of the needs that jobs may lack at the level of one alone, so that not even that job has all of its time spoken for."""
+
+WIDER = 4.0
+"""Factor of the last step of the level within which the next one is expected."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A level with prices around which the best one is expected. reach: part of all GPUs by which its needs may be off."""
+
+    level: float
+    box: Box
+    reach: float
+
+
+class PricedLevels:
+    """The responses of all jobs, or a sample, to a level and prices."""
+
+    def __init__(self, levels: Levels) -> None:
+        jobs = levels.jobs
+        self.levels, self.capacities = levels, jobs.capacities
+        counts = jobs.counts.astype(float)
+        speeds = np.where(jobs.runnable, jobs.throughputs, 0.0) if not jobs.runnable.all() else jobs.throughputs
+        self._responses = BestResponses(None, jobs.num_gpus * counts, None, np.ascontiguousarray(speeds.T))
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    def at(self, level: float, step: int = 1) -> BestResponses:
+        """Return the responses of every step-th row with the needs of a level. η is the improvement of the level from there."""
+        needs = self.levels.needs(level)
+        rates = np.where(needs < self.levels.jobs.fastest, self.levels.rates(needs), 0.0)
+        rows = slice(0, len(self) // step * step, step)
+        table = self._responses if step == 1 else self._responses.part(rows)
+        return replace(table, needs=needs[rows], rates=rates[rows])
+
+    def level_at(self, prices: Floats, level: float, step: int = 1) -> float:
+        """Return the level whose needs cost 1 at these prices, roughly, by Newton's method from a better one."""
+        for _ in range(MOST_STEPS):
+            sample = self.at(level, step)
+            response = sample.at(prices)
+            cost = -response.surplus * len(self) / len(sample)
+            if abs(cost - 1) <= CLOSE or response.growth <= 0:
+                break
+            level = self.improved(level, (1 - cost) / (response.growth * len(self) / len(sample)))
+        return level
+
+    def improved(self, level: float, amount: float) -> float:
+        """Return a level better by an amount, at most the one of a job alone."""
+        levels = self.levels
+        better = level - levels.worse * amount
+        if levels.demand.direction == "min" and better <= 0:
+            better = level / 2
+        return levels.worse_of(better, levels.alone)
+
+
+def find_level(levels: Levels, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
+    """Return the allocation of the best level, as `level_search.find_best_level` does; None if prices do not lead to it."""
+    priced = PricedLevels(levels)
+    try:
+        point = _first_point(priced, solver)
+        for size in [size for size in SAMPLES if 4 * size <= len(priced)] if point.reach >= 1 else []:
+            found = _narrowed(priced, point, len(priced) // size, solver)
+            if found is None:
+                break
+            part = SAMPLED / np.sqrt(size)
+            point = Point(found[1].level, Box.around(found[1].box.prices, part), part)
+        found = _narrowed(priced, point, 1, solver)
+        return (
+            _alone(priced, point.box.prices, solver) if found is None else _finished(priced, *found, solver, efficiency=efficiency)
+        )
+    except SolverError:
+        return None
+
+
+def _alone(priced: PricedLevels, prices: Floats, solver: LinearSolver) -> BestLevel | None:
+    """Return the most efficient allocation in which all jobs reach the level of one job alone, which no GPU would change."""
+    levels, jobs = priced.levels, priced.levels.jobs
+    cost = -priced.at(levels.alone).at(prices).surplus
+    if cost > 1:
+        return None
+    floor = jobs.floor(levels.demand.name, levels.needs(levels.alone) * (1 - SLACK))
+    gains = (jobs.num_gpus / jobs.equal_share)[:, None] * jobs.throughputs
+    kept, solver.prices = solver.prices, None
+    found = largest_gains(jobs.with_rules(jobs.rules.also(Rules(floors=(floor,)))), gains, solver)
+    solver.prices = kept
+    none = np.zeros(len(prices))
+    return None if found is None else BestLevel(levels.alone, found[0], Prices(prices, np.zeros(0)), none, ALGORITHM)
+
+
+def _first_point(priced: PricedLevels, solver: LinearSolver) -> Point:
+    """Return the prices of the last solve with their level, or all prices around equal ones."""
+    levels, capacities, kept = priced.levels, priced.capacities, solver.prices
+    step = max(1, len(priced) // SAMPLES[0])
+    if kept is not None and kept.shape == capacities.shape and kept @ capacities > 0:
+        prices, part = kept / (kept @ capacities), KEPT / np.sqrt(len(priced))
+        level = priced.level_at(prices, priced.level_at(prices, levels.alone, step))
+        return Point(level, Box.around(prices, part), max(part, 4 * CLOSE))
+    prices = levels.equal_prices().gpus
+    box = Box(np.zeros(len(prices)), np.where(capacities > 0, 1 / np.maximum(capacities, 1e-300), 0.0), prices)
+    return Point(priced.level_at(prices, levels.alone, step), box, 1.0)
+
+
+def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolver) -> tuple[Market, Point] | None:
+    """Return a market in which few rows are undecided around the best level, None if all jobs reach the level of one alone."""
+    level, box, reach, moves = point.level, point.box, point.reach, 0
+    responses = priced.at(level, step)
+    capacities = priced.capacities * (len(responses) / len(priced))
+    part = len(responses) / len(priced)  # prices are worth 1 with all GPUs
+    market, growth = Market(responses, capacities), 0.0
+    for _ in range(MOST_BOXES):
+        solver.limit.check()
+        growth = growth or _growth(market, box.prices) / part
+        market.fix(box, reach / max(growth, 1e-300))
+        found = minimum(market.dual, box, priced.capacities, size=part)
+        growth = _growth(market, found.prices) / part
+        if growth <= 0:
+            return None
+        better = priced.improved(level, found.value / part / growth)
+        if better == priced.levels.alone and found.value >= 0:
+            return None
+        off = abs(better - level) * growth
+        if not found.is_inside or off > reach:
+            moves += 1
+            box, reach, level = box.moved(found.prices, 2.0**moves), max(reach, WIDER * off), better
+            market = Market(priced.at(level, step), capacities)
+            continue
+        level = better
+        market.renew(priced.at(level, step))
+        if step > 1:
+            if off <= CLOSE:
+                return market, Point(level, replace(box, prices=found.prices), off)
+            box = replace(box, prices=found.prices)
+            continue
+        if len(market.undecided) <= UNDECIDED and off <= CLOSE:
+            return market, Point(level, replace(box, prices=found.prices), reach)
+        box, reach = box.shrunk(found.prices), max(reach / 8, WIDER * off, EXACT)
+        if float((box.high - box.low).max()) <= 1e-12 * float(box.high.max()):
+            break
+    return (market, Point(level, box, reach)) if len(market.undecided) <= MOST_UNDECIDED else None
+
+
+def _growth(market: Market, prices: Floats) -> float:
+    """Return how much more the needs cost per unit of η."""
+    return market.active.at(prices).growth + float(market.growing @ prices)
+
+
+class UndecidedLP(AllocationLP):
+    """min ϕ such that ϕ times all GPUs are enough for fixed jobs and for the needs of undecided ones, which share the rest."""
+
+    def __init__(self, priced: PricedLevels, market: Market) -> None:
+        jobs, rows = priced.levels.jobs, market.undecided
+        self.of = rows
+        super().__init__(jobs.rows_as(rows, jobs.counts[rows], jobs.keys[rows]))
+        own, self._largest = self.normalized_rows(self.jobs.throughputs[self.rows, self.columns])
+        self.compile_factor(own, market.active.needs / self._largest)  # type: ignore[operator]
+        self.program = replace(self.program, limits=self._limits(market))
+
+    def _limits(self, market: Market) -> Floats:
+        limits: Floats = self.program.limits.copy()
+        limits[self.blocks.capacity] = -market.used / self.units
+        limits[self.blocks.own[0]] = -(market.active.needs / self._largest)  # type: ignore[operator]
+        return limits
+
+    def again(self, market: Market, solver: LinearSolver) -> None:
+        """Solve with the needs of another level."""
+        self.solve_with(self._limits(market), solver, "level")
+
+    @property
+    def factor(self) -> float:
+        """ϕ."""
+        return float(self.solution.values[self.blocks.factor][0])
+
+    def growth(self, market: Market) -> float:
+        """Return the increase of ϕ per unit of η."""
+        fixed = float(self.solution.duals[self.blocks.capacity] @ (market.growing / self.units))
+        return fixed + float(self.solution.duals[self.blocks.own[0]] @ (market.active.rates / self._largest))  # type: ignore[operator]
+
+    def efficient(self, solver: LinearSolver) -> Solution:
+        """Return the optimum of max Σ_i s_i v_i with the same level."""
+        jobs, rows = self.jobs, self.rows
+        worth = (jobs.counts * jobs.num_gpus / jobs.equal_share)[rows] * jobs.throughputs[rows, self.columns]
+        return self.solve_again(solver, "efficiency", worth, max(1.0, self.factor), "level")
+
+
+def _finished(priced: PricedLevels, market: Market, point: Point, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
+    """Return the best level exactly, by Newton's method on ϕ = 1 with few undecided jobs; None if fixed jobs would change types."""
+    level, program = point.level, None
+    for _ in range(MOST_PROGRAMS):
+        if program is None:
+            program = UndecidedLP(priced, market)
+            program.solve(solver, "level")
+        else:
+            program.again(market, solver)
+        growth = program.growth(market)
+        over = program.factor - 1
+        if abs(over) <= EXACT or growth <= 0:
+            break
+        level = priced.improved(level, -over / growth)
+        market.renew(priced.at(level))
+    else:
+        return None
+    if growth <= 0 or abs(level - point.level) * growth > point.reach:
+        return None
+    scarcity = program.scarcity
+    prices = scarcity.scaled(1 / float(scarcity.gpus @ priced.capacities))
+    solution = program.efficient(solver) if efficiency else program.solution
+    fractions = chosen_times(market, priced.levels.jobs)
+    fractions[market.undecided] = program.fractions_of(solution)
+    used = (priced.levels.jobs.counts * priced.levels.jobs.num_gpus) @ fractions
+    fractions /= max(1.0, float(np.divide(used, priced.capacities, out=np.zeros_like(used), where=priced.capacities > 0).max()))
+    solver.prices = prices.gpus
+    return BestLevel(level, fractions, Prices(prices.gpus, np.zeros(0)), prices.gpus / growth, ALGORITHM)
