@@ -16,9 +16,20 @@ from gavel_py.errors import SHOWN_FAULTS, Fault, InputError, MissingThroughputEr
 from gavel_py.io import reading
 from gavel_py.problem.arrays import Floats, labels_of
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.files import READERS, builtin_names, read_builtin, read_csv, read_gavel_json, write_csv
+from gavel_py.throughput_profiles.files import (
+    PLACEMENTS,
+    READERS,
+    Entry,
+    Measurement,
+    Row,
+    builtin_names,
+    collect,
+    read_builtin,
+    read_csv,
+    read_gavel_json,
+    write_csv,
+)
 from gavel_py.throughput_profiles.matrix import ThroughputMatrix, counted, may_use
-from gavel_py.throughput_profiles.measurement import PLACEMENTS, Entry, Measurement, Row, collect
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -17,8 +17,7 @@ from platformdirs import user_data_path
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.records import check_records
 from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults
-from gavel_py.throughput_profiles.files import builtin_names
-from gavel_py.throughput_profiles.measurement import Measurement, Row
+from gavel_py.throughput_profiles.files import Measurement, Row, builtin_names
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
 APPLICATION_ID = 0x6776_7470

@@ -14,7 +14,7 @@ import pytest
 from gavel_py.errors import InputError, UnknownNameError
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
 from gavel_py.throughput_profiles import store as database
-from gavel_py.throughput_profiles.measurement import Row
+from gavel_py.throughput_profiles.files import Row
 
 
 def measurement(job_type: str, speed: float = 1.0, **fields: object) -> Measurement:

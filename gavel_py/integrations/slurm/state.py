@@ -16,7 +16,7 @@ from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
-from gavel_py.throughput_profiles.measurement import Row
+from gavel_py.throughput_profiles.files import Row
 
 Measured = Mapping[tuple[str, float, str], float]
 
