@@ -31,13 +31,6 @@ class Lock:
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
 
-    def renew(self) -> None:
-        """Replace the lock if another thread holds it."""
-        if self.held.acquire(blocking=False):
-            self.held.release()  # it was free, or the forking thread holds it and releases it in the child
-        else:
-            self.held, self.abandoned = threading.RLock(), True
-
 
 _locks: WeakSet[Lock] = WeakSet()
 
@@ -82,10 +75,19 @@ class Synchronized:
         """Restore a consistent state in a forked child, after another thread was within a call at the fork."""
 
 
+def _is_abandoned(lock: Any) -> bool:
+    """Return whether a lock is held by another thread."""
+    if lock.acquire(blocking=False):
+        lock.release()  # it was free, or the forking thread holds it and releases it in the child
+        return False
+    return True
+
+
 def _renew_all() -> None:
     """Replace, in a forked child, the locks that other threads of the parent held."""
     for lock in list(_locks):
-        lock.renew()
+        if _is_abandoned(lock.held):
+            lock.held, lock.abandoned = threading.RLock(), True
     if sys.version_info < (3, 12):  # before which each `cached_property` has a lock
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] == "gavel_py":
@@ -95,9 +97,7 @@ def _renew_all() -> None:
 def _renew_cached_properties(module: object) -> None:
     classes = [value for value in vars(module).values() if isinstance(value, type)]
     for each in (value for cls in classes for value in vars(cls).values() if isinstance(value, functools.cached_property)):
-        if each.lock.acquire(blocking=False):  # type: ignore[attr-defined]
-            each.lock.release()  # type: ignore[attr-defined]
-        else:
+        if _is_abandoned(each.lock):  # type: ignore[attr-defined]
             each.lock = threading.RLock()  # type: ignore[attr-defined]
 
 

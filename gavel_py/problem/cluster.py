@@ -361,10 +361,6 @@ def _known(value: float | None) -> float:
     return np.inf if value is None else value
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _check_unique(what: str, names: Iterable[str]) -> None:
     InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated(names)])
 
@@ -372,9 +368,10 @@ def _check_unique(what: str, names: Iterable[str]) -> None:
 def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
     where = f"cluster, accelerator type {name!r}"
     faults = []
-    if not _is_whole(gpus) or gpus < 0:
+    whole = [isinstance(value, int | np.integer) and not isinstance(value, bool) for value in (gpus, per_node)]
+    if not whole[0] or gpus < 0:
         faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{decimal_hint(gpus)}"))
-    if not _is_whole(per_node) or per_node < 1:
+    if not whole[1] or per_node < 1:
         faults.append(
             Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{decimal_hint(per_node)}")
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
@@ -28,24 +27,18 @@ def _recognises(head: Head) -> bool:
 def _read(path: Path, intake: Intake) -> None:
     for index, (number, line) in enumerate(reading.numbered_lines(path)):
         with intake.entry(f"{path}, line {number}"):
-            row = _row(line)
+            cells = line.split("\t")
+            if len(cells) not in VERSIONS:
+                raise InputError(Fault("", "", f"has {len(cells)} tab-separated fields; Gavel's traces have 7, 10 or 12"))
+            row = {name: cell.strip() for name, cell in zip(VERSIONS[len(cells)], cells, strict=True) if name}
             job = {name: row[name] for name in OF_JOB if name in row}
-            recorded: dict[str, Any] = {}
-            if "duration" in row:
-                recorded["run_seconds"] = amount(row, "duration")
+            run_seconds = amount(row, "duration") if "duration" in row else None
             slo = row.get("slo", "-1")
             if not slo.startswith("-"):  # a negative SLO means none; Job checks that the factor is a positive number
                 job["deadline_factor"] = slo
-            intake.job({"job_id": str(index)} | job, **recorded)
+            intake.job({"job_id": str(index)} | job, run_seconds=run_seconds)
             if row.get("mode") in ADAPTIVE:
                 intake.assume(KEPT)
-
-
-def _row(line: str) -> dict[str, str]:
-    cells = line.split("\t")
-    if len(cells) not in VERSIONS:
-        raise InputError(Fault("", "", f"has {len(cells)} tab-separated fields; Gavel's traces have 7, 10 or 12"))
-    return {name: cell.strip() for name, cell in zip(VERSIONS[len(cells)], cells, strict=True) if name}
 
 
 IMPORTER = Importer("gavel", "the published Gavel (7 or 10 fields) and Shockwave (12)", _recognises, _read)
