@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.io.names import repeated
 
 LONGEST_LINE = 1 << 20
 """Characters in a line of a line-based file. A longer line comes from a broken file, and would only fill the memory."""
@@ -75,7 +76,7 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple
     with closing(_cells(path)) as rows:
         for number, row in rows:
             if header is None:
-                header = _checked_header(path, number, row, required)
+                header = checked_header(f"{path}, line {number}", row, required)
             elif len(row) != len(header):
                 _fail(path, number, f"has {len(row)} fields, the header names {len(header)}")
             else:
@@ -107,10 +108,11 @@ def _cells(path: str | Path) -> Generator[tuple[int, list[str]], None, None]:
                 yield start, row
 
 
-def _checked_header(path: str | Path, number: int, row: list[str], required: tuple[str, ...]) -> list[str]:
-    where = f"{path}, line {number}"
-    faults = [Fault(where, "", f"column {index} has no name") for index, name in enumerate(row, 1) if not name]
-    faults += [Fault(where, "", f"column {c!r} is named twice") for c in sorted({c for c in row if c and row.count(c) > 1})]
+def checked_header(where: str, row: list[str], required: Collection[str], *, nameless: bool = False) -> list[str]:
+    """Return the names of the columns of a table; raises `InputError`. nameless: whether columns may have an empty name."""
+    faults = [Fault(where, "", f"column {i} has no name") for i, name in enumerate(row, 1) if not name and not nameless]
+    twice = sorted(name for name in repeated(row) if name or nameless)
+    faults += [Fault(where, "", f"column {name!r} is named twice") for name in twice]
     faults += [Fault(where, "", f"column {c!r} is missing{nearest(c, row)}") for c in required if c not in row]
     InputError.raise_any(faults)
     return row

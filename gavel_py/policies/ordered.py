@@ -80,12 +80,10 @@ class OrderedPolicy(Policy):
         fractions = np.zeros(jobs.throughputs.shape)
         order = self._order(jobs)
         kept, order = (order[:0], order) if self.preemptive else self._keep_running(jobs, order, free, fractions)
-        # The types of each job, fastest first; equally fast ones in the order of the cluster.
-        preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
-        runnable = jobs.runnable
+        preference = _preference(jobs)
 
         def unserved(i: int) -> float:
-            return free.fill(fractions[i], i, [j for j in preference[i] if runnable[i, j]], self.fractional)
+            return free.fill(fractions[i], i, [j for j in preference[i] if j >= 0], self.fractional)
 
         served = np.zeros(len(order), dtype=bool)  # jobs with lower bounds, until the bounds are met
         for place in np.flatnonzero(free.has_bound[order]).tolist():
@@ -100,10 +98,7 @@ class OrderedPolicy(Policy):
 
     def _serve_whole(self, jobs: JobClasses) -> tuple[Floats, Indices]:
         """Serve jobs without rules and fractions: each gets all of its time on one type or none, so counting free GPUs suffices."""
-        order, runnable = self._order(jobs), jobs.runnable
-        # The types of each job, fastest first; equally fast ones in the order of the cluster. -1 marks types it cannot use.
-        preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
-        preference = np.where(np.take_along_axis(runnable, preference, axis=1), preference, -1)
+        order, runnable, preference = self._order(jobs), jobs.runnable, _preference(jobs)
         running_on = np.full(len(order), -1, dtype=np.int64)
         if not self.preemptive:
             running_on = jobs.problem.running_on[jobs.jobs]
@@ -177,6 +172,12 @@ class OrderedPolicy(Policy):
             if jobs.runnable[i, j]:
                 kept[i] = free.fill(fractions[i], i, [j], fractional=False) == 0
         return order[kept[order]], order[~kept[order]]
+
+
+def _preference(jobs: JobClasses) -> Indices:
+    """Return (G, K) the types of each job, fastest first, equal ones in the order of the cluster; -1 if the job cannot use one."""
+    preference = np.argsort(-jobs.throughputs, axis=1, kind="stable")
+    return np.where(np.take_along_axis(jobs.runnable, preference, axis=1), preference, -1)
 
 
 def select_types(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: list[float], *, backfill: bool = True) -> list[int]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, InputError, decimal_hint, nearest
+from gavel_py.errors import Fault, InputError, decimal_hint
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 from gavel_py.problem.job import Job
@@ -268,7 +268,7 @@ def table_rows(
         try:
             cells = split(line, separator)
             if names is None:
-                names = _header(where, cells, required)
+                names = reading.checked_header(where, cells, required, nameless=True)
                 continue
             if len(cells) != len(names):
                 by = "the header names" if columns is None else "the table has"
@@ -294,10 +294,3 @@ def split(line: str, separator: str) -> list[str]:
     except csv.Error as error:
         raise InputError(Fault("", "", f"is not valid CSV: {error}")) from None
     return [cell.strip() for cell in cells]
-
-
-def _header(where: str, names: Sequence[str], required: Collection[str]) -> Sequence[str]:
-    faults = [Fault(where, "", f"column {name!r} is named twice") for name in sorted({n for n in names if names.count(n) > 1})]
-    faults += [Fault(where, "", f"column {name!r} is missing{nearest(name, names)}") for name in required if name not in names]
-    InputError.raise_any(faults)
-    return names

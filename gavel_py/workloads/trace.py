@@ -142,7 +142,16 @@ class Trace(Sequence[Submission]):
         Args:
             names: {old name: new name}.
         """
-        return self.changed(_renamed(submission, names) for submission in self.submissions) if names else self
+        if not names:
+            return self
+        renamed = []
+        for submission in self.submissions:
+            job, accelerator = submission.job, names.get(submission.accelerator, submission.accelerator)
+            if job.allowed_accelerators is not None:
+                allowed = tuple(dict.fromkeys(names.get(name, name) for name in job.allowed_accelerators))
+                job = job.model_copy(update={"allowed_accelerators": allowed})
+            renamed.append(replace(submission, job=job, accelerator=accelerator))
+        return self.changed(renamed)
 
     def on_any_accelerator(self) -> Trace:
         """Return the trace without restrictions of jobs to accelerator types."""
@@ -165,11 +174,3 @@ class Trace(Sequence[Submission]):
                 submission = replace(submission, job=job.model_copy(update={"num_gpus": 1, **requests}))
             changed.append(submission)
         return self.changed(changed, f"Jobs that asked for a part of a GPU have a whole one: {parts:,}.")
-
-
-def _renamed(submission: Submission, names: Mapping[str, str]) -> Submission:
-    job, accelerator = submission.job, submission.accelerator
-    if job.allowed_accelerators is not None:
-        allowed = tuple(dict.fromkeys(names.get(name, name) for name in job.allowed_accelerators))
-        job = job.model_copy(update={"allowed_accelerators": allowed})
-    return replace(submission, job=job, accelerator=names.get(accelerator, accelerator))

@@ -37,14 +37,11 @@ def importer_of(path: str | Path, name: str | None = None) -> Importer:
 
     Raises `UnknownNameError` for an unknown name, and `InputError` if the file cannot be read or no importer recognises it.
     """
-    head = head_of(path)
-    if name is not None:
-        for importer in IMPORTERS:
-            if importer.name == name:
-                return importer
-        raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{nearest(name, trace_formats())}"))
+    head, known = head_of(path), trace_formats()
+    if name is not None and name not in known:
+        raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{nearest(name, known)}"))
     for importer in IMPORTERS:
-        if importer.recognises(head):
+        if importer.recognises(head) if name is None else importer.name == name:
             return importer
-    problem = f"is of no format that is known; say which with --format (format=...) if it is one: {', '.join(trace_formats())}"
+    problem = f"is of no format that is known; say which with --format (format=...) if it is one: {', '.join(known)}"
     raise InputError(Fault(str(path), "", problem))
