@@ -490,7 +490,19 @@ class FirstType(gp.SumPolicy):
         return program.gpus[0] + 0.5 * cp.sum(program.gpus[1:])
 
 
+@dataclass(frozen=True, kw_only=True)
+class GangsFirst(gp.SumPolicy):
+    """An objective that ignores jobs of one GPU."""
+
+    def objective(self, program: Program) -> cp.Expression:
+        return program.total(cp.multiply(program.num_gpus - 1, program.throughput))
+
+
 class TestOwnAndComposedPolicies:
+    def test_jobs_that_an_objective_ignores_get_what_is_free(self) -> None:
+        problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [5.0, 1.0], [2.0, 1.0]], [2, 2], num_gpus=[2, 1, 1])
+        assert gp.solve(problem, GangsFirst(agnostic=True)).time_fractions == pytest.approx(np.full((3, 2), 0.5), abs=1e-9)
+
     def test_an_objective_with_a_kink(self) -> None:
         problem = drawn(6, num_gpus=[1, 1, 1, 1, 1, 2, 2])
         allocation = gp.solve(problem, LeastTime(agnostic=True))
