@@ -52,7 +52,7 @@ SHRINK = 10.0
 UNDECIDED = 600
 """Rows that are few enough for the last program."""
 
-MOST_UNDECIDED = 6_000
+MOST_UNDECIDED = 20_000
 """Rows that are too many for the last program."""
 
 MOST_PLANES, MOST_BOXES, MOST_WIDER = 300, 60, 4
@@ -241,21 +241,20 @@ def _first_box(responses: BestResponses) -> Box:
 
 def _narrowed(market: Market, box: Box, *, is_last: bool, solver: LinearSolver) -> Box:
     """Return the box after narrowing it around the minimum until few rows are undecided; on a sample, once is enough."""
-    moves = 0
+    moves, before = 0, -1
     for _ in range(MOST_BOXES):
         solver.limit.check()
         market.fix(box)
         found = minimum(market.dual, box)
+        undecided = len(market.undecided)
         if not found.is_inside:
             moves += 1
             market.restart()
             box = box.moved(found.prices, 2.0**moves)
-        elif not is_last or len(market.undecided) <= UNDECIDED:
+        elif not is_last or undecided <= UNDECIDED or undecided == before:  # if as many as before, they are all indifferent
             return replace(box, prices=found.prices)
         else:
-            before, box = len(market.undecided), box.shrunk(found.prices)
-            if float((box.high - box.low).max()) <= 1e-13 * float(box.high.max()) or before == 0:
-                break
+            before, box = undecided, box.shrunk(found.prices)
     return box
 
 
