@@ -31,7 +31,7 @@ def has_control(text: str) -> bool:
 
 
 def _check_decimal(value: object) -> None:
-    if hint := decimal_hint(value):
+    if isinstance(value, str) and (hint := decimal_hint(value)):
         raise ValueError(f"must be a decimal number, found {_shown(value)}{hint}")
 
 
