@@ -6,7 +6,7 @@
     python benchmarks/all_different.py --quick         a tenth of the jobs and one run
 
 Each figure is the CPU time of `gp.Solver.solve`, which `gp.solve` calls: the median of 3 runs in fresh processes that have solved a
-small problem before. A run that takes longer than 100 s is ended; an earlier checkout that takes longer than 10 s runs once.
+small problem before. An earlier checkout is ended after 100 s, and runs once if it takes more than 10 s.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ def worked(case: Case, part: int) -> dict[str, Any]:
     return found | {"seconds": seconds, "peak": peak}
 
 
-def timed(tree: Path, number: int, part: int) -> dict[str, Any] | None:
+def timed(tree: Path, number: int, part: int, longest: float) -> dict[str, Any] | None:
     """Run a case in a fresh process of a checkout; None if it does not end in time."""
     command = [sys.executable, __file__, "--case", str(number), "--part", str(part)]
     environment = os.environ | {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=longest, check=True)
     except subprocess.TimeoutExpired:
         return None
     found: dict[str, Any] = json.loads(done.stdout)
@@ -138,10 +138,10 @@ def row(number: int, case: Case, before: Path | None, runs: int, part: int) -> l
     mine, others = [], []
     for run in range(runs):
         if before is not None and (run == 0 or (others[0] is not None and others[0]["seconds"] < SLOW)):
-            others.append(timed(before, number, part))
-        mine.append(timed(HERE, number, part))
+            others.append(timed(before, number, part, LONGEST))
+        mine.append(timed(HERE, number, part, 10 * LONGEST))
     ours = [one for one in mine if one is not None]
-    assert len(ours) == runs, f"{case.name} takes more than {LONGEST} s"
+    assert len(ours) == runs, f"{case.name} does not end"
     known = [one["seconds"] for one in others if one is not None]
     earlier = median(known) if known else f"> {LONGEST:g}" if others else None
     worst, broken = (max(one[key] for one in ours) for key in ("gap", "violation"))

@@ -190,6 +190,29 @@ def test_levels_of_many_different_jobs_start_from_old_prices(policy: str) -> Non
     assert total_service(warm, after) == pytest.approx(total_service(cold, after), rel=1e-7)
 
 
+@pytest.mark.parametrize("policy", ["max_total_throughput", *LEVELS])
+def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
+    problem = all_different(2 * prices.MANY_ROWS, 5)
+    other = problem.with_capacities(problem.capacities * [0.3, 4, 0.05, 1, 2])
+    solver = gp.Solver(policy)
+    solver.solve(problem)
+    warm, cold = solver.solve(other), gp.solve(other, policy)
+    assert warm.route is not None
+    assert warm.route.algorithm == "prices"
+    assert warm.objective_value == pytest.approx(cold.objective_value, rel=1e-9)
+
+
+def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = prices.Box.around(np.array([0.0, 1.0]), 0.1)
+    assert kept.low.tolist() == [0.0, 0.9]
+    assert kept.high[0] > 0
+    problem = all_different(8_000, 3)
+    problem = problem.with_capacities(np.array([2e3, 1e3, 8.0]))
+    one = gp.solve(problem, "max_min_fairness")
+    monkeypatch.setattr(prices, "MANY_ROWS", NEVER)
+    assert one.objective_value == pytest.approx(gp.solve(problem, "max_min_fairness").objective_value, rel=1e-9)
+
+
 def test_the_answer_does_not_depend_on_the_order_of_the_jobs_nor_on_the_run() -> None:
     problem = all_different(3 * prices.MANY_ROWS)
     order = np.random.default_rng(1).permutation(problem.num_jobs)

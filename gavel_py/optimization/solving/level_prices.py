@@ -35,10 +35,13 @@ from gavel_py.optimization.solving.prices import (
 )
 from gavel_py.problem.arrays import Floats
 
-MOST_STEPS, MOST_BOXES, MOST_PROGRAMS = 40, 60, 12
+MOST_STEPS, MOST_BOXES, MOST_PROGRAMS = 40, 25, 12
 
 CLOSE = 1e-3
 """Relative precision of the level of a sample."""
+
+NARROW = 1e-10
+"""Width of a box, relative to its prices, in which jobs are indifferent at the very same prices."""
 
 EXACT = 1e-12
 """Part of the GPUs by which the needs of the level found may differ from them."""
@@ -102,21 +105,31 @@ class PricedLevels:
 
 def find_level(levels: Levels, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
     """Return the allocation of the best level, as `level_search.find_best_level` does; None if prices do not lead to it."""
-    priced = PricedLevels(levels)
-    try:
-        point = _first_point(priced, solver)
-        for size in [size for size in SAMPLES if 4 * size <= len(priced)] if point.reach >= 1 else []:
-            found = _narrowed(priced, point, len(priced) // size, solver)
-            if found is None:
-                break
-            part = SAMPLED / np.sqrt(size)
-            point = Point(found[1].level, Box.around(found[1].box.prices, part), part)
-        found = _narrowed(priced, point, 1, solver)
-        return (
-            _alone(priced, point.box.prices, solver) if found is None else _finished(priced, *found, solver, efficiency=efficiency)
-        )
-    except SolverError:
-        return None
+    priced, kept = PricedLevels(levels), solver.prices
+    for start in (kept, None) if kept is not None else (None,):  # old prices may be those of a very different problem
+        try:
+            found = _found(priced, _first_point(priced, start), solver, efficiency=efficiency)
+        except SolverError:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _found(priced: PricedLevels, point: Point, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
+    """Return the best level around a point, or on samples first if it may be anywhere."""
+    for size in [size for size in SAMPLES if 4 * size <= len(priced)] if point.reach >= 1 else []:
+        narrowed = _narrowed(priced, point, len(priced) // size, solver)
+        if narrowed is None:
+            break
+        part = SAMPLED / np.sqrt(size)
+        point = Point(narrowed[1].level, Box.around(narrowed[1].box.prices, part), part)
+    narrowed = _narrowed(priced, point, 1, solver)
+    if narrowed is None:
+        return _alone(priced, point.box.prices, solver)
+    if len(narrowed[0].undecided) > MOST_UNDECIDED:
+        raise SolverError("too many jobs are indifferent at the prices of the best level")
+    return _finished(priced, *narrowed, solver, efficiency=efficiency)
 
 
 def _alone(priced: PricedLevels, prices: Floats, solver: LinearSolver) -> BestLevel | None:
@@ -134,9 +147,9 @@ def _alone(priced: PricedLevels, prices: Floats, solver: LinearSolver) -> BestLe
     return None if found is None else BestLevel(levels.alone, found[0], Prices(prices, np.zeros(0)), none, ALGORITHM)
 
 
-def _first_point(priced: PricedLevels, solver: LinearSolver) -> Point:
+def _first_point(priced: PricedLevels, kept: Floats | None) -> Point:
     """Return the prices of the last solve with their level, or all prices around equal ones."""
-    levels, capacities, kept = priced.levels, priced.capacities, solver.prices
+    levels, capacities = priced.levels, priced.capacities
     step = max(1, len(priced) // SAMPLES[0])
     if kept is not None and kept.shape == capacities.shape and kept @ capacities > 0:
         prices, part = kept / (kept @ capacities), KEPT / np.sqrt(len(priced))
@@ -151,44 +164,36 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
     """Return a market in which few rows are undecided around the best level, None if all jobs reach the level of one alone."""
     level, box, reach, moves = point.level, point.box, point.reach, 0
     responses = priced.at(level, step)
-    capacities = priced.capacities * (len(responses) / len(priced))
     part = len(responses) / len(priced)  # prices are worth 1 with all GPUs
-    market, growth = Market(responses, capacities), 0.0
+    capacities = priced.capacities * part
+    market = Market(responses, capacities)
+    growth = _growth(market, box.prices) / part
     for _ in range(MOST_BOXES):
         solver.limit.check()
-        growth = growth or _growth(market, box.prices) / part
-        market.fix(box, reach / max(growth, 1e-300))
+        market.fix(box, reach / growth)
         found = minimum(market.dual, box, priced.capacities, size=part)
         growth = _growth(market, found.prices) / part
-        if growth <= 0:
-            return None
         better = priced.improved(level, found.value / part / growth)
-        if better == priced.levels.alone and found.value >= 0:
+        if found.is_inside and better == priced.levels.alone and found.value >= 0:
             return None
-        off = abs(better - level) * growth
+        off, level = abs(better - level) * growth, better
         if not found.is_inside or off > reach:
             moves += 1
-            box, reach, level = box.moved(found.prices, 2.0**moves), max(reach, WIDER * off), better
+            box, reach = box.moved(found.prices, 2.0**moves), max(reach, WIDER * off)
             market = Market(priced.at(level, step), capacities)
             continue
-        level = better
         market.renew(priced.at(level, step))
-        if step > 1:
-            if off <= CLOSE:
-                return market, Point(level, replace(box, prices=found.prices), off)
-            box = replace(box, prices=found.prices)
-            continue
-        if len(market.undecided) <= UNDECIDED and off <= CLOSE:
+        is_small = len(market.undecided) <= UNDECIDED or float((box.high - box.low).max()) <= NARROW * float(box.high.max())
+        if off <= CLOSE and (step > 1 or is_small):
             return market, Point(level, replace(box, prices=found.prices), reach)
-        box, reach = box.shrunk(found.prices), max(reach / 8, WIDER * off, EXACT)
-        if float((box.high - box.low).max()) <= 1e-12 * float(box.high.max()):
-            break
-    return (market, Point(level, box, reach)) if len(market.undecided) <= MOST_UNDECIDED else None
+        box = replace(box, prices=found.prices) if step > 1 else box.shrunk(found.prices)
+        reach = reach if step > 1 else max(reach / 8, WIDER * off, EXACT)
+    raise SolverError("the prices of the best level are not found")
 
 
 def _growth(market: Market, prices: Floats) -> float:
     """Return how much more the needs cost per unit of η."""
-    return market.active.at(prices).growth + float(market.growing @ prices)
+    return max(market.active.at(prices).growth + float(market.growing @ prices), 1e-300)
 
 
 class UndecidedLP(AllocationLP):

@@ -55,7 +55,7 @@ UNDECIDED = 600
 MOST_UNDECIDED = 20_000
 """Rows that are too many for the last program."""
 
-MOST_PLANES, MOST_BOXES, MOST_WIDER = 300, 60, 4
+MOST_PLANES, MOST_BOXES, MOST_WIDER, MOST_MOVES = 300, 60, 4, 10
 
 SMALL = 1e-10
 """Part of the dual function that does not count."""
@@ -74,8 +74,9 @@ class Box:
 
     @classmethod
     def around(cls, prices: Floats, part: float) -> Box:
-        """Return the prices up to a part of themselves away."""
-        return cls(prices * (1 - part), prices * (1 + part), prices)
+        """Return the prices up to a part of themselves away, and of a tenth of their mean: a price of 0 may rise as well."""
+        half = part * np.maximum(prices, prices.mean() / 10)
+        return cls(np.maximum(0.0, prices - half), prices + half, prices)
 
     def moved(self, prices: Floats, factor: float) -> Box:
         """Return a box around other prices, larger by a factor."""
@@ -193,12 +194,17 @@ def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tupl
     None if the proof does not hold to `ACCEPTED`.
     """
     responses = responses_of(jobs, gains, np.minimum(jobs.floors, jobs.fastest) if jobs.floors.any() else None)
-    kept = solver.prices
-    start = None if kept is None or kept.shape != jobs.capacities.shape else Box.around(kept, KEPT / np.sqrt(len(jobs)))
-    try:
-        return finish(jobs, gains, *search(responses, jobs.capacities, start, solver), solver)
-    except SolverError:
-        return None
+    starts: list[Box | None] = [None]
+    if solver.prices is not None and solver.prices.shape == jobs.capacities.shape:
+        starts.insert(0, Box.around(solver.prices, KEPT / np.sqrt(len(jobs))))
+    for start in starts:  # old prices may be those of a very different problem
+        try:
+            found = finish(jobs, gains, *search(responses, jobs.capacities, start, solver), solver)
+        except SolverError:
+            continue
+        if found is not None:
+            return found
+    return None
 
 
 def responses_of(jobs: JobClasses, gains: Floats, needs: Floats | None) -> BestResponses:
@@ -249,6 +255,8 @@ def _narrowed(market: Market, box: Box, *, is_last: bool, solver: LinearSolver) 
         undecided = len(market.undecided)
         if not found.is_inside:
             moves += 1
+            if moves > MOST_MOVES:
+                raise SolverError("prices grow without end")
             market.restart()
             box = box.moved(found.prices, 2.0**moves)
         elif not is_last or undecided <= UNDECIDED or undecided == before:  # if as many as before, they are all indifferent
