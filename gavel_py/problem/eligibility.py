@@ -61,6 +61,9 @@ def largest_even_gang(
     return cluster.largest_gang(accelerator, locality, **needs)
 
 
+FINISHED = "it has finished: no steps remain"
+"""Why a finished job is excluded."""
+
 ROUNDING = 1e-9
 """Relative tolerance on GPU memory, since sums such as 5.3 + 10.7 GB are not exact."""
 
@@ -129,7 +132,7 @@ def screen(
     reasons: dict[int, str] = {}
     for i in idle.tolist():
         if finished[i]:
-            reasons[i] = "it has finished: no steps remain"
+            reasons[i] = FINISHED
         elif not largest_gangs[i].any() and not largest_gangs.any():
             reasons[i] = "the cluster has no GPUs"
         elif memory is not None and (lacking := _lacks_memory(measured[i], allowed[i] & fitting[i], fits[i])).any():

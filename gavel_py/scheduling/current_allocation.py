@@ -6,12 +6,13 @@ Between two solves jobs may come and go. `reuse_allocation` then keeps the solut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.errors import ProofError
@@ -20,32 +21,53 @@ from gavel_py.io.snapshots import decode, encode
 from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
-from gavel_py.problem.from_jobs import Profile, hosts_of, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
+from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.problem_cache import GANG_FIELDS, ProblemCache
+from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.round import Assignments
 
 if TYPE_CHECKING:
     from gavel_py.allocation.solver import Solver
     from gavel_py.optimization.checking.time_shares import Pairs
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.cluster import Cluster
-    from gavel_py.scheduling.jobs import JobRegistry
-    from gavel_py.scheduling.round import Assignment
+
+BY_JOB = ("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on", "previous_fractions")
+"""Arrays of a `PolicyInput` that are not columns of requests."""
 
 
 @dataclass(frozen=True, eq=False)
 class PolicyInput:
-    """What a policy decides on at one time, for N jobs: the arguments of `AllocationProblem.from_jobs` but nodes and profile."""
+    """What a policy decides on at one time, for N jobs: the arguments of `AllocationProblem.from_jobs` but nodes and profile.
+
+    Attributes:
+        now_seconds: The time.
+        rows: (N,) rows of the jobs in the `JobTable`.
+        jobs: (N,) the jobs; `requests` has the steps that they have done.
+        gangs: (N,) as in `JobTable`.
+        requests: The columns `REQUEST_COLUMNS`.
+        waiting_seconds: (N,).
+        isolated_seconds: (N,).
+        attained_gpu_seconds: (N,).
+        running_on: (N,) columns of the types on which jobs run, -1 for none.
+        previous_fractions: (N, K), None if no policy reads them.
+        whole_gangs: As for `RoundScheduler`.
+        sharing: As for `RoundScheduler`.
+        min_gain: As for `RoundScheduler`.
+    """
 
     now_seconds: float
-    jobs: tuple[Job, ...]
-    waiting_seconds: tuple[float, ...]
-    isolated_seconds: tuple[float, ...]
-    attained_gpu_seconds: tuple[float, ...]
-    running_on: tuple[str | None, ...]
+    rows: Indices
+    jobs: Objects
+    gangs: Indices
+    requests: dict[str, NDArray[Any]]
+    waiting_seconds: Floats
+    isolated_seconds: Floats
+    attained_gpu_seconds: Floats
+    running_on: Indices
     previous_fractions: Floats | None
     whole_gangs: bool
     sharing: bool = False
@@ -54,77 +76,112 @@ class PolicyInput:
     @classmethod
     def of(
         cls,
-        registry: JobRegistry,
+        table: JobTable,
+        rows: Indices,
         now_seconds: float,
-        running: Mapping[str, Assignment],
+        running_on: Indices,
         before: CurrentAllocation | None,
         *,
         with_history: bool = True,
         **options: Any,
     ) -> PolicyInput:
-        """Return the input for all jobs in the system.
+        """Return the input for jobs of the table.
 
         Args:
-            registry: The jobs and their histories.
+            table: The jobs.
+            rows: (N,) their rows.
             now_seconds: The time of the decision.
-            running: Gangs that may continue where they run.
+            running_on: (N,) columns of the types on which jobs run and may continue, -1 for none.
             before: The current allocation; None if there is none, or the policy does not read it.
             with_history: Whether time that is counted in rounds (waiting, isolated, attained) is read; zeros otherwise.
             options: whole_gangs, sharing and min_gain.
         """
-        jobs = registry.in_order
-        waiting = isolated = attained = (0.0,) * len(jobs)
+        columns = table.columns
+        requests = table.requests_at(rows)
+        waiting = isolated = attained = np.zeros(len(rows))
         if with_history:
-            histories = [registry.histories[job.job_id] for job in jobs]
-            ids, speeds = ((), ()) if before is None else (before.problem.job_ids, before.problem.isolated_throughput.tolist())
-            speed_of = dict(zip(ids, speeds, strict=True))
-            waiting = tuple(max(0.0, now_seconds - each.waiting_since_seconds) for each in histories)
-            isolated = tuple(
-                each.isolated_seconds
-                if each.steps_counted == job.steps_done
-                else each.isolated(job.steps_done, speed_of.get(job.job_id, 0.0))
-                for job, each in zip(jobs, histories, strict=True)
-            )
-            attained = tuple(each.attained_gpu_seconds for each in histories)
-        running_on = tuple(running[job.job_id].accelerator if job.job_id in running else None for job in jobs)
-        previous = None if before is None else before.fractions_for(jobs)
-        return cls(now_seconds, jobs, waiting, isolated, attained, running_on, previous, **options)
+            speeds = np.zeros(table.capacity)
+            if before is not None:
+                speeds[before.rows] = before.problem.isolated_throughput
+            waiting = np.maximum(0.0, now_seconds - columns["waiting_since_seconds"][rows])
+            isolated = _isolated_seconds(table, rows, speeds[rows])
+            attained = columns["attained_gpu_seconds"][rows]
+        previous = None if before is None else before.fractions_for(table, rows)
+        history = waiting, isolated, attained, running_on, previous
+        return cls(now_seconds, rows, table.jobs[rows], table.gangs[rows], requests, *history, **options)
 
     @classmethod
-    def of_new(cls, jobs: Sequence[Job], whole_gangs: bool) -> PolicyInput:
+    def of_new(cls, jobs: Sequence[Job], requests: dict[str, NDArray[Any]], *, whole_gangs: bool) -> PolicyInput:
         """Return the input as if these jobs were new and alone, to check whether a policy can decide on them."""
-        zeros = (0.0,) * len(jobs)
-        return cls(0.0, tuple(jobs), zeros, zeros, zeros, (None,) * len(jobs), None, whole_gangs)
+        zeros, none = np.zeros(len(jobs)), np.full(len(jobs), -1, dtype=np.int64)
+        objects = np.empty(len(jobs), dtype=object)
+        objects[:] = jobs
+        return cls(0.0, none, objects, requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the input as plain data, except for the jobs."""
-        return {field.name: encode(getattr(self, field.name)) for field in fields(self) if field.name != "jobs"}
+    @cached_property
+    def job_ids(self) -> tuple[str, ...]:
+        """(N,) ids of the jobs."""
+        return tuple([job.job_id for job in self.jobs.tolist()])
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """(N,) tenants of the jobs."""
+        return tuple([job.tenant for job in self.jobs.tolist()])
+
+    def in_natural_order(self) -> PolicyInput:
+        """Return the input with the jobs in natural order of their ids."""
+        keys = list(map(natural_key, self.job_ids))
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        arrays = {
+            name: getattr(self, name)[order] for name in ("rows", "jobs", "gangs", *BY_JOB) if getattr(self, name) is not None
+        }
+        return replace(self, **arrays, requests={name: column[order] for name, column in self.requests.items()})
+
+    def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
+        """Return the input as plain data; places: {row: place of the job among those that are saved}."""
+        # Jobs whose requests have changed since are saved as they were.
+        same = self.gangs == table.gangs[self.rows]
+        for name in REQUEST_COLUMNS:
+            now, then = table.columns[name][self.rows], self.requests[name]
+            same &= (now == then) | (np.isnan(now) & np.isnan(then)) | (name == "steps_done")
+        return {
+            "now_seconds": self.now_seconds,
+            "jobs": [places[row] for row in self.rows.tolist()],
+            "steps_done": encode(self.requests["steps_done"]),
+            "changed": [[i, self.jobs[i].model_dump(mode="json")] for i in np.flatnonzero(~same).tolist()],
+            **{name: encode(getattr(self, name)) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")},
+        }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], jobs: tuple[Job, ...]) -> PolicyInput:
-        """Restore an input from `to_dict`."""
-        return cls(jobs=jobs, **{name: decode(value) for name, value in document.items()})
+    def from_dict(cls, document: Mapping[str, Any], table: JobTable, cache: ProblemCache) -> PolicyInput:
+        """Restore an input from `to_dict`, with the jobs of a table in the order in which they were saved."""
+        rows = np.array(document["jobs"], dtype=np.int64)
+        jobs, steps = table.jobs[rows], decode(document["steps_done"])
+        for i, fields in document["changed"]:
+            jobs[i] = Job(**fields)
+        found = [with_steps(job, done) for job, done in zip(jobs.tolist(), steps.tolist(), strict=True)]
+        jobs[:] = found
+        requests = table.requests_of(found)
+        cache.complete(found, requests)
+        arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}
+        return cls(float(document["now_seconds"]), rows, jobs, requests.pop("gangs"), requests, **arrays)
 
-    def problem(self, nodes: NodeStates, profile: Profile, cache: ProblemCache | None = None) -> AllocationProblem:
-        """Return the problem on the nodes that are up; normalisers are those of the whole cluster."""
-        whole = self.problem_if_up(nodes, profile, cache)
-        available = nodes.available
-        if available is nodes.cluster:
-            return whole
-        problem = whole.with_capacities(available.capacities, largest_gangs=largest_gangs(self.jobs, available))
-        why = {i: reason if i in whole.excluded else f"{nodes.reason}: {reason}" for i, reason in problem.excluded.items()}
-        hosts = whole.hosts
-        if hosts is not None:
-            hosts = hosts_of(self.jobs, available, hosts.speeds, hosts.gpu_memory)
-        return replace(problem, excluded=why, hosts=hosts)
 
-    def problem_if_up(self, nodes: NodeStates, profile: Profile, cache: ProblemCache | None = None) -> AllocationProblem:
-        """Return the problem as it would be with all nodes up."""
-        cached = None if cache is None else cache.problem(self, nodes.cluster, profile)
-        if cached is not None:
-            return cached
-        options = {name: value for name, value in vars(self).items() if name != "jobs"}
-        return AllocationProblem.from_jobs(self.jobs, nodes.cluster, profile, **options)
+def _isolated_seconds(table: JobTable, rows: Indices, speeds: Floats) -> Floats:
+    """Return (N,) `isolated_seconds` with the progress since they were counted, at isolated throughputs of `speeds`, steps/s.
+
+    Steps lost by a restart from an older checkpoint reduce the time in proportion.
+    """
+    steps, counted, first, seconds = (
+        table.columns[name][rows] for name in ("steps_done", "steps_counted", "steps_at_start", "isolated_seconds")
+    )
+    new = steps - counted
+    more = np.divide(new, speeds, out=np.zeros(len(rows)), where=(speeds > 0) & (new > 0))
+    counted_again: Floats = seconds + more
+    if (new >= 0).all():
+        return counted_again
+    kept = np.maximum(0.0, steps - first) / np.maximum(np.maximum(counted - first, -new), np.finfo(float).tiny)
+    return np.where(new >= 0, counted_again, seconds * kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +193,7 @@ class ReusedAllocation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows and the time as plain data."""
-        return {"rows": encode(self.rows), "asked_seconds": self.solved_seconds}
+        return {"rows": encode(self.rows), "solved_seconds": self.solved_seconds}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], allocation: Allocation) -> ReusedAllocation:
@@ -144,7 +201,7 @@ class ReusedAllocation:
         rows = np.asarray(decode(document["rows"]))
         if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
             raise ValueError("the allocation in force has no such rows")
-        return cls(rows, float(document["asked_seconds"]))
+        return cls(rows, float(document["solved_seconds"]))
 
     @cached_property
     def covered(self) -> Mask:
@@ -180,37 +237,46 @@ class CurrentAllocation:
     reused: ReusedAllocation | None = None  # none while the solution is for just these jobs
     note: str = ""  # A note for the rounds that follow the allocation
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the allocation and its input as plain data."""
+    def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
+        """Return the allocation and its input as plain data; places: as for `PolicyInput.to_dict`."""
         return {
-            "question": self.policy_input.to_dict(),
-            "jobs": [job.model_dump(mode="json") for job in self.jobs],
+            "input": self.policy_input.to_dict(table, places),
             "nodes": dict(self.nodes),
             "runnable": encode(self.problem.runnable),
             "excluded": dict(self.problem.excluded),
-            "lasting": encode(self.runnable_if_up),
+            "runnable_if_up": encode(self.runnable_if_up),
             "allocation": self.allocation.to_dict(),
-            **({} if self.reused is None else {"carried": self.reused.to_dict()}),
+            **({} if self.reused is None else {"reused": self.reused.to_dict()}),
             **({"note": self.note} if self.note else {}),
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], cluster: Cluster, profile: Profile) -> CurrentAllocation:
+    def from_dict(cls, document: Mapping[str, Any], cluster: Cluster, table: JobTable, cache: ProblemCache) -> CurrentAllocation:
         """Restore the current allocation from `to_dict`; raises `ValueError` for arrays of different shapes."""
-        policy_input = PolicyInput.from_dict(document["question"], tuple(Job(**job) for job in document["jobs"]))
+        policy_input = PolicyInput.from_dict(document["input"], table, cache)
         nodes = NodeStates.from_dict(cluster, document["nodes"])
         # Constraints change `runnable` and `excluded`; the rest of the problem follows from the input.
         problem = replace(
-            policy_input.problem(nodes, profile), runnable=decode(document["runnable"]), excluded=dict(document["excluded"])
+            cache.problem(policy_input, nodes), runnable=decode(document["runnable"]), excluded=dict(document["excluded"])
         )
         allocation = Allocation.from_dict(document["allocation"])
-        runnable, reused = np.asarray(decode(document["lasting"])), None
-        if "carried" in document:
-            reused = ReusedAllocation.from_dict(document["carried"], allocation)
+        runnable, reused = np.asarray(decode(document["runnable_if_up"])), None
+        if "reused" in document:
+            reused = ReusedAllocation.from_dict(document["reused"], allocation)
         found = cls(policy_input, nodes.to_dict(), problem, allocation, runnable, reused, document.get("note", ""))
         if not problem.throughputs.shape == problem.runnable.shape == runnable.shape == found.fractions.shape:
             raise ValueError("the arrays of the allocation in force do not fit each other")
         return found
+
+    @property
+    def rows(self) -> Indices:
+        """(N,) rows of the jobs in the `JobTable`."""
+        return self.policy_input.rows
+
+    @property
+    def jobs(self) -> Objects:
+        """(N,) the jobs."""
+        return self.policy_input.jobs
 
     @property
     def is_time_limited(self) -> bool:
@@ -223,11 +289,6 @@ class CurrentAllocation:
         return self.reused is None and not self.is_time_limited
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
-        """The jobs as they were in the input."""
-        return self.policy_input.jobs
-
-    @property
     def solved_seconds(self) -> float:
         """The time of the solve."""
         return self.policy_input.now_seconds if self.reused is None else self.reused.solved_seconds
@@ -238,12 +299,16 @@ class CurrentAllocation:
         fractions = self.allocation.time_fractions
         return fractions if self.reused is None else self.reused.rows_of(fractions)
 
-    def fractions_for(self, jobs: Sequence[Job]) -> Floats:
-        """Return (len(jobs), K) the time fractions of other jobs, 0 for jobs that have arrived since."""
-        row_of = {job_id: row for row, job_id in enumerate(self.problem.job_ids)}
-        rows = np.array([row_of.get(job.job_id, len(row_of)) for job in jobs], dtype=np.int64)
+    def index_of(self, table: JobTable) -> Indices:
+        """Return (rows,) the index of each job of the table in this allocation, -1 for jobs without one."""
+        index = np.full(table.capacity, -1, dtype=np.int64)
+        index[self.rows] = np.arange(len(self.rows))
+        return index
+
+    def fractions_for(self, table: JobTable, rows: Indices) -> Floats:
+        """Return (len(rows), K) the time fractions of other jobs, 0 for jobs that have arrived since."""
         zeros = np.zeros((1, len(self.problem.accelerator_types)))
-        fractions: Floats = np.concatenate([self.fractions, zeros])[rows]
+        fractions: Floats = np.concatenate([self.fractions, zeros])[self.index_of(table)[rows]]
         return fractions
 
     @property
@@ -274,48 +339,35 @@ class CurrentAllocation:
             pairs = self.reused.pairs(pairs)
         if pairs is None or throughputs is None or not len(pairs):
             return None
-        return promises_of(pairs, throughputs.kinds, self.jobs, self.problem.accelerator_types)
+        return promises_of(pairs, throughputs.kinds, self.jobs.tolist(), self.problem.accelerator_types)
 
-    def present(self, registry: JobRegistry) -> Mask:
+    def present(self, table: JobTable) -> Mask:
         """Return (N,) the jobs that are still in the system with the same request for GPUs, and have steps left."""
-        now = list(map(registry.jobs.get, self.problem.job_ids))
-        there = [job is then or (job is not None and same_gang(then, job)) for then, job in zip(self.jobs, now, strict=True)]
-        steps = np.array([0.0 if job is None else job.steps_done for job in now])
+        same_gang = table.gangs[self.rows] == self.policy_input.gangs
         # Unknown total steps are NaN, for which the comparison is false.
-        present: Mask = np.array(there, dtype=bool) & ~(steps >= self.problem.total_steps)
+        done = table.columns["steps_done"][self.rows] >= self.problem.total_steps
+        present: Mask = table.is_present[self.rows] & same_gang & ~done
         return present
 
-    def unfinished(self, registry: JobRegistry, among: Set[str]) -> tuple[str, ...]:
-        """Return those jobs among these that are in the system and, as far as is known, have steps left."""
-        total = zip(self.problem.job_ids, self.problem.total_steps.tolist(), strict=True)
-        there = ((job_id, steps) for job_id, steps in total if job_id in among and job_id in registry)
-        return tuple(job_id for job_id, steps in there if not registry.known(job_id).steps_done >= steps)
+    def unfinished(self, table: JobTable, rows: Indices) -> Indices:
+        """Return those of these rows that are in the system and, as far as is known, have steps left, in the order of the jobs."""
+        among = np.zeros(table.capacity, dtype=bool)
+        among[rows] = True
+        done = table.columns["steps_done"][self.rows] >= self.problem.total_steps
+        left: Indices = self.rows[among[self.rows] & table.is_present[self.rows] & ~done]
+        return left
 
 
-def solve_allocation(
-    policy_input: PolicyInput, nodes: NodeStates, profile: Profile, solver: Solver, cache: ProblemCache | None = None
-) -> CurrentAllocation:
+def solve_allocation(policy_input: PolicyInput, nodes: NodeStates, solver: Solver, cache: ProblemCache) -> CurrentAllocation:
     """Return the policy's allocation for this input on these nodes."""
-    problem = policy_input.problem(nodes, profile, cache)
+    problem = cache.problem(policy_input, nodes)
     allocation = solver.solve(problem)
     # The problem as it was solved: constraints may keep jobs off types, and rounds must do so too.
     solved = problem if allocation.evidence is None else allocation.evidence.base
     runnable = solved.runnable
     if nodes.available is not nodes.cluster:
-        runnable = runnable | (policy_input.problem_if_up(nodes, profile, cache).runnable & ~problem.runnable)
+        runnable = runnable | (cache.problem_if_up(policy_input).runnable & ~problem.runnable)
     return CurrentAllocation(policy_input, nodes.to_dict(), solved, allocation, runnable)
-
-
-def columns_of(problem: AllocationProblem, assignments: Mapping[str, Assignment]) -> Indices:
-    """Return (N,) the column of the type that each job is assigned to, -1 for none."""
-    numbers = {name: j for j, name in enumerate(problem.accelerator_types)}
-    found = [numbers[assignments[i].accelerator] if i in assignments else -1 for i in problem.job_ids]
-    return np.array(found, dtype=np.int64)
-
-
-def same_gang(one: Job, other: Job) -> bool:
-    """Return whether two jobs request the same GPUs (`GANG_FIELDS`)."""
-    return one is other or all(getattr(one, name) == getattr(other, name) for name in GANG_FIELDS)
 
 
 NEGLIGIBLE = 1e-9
@@ -326,8 +378,8 @@ def reuse_allocation(
     before: CurrentAllocation,
     policy_input: PolicyInput,
     nodes: NodeStates,
-    profile: Profile,
     constraints: Sequence[Constraint],
+    table: JobTable,
     cache: ProblemCache,
 ) -> CurrentAllocation | None:
     """Return the solution of `before` applied to the jobs of now, None if it gives none of them any time.
@@ -339,17 +391,17 @@ def reuse_allocation(
         before: The current allocation.
         policy_input: The input with which the policy would be called now.
         nodes: Their states, the same as at the solve.
-        profile: The same as at the solve.
         constraints: Those of the policy.
-        cache: Rows of jobs.
+        table: The jobs.
+        cache: Of the same profile as at the solve.
     """
-    whole = policy_input.problem(nodes, profile, cache)
+    whole = cache.problem(policy_input, nodes)
     problem = placed(whole, constraints)
-    rows = _rows_in(before, policy_input, problem)
+    rows = _rows_in(before, policy_input, problem, table)
     known = rows >= 0
     runnable, runnable_if_up = problem.runnable.copy(), problem.runnable.copy()
     if nodes.available is not nodes.cluster:
-        runnable_if_up |= policy_input.problem_if_up(nodes, profile, cache).runnable & ~whole.runnable
+        runnable_if_up |= cache.problem_if_up(policy_input).runnable & ~whole.runnable
     # Constraints may restrict running jobs differently by now, but promises hold.
     runnable[known] = before.problem.runnable[rows[known]] & whole.runnable[known]
     runnable_if_up[known] = before.runnable_if_up[rows[known]]
@@ -361,46 +413,31 @@ def reuse_allocation(
     return found if (found.fractions[runnable] > NEGLIGIBLE).any() else None
 
 
-def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem) -> Indices:
+def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem, table: JobTable) -> Indices:
     """Return (N,) the row of each job in the current allocation, -1 for new jobs, changed gangs and excluded jobs."""
+    rows = before.index_of(table)[policy_input.rows]
+    same = (rows >= 0) & (before.policy_input.gangs[rows] == policy_input.gangs) if len(before.rows) else rows >= 0
     excluded = before.problem.excluded.keys() | problem.excluded.keys()
-    rows = {job.job_id: row for row, job in enumerate(before.jobs) if job.job_id not in excluded}
-    found = [
-        row if (row := rows.get(job.job_id, -1)) >= 0 and same_gang(before.jobs[row], job) else -1 for job in policy_input.jobs
-    ]
-    return np.array(found, dtype=np.int64)
+    if excluded:
+        same &= [job_id not in excluded for job_id in policy_input.job_ids]
+    return np.where(same, rows, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class LazyAllocation:
     """An allocation that the event-driven mode has derived from changes, solved only if it is read or audited."""
 
-    now_seconds: float  # the time of the decision
-    jobs: Mapping[str, Job]  # {job_id: Job} in the system then
-    steps: Mapping[str, float]  # {job_id: steps done} that the jobs do not contain yet
-    running: Mapping[str, Assignment]  # gangs that ran before the decision
-    accelerators: Callable[[], Mapping[str, str]]  # returns {job_id: type} of the jobs that have all of their time on a type
+    policy_input: PolicyInput  # the input of the decision, with jobs in any order
+    assignments: Assignments  # the jobs that have all of their time on a type
     excluded: Mapping[str, str]  # {job_id: reason} of the jobs that can run nowhere
-    whole_gangs: bool  # as for `AllocationProblem.from_jobs`
-    solve: Callable[[PolicyInput], CurrentAllocation]  # solves for all jobs
-
-    def in_order(self, job_ids: Iterable[str]) -> tuple[str, ...]:
-        """Return job ids in the order of an allocation."""
-        return tuple(sorted(job_ids, key=natural_key))
+    solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
 
     def resolve(self) -> CurrentAllocation:
         """Solve for all jobs and return the allocation. Raises `ProofError` if it is not what the event-driven mode derived."""
-        steps, in_order = self.steps, (self.jobs[job_id] for job_id in self.in_order(self.jobs))
-        jobs = tuple(with_steps(job, steps[job.job_id]) if job.job_id in steps else job for job in in_order)
-        running_on = tuple(self.running[job.job_id].accelerator if job.job_id in self.running else None for job in jobs)
-        new = PolicyInput.of_new(jobs, self.whole_gangs)
-        found = self.solve(replace(new, now_seconds=self.now_seconds, running_on=running_on))
-        types, fractions = found.problem.accelerator_types, found.allocation.time_fractions
-        given = {
-            job_id: types[row.index(1.0)]
-            for job_id, row in zip(found.problem.job_ids, fractions.tolist(), strict=True)
-            if any(row) and row.count(0.0) == len(row) - 1
-        }
-        if given != self.accelerators() or float(fractions.sum()) != len(given):
+        found = self.solve(self.policy_input.in_natural_order())
+        fractions, place = found.allocation.time_fractions, {job_id: i for i, job_id in enumerate(found.problem.job_ids)}
+        expected = np.zeros_like(fractions)
+        expected[[place[job_id] for job_id in self.assignments.ids], self.assignments.held.types] = 1.0
+        if not np.array_equal(fractions, expected):
             raise ProofError("the jobs in turn were given other time than the policy gives them when it is asked about all of them")
         return found

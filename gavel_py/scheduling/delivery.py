@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.problem.arrays import Floats, Mask, plain_size
 
 MIN_DEFICIT_ROUNDS = 1e-6
 """Smaller deficits are rounding errors of solvers and sums."""
@@ -133,6 +134,103 @@ class JobDelivery:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class Accounts(Mapping[str, JobDelivery]):
+    """{job_id: JobDelivery} of N jobs as arrays; each `JobDelivery` is made when it is read.
+
+    Attributes:
+        ids: (N,) the jobs.
+        accelerator_types: K types.
+        num_gpus: (N,) gang sizes.
+        promised: (N, K) seconds.
+        delivered: (N, K) seconds.
+        waits: (N, reasons) rounds waited with a deficit.
+        short: (N, reasons) shortfall in seconds.
+        misplaced: (N,) seconds.
+        rounds: (N,) rounds in which a job was promised time or ran, -1 if unknown.
+        round_seconds: (N,) lengths of the rounds, or one for all.
+    """
+
+    ids: tuple[str, ...]
+    accelerator_types: tuple[str, ...]
+    num_gpus: Floats
+    promised: Floats
+    delivered: Floats
+    waits: Floats
+    short: Floats
+    misplaced: Floats
+    rounds: Floats
+    round_seconds: float | Floats
+
+    @classmethod
+    def of(cls, jobs: Mapping[str, JobDelivery]) -> Accounts:
+        """Return given accounts, which must have the same types, as arrays."""
+        each = list(jobs.values())
+        names = tuple(each[0].promised_by_type) if each else ()
+
+        def table(keys: tuple[Any, ...], rows: list[dict[Any, Any]]) -> Floats:
+            return np.array([[row.get(key, 0.0) for key in keys] for row in rows], dtype=float).reshape(len(rows), len(keys))
+
+        return cls(
+            tuple(jobs),
+            names,
+            np.array([job.num_gpus for job in each], dtype=float),
+            table(names, [job.promised_by_type for job in each]),
+            table(names, [job.delivered_by_type for job in each]),
+            table(WAITS, [job.waits for job in each]),
+            table(WAITS, [job.shortfall_by_reason for job in each]),
+            np.array([job.misplaced_seconds for job in each], dtype=float),
+            np.array([-1 if job.rounds is None else job.rounds for job in each], dtype=float),
+            np.array([job.round_seconds for job in each], dtype=float),
+        )
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return dict(zip(self.ids, range(len(self.ids)), strict=True))
+
+    def __getitem__(self, job_id: str) -> JobDelivery:
+        row, names = self._index[job_id], self.accelerator_types
+        rounds, length = int(self.rounds[row]), np.broadcast_to(self.round_seconds, len(self.ids))
+        return JobDelivery(
+            job_id,
+            plain_size(self.num_gpus.item(row)),
+            dict(zip(names, self.promised[row].tolist(), strict=True)),
+            dict(zip(names, self.delivered[row].tolist(), strict=True)),
+            {reason: int(count) for reason, count in zip(WAITS, self.waits[row].tolist(), strict=True) if count},
+            self.misplaced.item(row),
+            {reason: seconds for reason, seconds in zip(WAITS, self.short[row].tolist(), strict=True) if seconds > 0},
+            float(length[row]),
+            None if rounds < 0 else rounds,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    @property
+    def shortfalls(self) -> Floats:
+        """(N,) Σ_j max(0, promised_ij − delivered_ij)."""
+        return _sum_by_job(np.maximum(0.0, self.promised - self.delivered))
+
+
+def _sum_by_job(table: Floats) -> Floats:
+    """Return (N,) the sums of the columns, from left to right as `JobDelivery` adds them."""
+    total = np.zeros(len(table))
+    for column in table.T:
+        total = total + column
+    return total
+
+
+def _sum(values: Floats) -> float:
+    """Return the sum in order, whatever its length; pairwise sums differ in the last digit from those of `JobDelivery`."""
+    return float(np.cumsum(values)[-1]) if len(values) else 0.0
+
+
 @dataclass(frozen=True)
 class DeliveryReport:
     """Promised and delivered time of all jobs with an allocation so far, by job_id; sums are weighted by GPUs.
@@ -142,13 +240,17 @@ class DeliveryReport:
         offered_by_type: {type: GPU-seconds} that the rounds could give; a type that is missing has no limit.
     """
 
-    jobs: dict[str, JobDelivery]
+    jobs: Mapping[str, JobDelivery]
     offered_by_type: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def _accounts(self) -> Accounts:
+        return self.jobs if isinstance(self.jobs, Accounts) else Accounts.of(self.jobs)
 
     @property
     def promised_gpu_seconds(self) -> float:
         """Σ_i s_i · promised seconds."""
-        return sum(job.num_gpus * job.promised_seconds for job in self.jobs.values())
+        return _sum(self._accounts.num_gpus * _sum_by_job(self._accounts.promised))
 
     @property
     def delivered_gpu_seconds(self) -> float:
@@ -156,12 +258,12 @@ class DeliveryReport:
 
         It is the promise less `shortfall_gpu_seconds`, plus `ahead_gpu_seconds` and `backfilled_gpu_seconds`.
         """
-        return sum(job.num_gpus * job.delivered_seconds for job in self.jobs.values())
+        return _sum(self._accounts.num_gpus * _sum_by_job(self._accounts.delivered))
 
     @property
     def shortfall_gpu_seconds(self) -> float:
         """Σ_i s_i · shortfall seconds."""
-        return sum(job.num_gpus * job.shortfall_seconds for job in self.jobs.values())
+        return _sum(self._accounts.num_gpus * self._accounts.shortfalls)
 
     @property
     def least_shortfall_gpu_seconds(self) -> float:
@@ -169,7 +271,7 @@ class DeliveryReport:
 
         A job receives all of a round or nothing of it. `least_shortfall` has the formula and its proof.
         """
-        return least_shortfall(self.jobs.values(), self.offered_by_type)
+        return least_shortfall(self._accounts, self.offered_by_type)
 
     @property
     def backfilled_gpu_seconds(self) -> float:
@@ -178,7 +280,11 @@ class DeliveryReport:
         On each type j it is max(Σ_i s_i d_ij − Σ_i s_i p_ij, Σ_{i: p_ij = 0} s_i d_ij), with p_ij seconds promised and d_ij
         delivered: what all jobs received beyond all promises, but at least what jobs without a promise there received.
         """
-        beyond = (max(delivered - promised, unpromised) for promised, delivered, unpromised in self._by_type())
+        accounts = self._accounts
+        beyond = []
+        for promised, delivered in zip(accounts.promised.T, accounts.delivered.T, strict=True):
+            in_all = _sum(accounts.num_gpus * delivered) - _sum(accounts.num_gpus * promised)
+            beyond.append(max(in_all, _sum(accounts.num_gpus * delivered * (promised <= 0))))
         return sum((seconds for seconds in beyond if seconds > MIN_SECONDS), 0.0)
 
     @property
@@ -190,12 +296,13 @@ class DeliveryReport:
     @property
     def most_rounds_behind(self) -> float:
         """The largest shortfall of any job, in rounds."""
-        return max((job.rounds_behind for job in self.jobs.values()), default=0.0)
+        short, length = self._accounts.shortfalls, self._accounts.round_seconds
+        return float(np.divide(short, length, out=np.zeros(len(short)), where=np.asarray(length) > 0).max(initial=0.0))
 
     @property
     def misplaced_gpu_seconds(self) -> float:
         """Σ_i s_i · misplaced seconds."""
-        return sum(job.num_gpus * job.misplaced_seconds for job in self.jobs.values())
+        return _sum(self._accounts.num_gpus * self._accounts.misplaced)
 
     @property
     def undelivered_share(self) -> float:
@@ -212,11 +319,8 @@ class DeliveryReport:
     @property
     def shortfall_by_reason(self) -> dict[Wait, float]:
         """Σ_i s_i · shortfall seconds by reason; they add up to `shortfall_gpu_seconds`."""
-        found = dict.fromkeys(WAITS, 0.0)
-        for job in self.jobs.values():
-            for reason, seconds in job.shortfall_by_reason.items():
-                found[reason] += job.num_gpus * seconds
-        return found
+        by_reason = np.where(self._accounts.short > 0, self._accounts.short, 0.0).T
+        return {reason: _sum(self._accounts.num_gpus * short) for reason, short in zip(WAITS, by_reason, strict=True)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -235,19 +339,8 @@ class DeliveryReport:
             "jobs": [job.to_dict() for job in self.jobs.values()],
         }
 
-    def _by_type(self) -> list[tuple[float, float, float]]:
-        """Return GPU-seconds for each type: promised, delivered, and delivered to jobs without a promise there."""
-        sums: dict[str, list[float]] = {}
-        for job in self.jobs.values():
-            for name, promised in job.promised_by_type.items():
-                delivered, of_type = job.delivered_by_type[name], sums.setdefault(name, [0.0, 0.0, 0.0])
-                of_type[0] += job.num_gpus * promised
-                of_type[1] += job.num_gpus * delivered
-                of_type[2] += job.num_gpus * delivered * (promised <= 0)
-        return [(promised, delivered, unpromised) for promised, delivered, unpromised in sums.values()]
 
-
-def least_shortfall(jobs: Iterable[JobDelivery], offered_by_type: Mapping[str, float]) -> float:
+def least_shortfall(accounts: Accounts, offered_by_type: Mapping[str, float]) -> float:
     """Return a lower bound on the shortfall that any choice of whole rounds leaves, in GPU-seconds.
 
     Job i, a gang of s_i GPUs, was promised p_ij rounds on type j, in n_i rounds. What it receives is a whole number of rounds
@@ -262,22 +355,21 @@ def least_shortfall(jobs: Iterable[JobDelivery], offered_by_type: Mapping[str, f
     The larger bound is returned. Jobs with rounds of different lengths are assumed to receive fractions of rounds.
 
     Args:
-        jobs: The accounts.
+        accounts: The accounts.
         offered_by_type: {type: GPU-seconds offered}; a type that is missing has no limit.
     """
-    accounts = [job for job in jobs if job.promised_seconds > 0 and job.round_seconds > 0]
-    if not accounts:
+    lengths = np.broadcast_to(accounts.round_seconds, len(accounts))
+    rows = np.flatnonzero((_sum_by_job(accounts.promised) > 0) & (lengths > 0))
+    if not len(rows):
         return 0.0
-    names = list(accounts[0].promised_by_type)
-    sizes = np.array([job.num_gpus * job.round_seconds for job in accounts])
-    promised = np.array([[job.promised_by_type[name] / job.round_seconds for name in names] for job in accounts])
-    counted = np.array([job.rounds is not None for job in accounts])
-    whole = np.where(counted[:, None], np.floor(promised), promised)
+    names, lengths, rounds = accounts.accelerator_types, lengths[rows], accounts.rounds[rows]
+    sizes, promised = accounts.num_gpus[rows] * lengths, accounts.promised[rows] / lengths[:, None]
+    whole = np.where((rounds >= 0)[:, None], np.floor(promised), promised)
     parts = promised - whole
     by_type = sum(
         _beyond(sizes, whole[:, column], parts[:, column], offered_by_type.get(name, np.inf)) for column, name in enumerate(names)
     )
-    left = np.array([np.inf if job.rounds is None else job.rounds for job in accounts]) - whole.sum(axis=1)
+    left = np.where(rounds < 0, np.inf, rounds) - whole.sum(axis=1)
     unserved = np.where(np.arange(len(names)) >= left[:, None], -np.sort(-parts, axis=1), 0.0).sum(axis=1)
     return max(by_type, float(sizes @ unserved))
 

@@ -1,15 +1,44 @@
-"""Jobs in the system and the histories of all jobs, including those that have left."""
+"""The job table: requests, progress and history of all jobs as columns, with a row for each job.
+
+A job keeps its row from its submission until it is forgotten, also after it has left the system. Problems, demands and accounts of
+N jobs are read from the columns by their rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from itertools import repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.names import NaturalOrder, natural_key
+from gavel_py.io.names import natural_key
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.job import Job, with_steps
+
+GANG_FIELDS = (
+    "num_gpus",
+    "job_type",
+    "locality",
+    "even_split",
+    "allowed_accelerators",
+    "cpus_per_gpu",
+    "memory_gb_per_gpu",
+    "gpu_memory_gb",
+)
+"""Fields of a job that decide where its gang may run, and with a profile by job type how fast."""
+
+GANG_KEY = attrgetter(*GANG_FIELDS)
+
+Objects = NDArray[np.object_]
+
+if TYPE_CHECKING:
+    from gavel_py.scheduling.problem_cache import ProblemCache
 
 
 class Departure(StrEnum):
@@ -20,38 +49,37 @@ class Departure(StrEnum):
     FAILED = "failed for good"
 
 
-@dataclass
-class JobHistory:
-    """The history of one job, kept after it has left. Saved files contain the attributes by name."""
+DEPARTURES = tuple(Departure)
 
-    waiting_since_seconds: float  # end of the last round that it ran, or its arrival
-    steps_at_start: float  # steps done when it was submitted
-    steps_counted: float  # steps up to which `isolated_seconds` counts
-    isolated_seconds: float = 0.0  # Σ steps / isolated throughput at that time: what its progress would have taken alone
-    attained_gpu_seconds: float = 0.0  # GPU-seconds of the rounds that it ran
-    running_since_seconds: float | None = None  # start of its current uninterrupted run, None while it does not run
-    has_run: bool = False  # whether it has ever held GPUs
-    failures: int = 0  # how many times it failed
-    left: Departure | None = None  # how it left, None while it is in the system
+REQUEST_COLUMNS = {
+    "num_gpus": np.nan,
+    "weight": np.nan,
+    "priority": np.nan,
+    "arrival_seconds": np.nan,
+    "total_steps": np.nan,
+    "deadline_seconds": np.nan,
+    "restart_seconds": np.nan,
+    "steps_done": 0.0,
+}
+"""Columns of numbers with the fields of `Job` of these names; NaN for none. `total_steps` and `deadline_seconds` that depend on
+throughputs are computed by `ProblemCache.complete`."""
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> JobHistory:
-        """Restore a history from its fields. Version 1 has no `has_run`, which then follows from the other fields."""
-        has_run = document["attained_gpu_seconds"] > 0 or document["running_since_seconds"] is not None
-        left = None if document["left"] is None else Departure(document["left"])
-        return cls(**{"has_run": has_run, **document, "left": left})
+READ_REQUESTS = attrgetter(*REQUEST_COLUMNS)
 
-    def isolated(self, steps_done: float, speed: float) -> float:
-        """Return `isolated_seconds` for progress up to `steps_done` at an isolated throughput of `speed` steps/s.
+HISTORY_COLUMNS = {
+    "waiting_since_seconds": 0.0,  # end of the last round that the job ran, or its arrival
+    "steps_at_start": 0.0,  # steps done when it was submitted
+    "steps_counted": 0.0,  # steps up to which `isolated_seconds` counts
+    "isolated_seconds": 0.0,  # Σ steps / isolated throughput at that time: what its progress would have taken alone
+    "attained_gpu_seconds": 0.0,  # GPU-seconds of the rounds that it ran
+    "running_since_seconds": np.nan,  # start of its current uninterrupted run, NaN while it does not run
+    "has_run": 0,  # 1 if it has ever held GPUs
+    "failures": 0,  # how many times it failed
+    "left": -1,  # how it left, as an index into `DEPARTURES`; -1 while it is in the system
+}
+"""Columns of the history of jobs, with their first values. Saved files contain them by name."""
 
-        Steps lost by a restart from an older checkpoint reduce the time in proportion.
-        """
-        new = steps_done - self.steps_counted
-        if new >= 0:
-            return self.isolated_seconds + (new / speed if speed > 0 else 0.0)
-        kept = max(0.0, steps_done - self.steps_at_start) / max(self.steps_counted - self.steps_at_start, -new)
-        return self.isolated_seconds * kept
-
+NEW_HISTORY = np.array(list(HISTORY_COLUMNS.values()), dtype=float)
 
 # Fields that `update` refuses to change, and why.
 FIXED = {
@@ -61,159 +89,366 @@ FIXED = {
 }
 
 
-class JobRegistry:
-    """Jobs in the system by id, and the histories of all jobs.
+FEW_CHANGES = 8
+"""Up to this many jobs are inserted or removed one by one; more are sorted with all others."""
 
-    Progress is reported often and read rarely, so it is stored aside and written to the jobs when they are read.
+
+class SortedRows:
+    """Rows of jobs in the order of a key of their ids, sorted when they are read: between two reads few jobs come and go."""
+
+    def __init__(self, key: Callable[[str], Any]) -> None:
+        self._key = key
+        self._keys: list[Any] = []
+        self._rows: Indices = np.zeros(0, dtype=np.int64)
+        self._new: dict[int, Any] = {}
+        self._gone: dict[int, Any] = {}
+
+    def add(self, ids: Iterable[str], rows: Sequence[int]) -> None:
+        """Add jobs."""
+        if not self._gone.keys().isdisjoint(rows):
+            self._apply()  # rows are given out again
+        self._new.update(zip(rows, map(self._key, ids), strict=True))
+
+    def discard(self, job_id: str, row: int) -> None:
+        """Remove a job."""
+        if self._new.pop(row, None) is None:
+            self._gone[row] = self._key(job_id)
+
+    @property
+    def rows(self) -> Indices:
+        """(N,) the rows in order."""
+        if self._new or self._gone:
+            self._apply()
+        return self._rows
+
+    def _apply(self) -> None:
+        if len(self._new) + len(self._gone) <= FEW_CHANGES:
+            for key in self._gone.values():
+                place = bisect_left(self._keys, key)
+                del self._keys[place]
+                self._rows = np.concatenate([self._rows[:place], self._rows[place + 1 :]])
+            for row, key in self._new.items():
+                place = bisect_left(self._keys, key)
+                self._keys.insert(place, key)
+                self._rows = np.concatenate([self._rows[:place], [row], self._rows[place:]])
+        else:
+            known = zip(self._keys, self._rows.tolist(), strict=True)
+            pairs = [pair for pair in known if pair[1] not in self._gone] if self._gone else list(known)
+            pairs += ((key, row) for row, key in self._new.items())
+            pairs.sort()
+            self._keys = [key for key, _ in pairs]
+            self._rows = np.array([row for _, row in pairs], dtype=np.int64)
+        self._new, self._gone = {}, {}
+
+
+class JobTable:
+    """Jobs in the system, and the histories of all jobs that were ever submitted and not forgotten.
+
+    Progress is a column; `Job.steps_done` of a job is updated when the job is read.
 
     Attributes:
-        histories: {job_id: JobHistory} of all jobs that were ever submitted and not forgotten.
+        ids: (rows,) ids of the jobs.
+        jobs: (rows,) the jobs; their `steps_done` may be older than the column of that name.
+        gangs: (rows,) numbers of the gangs: equal for jobs with equal `GANG_FIELDS`.
+        tenants: (rows,) the tenants of the jobs.
+        columns: Further columns: `REQUEST_COLUMNS` and `HISTORY_COLUMNS`.
+        models: One job for each number of `gangs`.
         changed: While tracked (`track`): ids of jobs that have arrived, changed or left since the reader last emptied it.
         progressed: While tracked: ids of jobs in the system whose progress was reported since then.
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
-        self._steps: dict[str, float] = {}
-        self._order = NaturalOrder()
-        self.histories: dict[str, JobHistory] = {}
+        self.ids: Objects = np.empty(0, dtype=object)
+        self.jobs: Objects = np.empty(0, dtype=object)
+        self.tenants: Objects = np.empty(0, dtype=object)
+        self.gangs: Indices = np.empty(0, dtype=np.int64)
+        self._requests: Floats = np.zeros((len(REQUEST_COLUMNS), 0))
+        self._history: Floats = np.zeros((len(HISTORY_COLUMNS), 0))
+        self.columns: dict[str, Floats] = {}
+        self._name_columns()
+        self.models: list[Job] = []
+        self._numbers: dict[Any, int] = {}
+        self._by_type = True
+        self._present: dict[str, int] = {}
+        self._departed: dict[str, int] = {}
+        self._free: list[int] = []
+        self._count = 0
+        self._natural, self._alphabetical = SortedRows(natural_key), SortedRows(str)
         self.changed: set[str] = set()
         self.progressed: set[str] = set()
         self._is_tracked = False
 
-    def track(self, *, on: bool = True) -> None:
-        """Start (or stop) filling `changed`, with all jobs at first, and `progressed`."""
-        self._is_tracked = on
-        self.changed, self.progressed = set(self._jobs) if on else set(), set()
-
-    @property
-    def jobs(self) -> dict[str, Job]:
-        """The jobs in the system with the progress last reported; callers must not change the dictionary."""
-        if self._steps:
-            self._jobs |= {job_id: with_steps(self._jobs[job_id], steps) for job_id, steps in self._steps.items()}
-            self._steps = {}
-        return self._jobs
-
-    @property
-    def in_order(self) -> tuple[Job, ...]:
-        """The jobs in the system in the natural order of their ids."""
-        jobs = self.jobs
-        return tuple(map(jobs.__getitem__, self._order.of(jobs)))
-
-    @property
-    def jobs_and_steps(self) -> tuple[dict[str, Job], dict[str, float]]:
-        """Copies of the jobs in the system, and of the progress that is not written to them yet."""
-        return self._jobs.copy(), self._steps.copy()
-
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._present)
 
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._jobs
-
-    def steps_of(self, job_ids: Iterable[str]) -> list[float]:
-        """Return the steps that these jobs have done."""
-        steps, jobs = self._steps, self._jobs
-        return [steps[job_id] if job_id in steps else jobs[job_id].steps_done for job_id in job_ids]
-
-    def report(self, steps_done: Mapping[str, float]) -> None:
-        """Store the progress of jobs. Raises `UnknownNameError` if one is not in the system; then nothing is stored."""
-        if not self._jobs.keys() >= steps_done.keys():
-            for job_id in steps_done:
-                self.known(job_id)
-        self._steps |= steps_done
-        if self._is_tracked:
-            self.progressed.update(steps_done)
-
-    def put(self, job: Job) -> None:
-        """Add or replace a job."""
-        self._steps.pop(job.job_id, None)
-        self._jobs[job.job_id] = job
-        if self._is_tracked:
-            self.changed.add(job.job_id)
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._present
 
     @property
-    def failed(self) -> dict[str, str]:
-        """{job_id: reason} of the jobs that failed more often than `max_retries`."""
-        failed = sorted((i for i, history in self.histories.items() if history.left is Departure.FAILED), key=natural_key)
-        return {job_id: self.why_failed(job_id) for job_id in failed}
+    def is_by_type(self) -> bool:
+        """Whether jobs with equal `GANG_FIELDS` are one gang; otherwise each job is."""
+        return self._by_type
 
-    def why_failed(self, job_id: str) -> str:
-        """Return why a job failed for good."""
-        return f"left after {_failures(self.histories[job_id].failures)}, and may not be tried again"
+    @property
+    def saved_rows(self) -> Indices:
+        """(N,) the rows in the order in which they are saved: the jobs in the system first, then those that have left."""
+        return np.array([*self._present.values(), *self._departed.values()], dtype=np.int64)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the jobs and the history of each job as plain data."""
-        return {
-            "jobs": [job.model_dump(mode="json") for job in self.jobs.values()],
-            "standings": {job_id: asdict(history) for job_id, history in self.histories.items()},
-        }
+    def in_order(self, job_ids: Iterable[str]) -> list[str]:
+        """Return ids in natural order."""
+        return sorted(job_ids, key=natural_key)
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> JobRegistry:
-        """Restore a registry from `to_dict`."""
-        registry = cls()
-        for each in document["jobs"]:
-            registry.put(Job(**each))
-        registry.histories = {job_id: JobHistory.from_dict(values) for job_id, values in document["standings"].items()}
-        if not registry.jobs.keys() <= registry.histories.keys():
-            raise ValueError("a job has no standing")
-        return registry
+    @property
+    def capacity(self) -> int:
+        """Number of rows, including those without a job."""
+        return len(self.ids)
+
+    @property
+    def by_id(self) -> Mapping[str, int]:
+        """{job_id: row} of the jobs in the system, in the order of their submission; callers must not change it."""
+        return self._present
+
+    @property
+    def in_natural_order(self) -> Indices:
+        """(N,) rows of the jobs in the system, in natural order of their ids."""
+        return self._natural.rows
+
+    @property
+    def in_order_of_ids(self) -> Indices:
+        """(N,) rows of the jobs in the system, sorted by their ids as text."""
+        return self._alphabetical.rows
+
+    @property
+    def is_present(self) -> Mask:
+        """(rows,) the jobs in the system."""
+        present: Mask = np.zeros(self.capacity, dtype=bool)
+        present[self.in_natural_order] = True
+        return present
+
+    def row_of(self, job_id: str) -> int | None:
+        """Return the row of a job in the system or with a history, None if there is none."""
+        return self._present.get(job_id, self._departed.get(job_id))
+
+    def known(self, job_id: str) -> int:
+        """Return the row of a job in the system. Raises `UnknownNameError`, which says how the job left if it was there."""
+        row = self._present.get(job_id)
+        if row is not None:
+            return row
+        row = self._departed.get(job_id)
+        if row is None:
+            text = f"there is no such job in the system{nearest(str(job_id), sorted(self._present))}"
+        else:
+            departure = DEPARTURES[int(self.columns["left"].item(row))]
+            failures = _failures(int(self.columns["failures"].item(row)))
+            why = f", after {failures}" if departure is Departure.FAILED else ""
+            text = f"is no longer in the system: it {departure}{why}; nothing has changed"
+        raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
+
+    def job(self, row: int) -> Job:
+        """Return the job of a row with the progress last reported."""
+        job: Job = self.jobs[row]
+        steps = self.columns["steps_done"].item(row)
+        if job.steps_done != steps:
+            self.jobs[row] = job = with_steps(job, steps)
+        return job
+
+    def jobs_at(self, rows: Indices) -> list[Job]:
+        """Return the jobs of these rows with the progress last reported."""
+        return [self.job(row) for row in rows.tolist()]
+
+    # Changes
 
     def check_new(self, job: Job) -> None:
         """Raise `InputError` for anything but a job, and for an id that was used before."""
         if not isinstance(job, Job):
             raise InputError(Fault("round scheduler", "", f"submit needs a Job, found {job!r}"))
-        if job.job_id in self.histories:
+        if job.job_id in self._present or job.job_id in self._departed:
             raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; job ids are used once"))
 
-    def add(self, job: Job) -> None:
-        """Add a job that `check_new` accepts."""
-        self.put(job)
-        self.histories[job.job_id] = JobHistory(job.arrival_seconds, job.steps_done, job.steps_done)
+    def gangs_of(self, jobs: Iterable[Job]) -> Indices:
+        """Return (N,) the numbers of the gangs of these jobs; new gangs get a number."""
+        # A profile of the user may tell jobs apart by anything, so that each job is a gang of its own then.
+        keys = list(map(GANG_KEY if self._by_type else _own_key, jobs))
+        found = list(map(self._numbers.get, keys, repeat(-1)))
+        if -1 in found:
+            for job, key in zip(jobs, keys, strict=True):
+                if key not in self._numbers:
+                    self._numbers[key] = len(self.models)
+                    self.models.append(job)
+            found = [self._numbers[key] for key in keys]
+        return np.array(found, dtype=np.int64)
 
-    def known(self, job_id: str) -> Job:
-        """Return a job in the system. Raises `UnknownNameError`, which says how the job left if it was there."""
-        if job_id in self._jobs:
-            if job_id in self._steps:
-                self._jobs[job_id] = with_steps(self._jobs[job_id], self._steps.pop(job_id))
-            return self._jobs[job_id]
-        history = self.histories.get(job_id)
-        if history is None:
-            text = f"there is no such job in the system{nearest(str(job_id), sorted(self._jobs))}"
-        else:
-            why = f", after {_failures(history.failures)}" if history.left is Departure.FAILED else ""
-            text = f"is no longer in the system: it {history.left}{why}; nothing has changed"
-        raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
+    def number_gangs(self, *, by_type: bool) -> None:
+        """Number the gangs of all jobs; by_type: whether the profile treats jobs with equal `GANG_FIELDS` alike."""
+        self.models, self._numbers, self._by_type = [], {}, by_type
+        rows = [*self._present.values(), *self._departed.values()]
+        self.gangs[rows] = self.gangs_of(self.jobs[rows].tolist())
 
-    def remove(self, job_id: str, how: Departure) -> None:
-        """Remove a job from the system. Raises `UnknownNameError`."""
-        del self._jobs[self.known(job_id).job_id]
+    def add(self, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
+        """Add jobs that `check_new` accepts; requests: their `requests_of`."""
+        if self.capacity - self._count + len(self._free) < len(jobs):
+            self._grow(self._count - len(self._free) + len(jobs))
+        reused = [self._free.pop() for _ in range(min(len(self._free), len(jobs)))]
+        new = len(jobs) - len(reused)
+        rows = [*reused, *range(self._count, self._count + new)]
+        self._count += new
+        ids = [job.job_id for job in jobs]
+        self.ids[rows] = ids
+        self._put(rows, jobs, requests)
+        self._history[:, rows] = NEW_HISTORY[:, None]
+        steps = requests["steps_done"]
+        self.columns["steps_at_start"][rows] = self.columns["steps_counted"][rows] = steps
+        self.columns["waiting_since_seconds"][rows] = requests["arrival_seconds"]
+        self._present.update(zip(ids, rows, strict=True))
+        self._natural.add(ids, rows)
+        self._alphabetical.add(ids, rows)
+        if self._is_tracked:
+            self.changed.update(ids)
+
+    def update_requests(self, cache: ProblemCache) -> None:
+        """Compute anew what depends on throughputs among the requests of the jobs in the system."""
+        rows = [row for row in self._present.values() if cache.decides_on(self.jobs[row])]
+        jobs = self.jobs[rows].tolist()
+        requests = self.requests_of(jobs)
+        cache.complete(jobs, requests)
+        for name in ("total_steps", "deadline_seconds"):
+            self.columns[name][rows] = requests[name]
+
+    def replace(self, job: Job, requests: Mapping[str, NDArray[Any]]) -> None:
+        """Replace a job in the system by one of the same id."""
+        self._put([self._present[job.job_id]], [job], requests)
+        if self._is_tracked:
+            self.changed.add(job.job_id)
+
+    def _put(self, rows: list[int], jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
+        holder = np.empty(len(jobs), dtype=object)
+        holder[:] = jobs
+        self.jobs[rows] = holder
+        self.gangs[rows] = requests["gangs"]
+        self.tenants[rows] = [job.tenant for job in jobs]
+        self._requests[:, rows] = [requests[name] for name in REQUEST_COLUMNS]
+
+    def requests_at(self, rows: Indices) -> dict[str, Floats]:
+        """Return the columns of `REQUEST_COLUMNS` of these rows."""
+        return dict(zip(REQUEST_COLUMNS, self._requests[:, rows], strict=True))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy, whose columns are views of its own tables."""
+        vars(self).update(state)
+        self._name_columns()
+
+    def _name_columns(self) -> None:
+        self.columns = dict(zip((*REQUEST_COLUMNS, *HISTORY_COLUMNS), (*self._requests, *self._history), strict=True))
+
+    def _grow(self, least: int) -> None:
+        more = max(least, 64, 2 * self.capacity) - self.capacity
+        for name in ("ids", "jobs", "tenants", "gangs"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
+        self._requests, self._history = (np.pad(each, ((0, 0), (0, more))) for each in (self._requests, self._history))
+        self._name_columns()
+
+    def report(self, steps_done: Mapping[str, float]) -> None:
+        """Store the progress of jobs. Raises `UnknownNameError` if one is not in the system; then nothing is stored."""
+        rows = list(map(self._present.get, steps_done, repeat(-1)))
+        if -1 in rows:
+            for job_id in steps_done:
+                self.known(job_id)
+        self.columns["steps_done"][rows] = list(steps_done.values())
+        if self._is_tracked:
+            self.progressed.update(steps_done)
+
+    def remove(self, job_id: str, how: Departure) -> int:
+        """Remove a job from the system and return its row. Raises `UnknownNameError`."""
+        row = self.known(job_id)
+        del self._present[job_id]
+        self._departed[job_id] = row
+        self._natural.discard(job_id, row)
+        self._alphabetical.discard(job_id, row)
         if self._is_tracked:
             self.changed.add(job_id)
             self.progressed.discard(job_id)
-        self.histories[job_id].left = how
-
-    def check_gone(self, job_ids: Iterable[str], in_decision: Container[str]) -> None:
-        """Raise `InputError` unless these jobs have left and are not `in_decision`, the jobs of the round decided last."""
-        for job_id in job_ids:
-            if job_id in self._jobs:
-                raise InputError(Fault(f"job {job_id!r}", "job_id", "is still in the system; complete or cancel it first"))
-            if job_id not in self.histories:
-                text = f"there was no such job{nearest(str(job_id), sorted(self.histories))}"
-                raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
-            if job_id in in_decision:
-                text = "has left since the last round was decided; it can be forgotten when the next one is"
-                raise InputError(Fault(f"job {job_id!r}", "job_id", text))
+        self.columns["left"][row] = DEPARTURES.index(how)
+        return row
 
     def fail(self, job_id: str) -> bool:
         """Count a failure and return whether the job may be tried again; otherwise remove it. Raises `UnknownNameError`."""
-        job, history = self.known(job_id), self.histories[job_id]
-        history.failures += 1
-        if history.failures <= job.max_retries:
+        row = self.known(job_id)
+        self.columns["failures"][row] += 1
+        if self.columns["failures"].item(row) <= self.jobs[row].max_retries:
             return True
         self.remove(job_id, Departure.FAILED)
         return False
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that failed more often than `max_retries`."""
+        code, left = DEPARTURES.index(Departure.FAILED), self.columns["left"]
+        failed = sorted((job_id for job_id, row in self._departed.items() if left.item(row) == code), key=natural_key)
+        return {job_id: self.why_failed(job_id) for job_id in failed}
+
+    def why_failed(self, job_id: str) -> str:
+        """Return why a job failed for good."""
+        failures = self.columns["failures"].item(self._departed[job_id])
+        return f"left after {_failures(int(failures))}, and may not be tried again"
+
+    def check_gone(self, job_ids: Iterable[str], in_decision: Indices) -> None:
+        """Raise `InputError` unless these jobs have left; in_decision: rows of the jobs of the round decided last."""
+        for job_id in job_ids:
+            if job_id in self._present:
+                raise InputError(Fault(f"job {job_id!r}", "job_id", "is still in the system; complete or cancel it first"))
+            if job_id not in self._departed:
+                text = f"there was no such job{nearest(str(job_id), sorted([*self._present, *self._departed]))}"
+                raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
+            if self._departed[job_id] in in_decision:
+                text = "has left since the last round was decided; it can be forgotten when the next one is"
+                raise InputError(Fault(f"job {job_id!r}", "job_id", text))
+
+    def forget(self, job_ids: Collection[str]) -> Indices:
+        """Drop the rows of jobs that have left, and return them."""
+        rows = [self._departed.pop(job_id) for job_id in job_ids]
+        self.ids[rows] = self.jobs[rows] = None
+        self._free += rows
+        return np.array(rows, dtype=np.int64)
+
+    def track(self, *, on: bool = True) -> None:
+        """Start (or stop) filling `changed`, with all jobs at first, and `progressed`."""
+        self._is_tracked = on
+        self.changed, self.progressed = set(self._present) if on else set(), set()
+
+    # Saving
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return jobs and histories as plain data: the jobs in the system first, then those that have left."""
+        rows = self.saved_rows
+        return {
+            "jobs": [_job_to_dict(job) for job in self.jobs_at(rows)],
+            "present": len(self._present),
+            "histories": {name: _plain(self.columns[name][rows]) for name in HISTORY_COLUMNS},
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> JobTable:
+        """Restore a table from `to_dict`."""
+        table = cls()
+        jobs = [Job(**each) for each in document["jobs"]]
+        table.add(jobs, table.requests_of(jobs))
+        rows = np.arange(len(jobs))
+        for name, column in table.columns.items():
+            if name in HISTORY_COLUMNS:
+                column[rows] = np.array(document["histories"][name], dtype=float)
+        for job, left in zip(jobs, table.columns["left"][rows].tolist(), strict=True):
+            if left >= 0:
+                table.remove(job.job_id, DEPARTURES[int(left)])
+        if len(table) != document["present"]:
+            raise ValueError("jobs and histories do not fit each other")
+        return table
+
+    def requests_of(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
+        """Return the columns of `REQUEST_COLUMNS` and `gangs` for jobs that need not be in the table."""
+        values = np.array(list(map(READ_REQUESTS, jobs)), dtype=float).reshape(len(jobs), len(REQUEST_COLUMNS))
+        # Each column in one piece of memory: policies and the cache read them one by one.
+        return dict(zip(REQUEST_COLUMNS, np.ascontiguousarray(values.T), strict=True)) | {"gangs": self.gangs_of(jobs)}
 
 
 def changed_job(job: Job, fields: dict[str, object]) -> Job:
@@ -223,5 +458,19 @@ def changed_job(job: Job, fields: dict[str, object]) -> Job:
     return Job(**{name: getattr(job, name) for name in type(job).model_fields} | fields)
 
 
+def _own_key(job: Job) -> tuple[object, ...]:
+    return GANG_KEY(job), job.job_id
+
+
 def _failures(count: int) -> str:
     return "1 failure" if count == 1 else f"{count} failures"
+
+
+def _job_to_dict(job: Job) -> dict[str, Any]:
+    """Return the fields of a job that differ from their defaults as plain data."""
+    return job.model_dump(mode="json", exclude_defaults=True)
+
+
+def _plain(column: NDArray[Any]) -> list[Any]:
+    """Return a column as plain data, with None for NaN."""
+    return [None if value != value else value for value in column.tolist()]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from enum import StrEnum
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.problem.arrays import Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
-from gavel_py.scheduling.placement.topology import Gpu
-from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.placement.topology import Gpu, Layout
 
 MAX_NAMED = 5
 """Number of nodes up to which a reason lists their names."""
@@ -100,8 +102,8 @@ class NodeStates:
         self._lost.discard(gpu)
         return self._invalidate(was_lost)
 
-    def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> Assignment:
-        """Return an assignment of usable GPUs that are not taken; gpus: {node: number of GPUs}. Raises `InputError`."""
+    def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> tuple[str, list[Gpu]]:
+        """Return the type and usable GPUs that are not taken; gpus: {node: number of GPUs}. Raises `InputError`."""
         types = {self._node(name).accelerator for name in gpus}
         found: list[Gpu] = []
         for name, count in sorted(gpus.items()):
@@ -112,15 +114,27 @@ class NodeStates:
             found += free[:count]
         if len(types) != 1:
             raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be of one type, found {', '.join(sorted(types)) or 'none'}"))
-        return Assignment(types.pop(), found)
+        return types.pop(), found
 
-    def is_gone(self, gpus: Iterable[Gpu]) -> bool:
-        """Return whether one of these GPUs is lost or on a node that is down."""
-        return not self.all_up and any(gpu in self._lost or self._states.get(gpu[0]) is NodeState.DOWN for gpu in gpus)
+    @property
+    def not_up(self) -> Collection[str]:
+        """Names of the nodes that are draining or down."""
+        return self._states
 
-    def is_open(self, gpus: Iterable[Gpu]) -> bool:
-        """Return whether a gang may start on these GPUs, and a lease on them may be renewed."""
-        return self.all_up or not any(gpu in self._lost or gpu[0] in self._states for gpu in gpus)
+    def gone(self, layout: Layout) -> Mask | None:
+        """Return (GPUs,) the GPUs of the cluster that are lost or on nodes that are down; None if all nodes are up."""
+        return self._mask(layout, [name for name, state in self._states.items() if state is NodeState.DOWN])
+
+    def closed(self, layout: Layout) -> Mask | None:
+        """Return (GPUs,) the GPUs on which no gang may start and no lease is renewed; None if all nodes are up."""
+        return self._mask(layout, list(self._states))
+
+    def _mask(self, layout: Layout, nodes: list[str]) -> Mask | None:
+        if self.all_up:
+            return None
+        mask = np.isin(layout.node_of, [layout.number[name] for name in nodes])
+        mask[layout.numbers(list(self._lost))] = True
+        return mask
 
     @property
     def reason(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from gavel_py.allocation.solver import Solver
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile, gpu_memory
-from gavel_py.problem.job import Job
+from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
 from gavel_py.scheduling.colocation.groups import ColocationGroups
@@ -30,17 +28,18 @@ from gavel_py.scheduling.current_allocation import (
     CurrentAllocation,
     LazyAllocation,
     PolicyInput,
-    columns_of,
     reuse_allocation,
     solve_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
+from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions
-from gavel_py.scheduling.placement.gangs import Spans, preferences_of
-from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.placement.free_gpus import FreeGpus
+from gavel_py.scheduling.placement.gangs import ResourceRequests, preferences_of
+from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round_planning import plan_round
 from gavel_py.scheduling.state import RoundPlan, SchedulerState
 
@@ -68,20 +67,23 @@ class RoundPlanner:
         if plan is not None:
             return plan
         current = self._allocation(state, start)
-        assignments = None
+        held = None
         if isinstance(self.options.mechanism, str):  # a user's function may choose otherwise even if nothing has to change
-            assignments = forced_assignments(state, current, backfill=self._backfills)
-        if assignments is None:
-            assignments = self._select_and_place(state, current, self._locked(state, current, start))
-        return RoundPlan(start, assignments, current)
+            held = forced_gangs(state, current, backfill=self._backfills)
+        if held is None:
+            held = self._select_and_place(state, current, self._locked(state, current, start))
+        return _plan_of(state, start, current.rows, held, current)
 
     def revise(self, state: SchedulerState, plan: RoundPlan) -> RoundPlan:
         """Return a plan without the gangs that can no longer run as planned, and their GPUs offered to the other jobs."""
-        assignments = state.still_valid(plan)
-        if len(assignments) < len(plan.assignments):
-            assert state.current_allocation is not None  # noqa: S101
-            assignments = self._select_and_place(state, state.current_allocation, assignments)
-        return replace(plan, assignments=assignments, moved=None)
+        valid, current = state.still_valid(plan), state.current_allocation
+        if valid.all():
+            return plan
+        assert current is not None  # noqa: S101
+        places = np.full(state.table.capacity, -1, dtype=np.int64)
+        places[plan.rows[valid]] = np.flatnonzero(valid)
+        held = self._select_and_place(state, current, plan.held.take(places[current.rows]))
+        return _plan_of(state, plan.start_seconds, current.rows, held, plan.allocation)
 
     # The allocation that the round follows
 
@@ -109,10 +111,12 @@ class RoundPlanner:
         before = None
         if not options.by_events or policy.constraints or "previous_fractions" in policy.reads:
             before = state.current_allocation
+        rows = state.table.in_natural_order
         return PolicyInput.of(
-            state.registry,
+            state.table,
+            rows,
             start,
-            state.continuing,
+            state.continuing_types[rows],
             before,
             with_history=not options.by_events,
             whole_gangs=options.whole_gangs,
@@ -120,9 +124,13 @@ class RoundPlanner:
             min_gain=options.min_gain,
         )
 
+    def cache(self, state: SchedulerState) -> ProblemCache:
+        """Return the problem cache of the state for the profile and options of this planner."""
+        return state.problem_cache(self.profile, whole_gangs=self.options.whole_gangs)
+
     def _reuse(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation | None:
         constraints = self.solver.policy.constraints
-        return reuse_allocation(before, policy_input, state.nodes, self.profile, constraints, state.problem_cache)
+        return reuse_allocation(before, policy_input, state.nodes, constraints, state.table, self.cache(state))
 
     def _solve_in_time(self, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
         """Return a new allocation; if the time limit ends the solve, the current one while that is at least as good."""
@@ -141,8 +149,9 @@ class RoundPlanner:
         return replace(found, note=found.allocation.notes[0])
 
     def _solve(self, policy_input: PolicyInput, state: SchedulerState, nodes: NodeStates) -> CurrentAllocation:
+        cache = self.cache(state)
         with state.calling_out():
-            found = solve_allocation(policy_input, nodes, self.profile, self.solver, state.problem_cache)
+            found = solve_allocation(policy_input, nodes, self.solver, cache)
         state.solver_seconds += found.allocation.seconds["solve"]
         return found
 
@@ -158,53 +167,49 @@ class RoundPlanner:
             return kept
         if not isinstance(policy, OrderedPolicy) or not EventDrivenPlanner.can(policy, state):
             state.event_planner = None
-            state.registry.track(on=False)
+            state.table.track(on=False)
             return None
         seconds = {"restart_seconds": options.restart_seconds, "round_seconds": options.round_seconds}
-        state.event_planner = EventDrivenPlanner(policy, state, self.profile, whole_gangs=options.whole_gangs, **seconds)
+        state.event_planner = EventDrivenPlanner(policy, state, self.cache(state), **seconds)
         return state.event_planner
 
     def _decide_at_event(self, state: SchedulerState, start: float) -> RoundPlan | None:
         """Return the plan that follows from what has changed, None if the round must be decided in full."""
         event_planner, began = self.event_planner(state), time.perf_counter()
-        decision = None if event_planner is None or not len(state.registry) else event_planner.decide(state)
+        decision = None if event_planner is None or not len(state.table) else event_planner.decide(state)
         if event_planner is None or decision is None:
             return None
+        rows = state.table.in_order_of_ids
+        options = {"whole_gangs": self.options.whole_gangs, "with_history": False}
         allocation = LazyAllocation(
-            start,
-            *state.registry.jobs_and_steps,
-            state.gangs.shared_view(),
-            decision.accelerators,
+            PolicyInput.of(state.table, rows, start, state.gangs.types[rows], None, **options),
+            state.assignments(decision.rows, decision.held),
             decision.excluded,
-            self.options.whole_gangs,
             # All nodes are up now, and may be down when the allocation is resolved.
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
         )
         state.solver_seconds += time.perf_counter() - began
-        return RoundPlan(start, decision.assignments, allocation, decision.moved, is_audited=event_planner.audit_is_due)
+        return RoundPlan(start, decision.rows, decision.held, allocation, is_audited=event_planner.audit_is_due)
 
     # Selection and placement
 
-    def _select_and_place(
-        self, state: SchedulerState, current: CurrentAllocation, fixed: Mapping[str, Assignment]
-    ) -> dict[str, Assignment]:
-        """Return {job_id: Assignment} of the jobs that run; fixed: assignments that must stay."""
-        jobs, types = current.jobs, current.problem.accelerator_types
+    def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> HeldGpus:
+        """Return (N,) the GPUs of the jobs that run; fixed: (N,) GPUs that jobs must keep."""
+        problem, layout = current.problem, state.layout
+        cache = self.cache(state)
+        gang_requests = cache.gang_requests(current.policy_input.gangs)
+        requests = ResourceRequests(*gang_requests, limited=layout.limited)
+        demand, running = self._demand(state, current, fixed), _continuing(state, current.rows)
         plan = partial(
-            plan_round,
-            jobs=jobs,
-            accelerator_types=types,
-            nodes=state.nodes.up,
-            mechanism=self._mechanism(state, types),
-            lost=state.nodes.lost,
+            plan_round, pool=state.free_resources(), spans=state.spans, mechanism=self._mechanism(state, problem.accelerator_types)
         )
-        context, demand, running = state.placement_context(jobs), self._demand(state, current, fixed), state.continuing
-        parts = np.minimum(1.0, current.problem.num_gpus)
+        parts = np.minimum(1.0, problem.num_gpus)
         if not self.options.sharing and (parts == 1).all():
-            return plan(demand, previous=running, fixed=fixed, context=context)
-        first_gpus = [running[job.job_id].gpus[0] if job.job_id in running else None for job in jobs]
-        pack = partial(pack_fractional, parts=parts, memory=gpu_memory(jobs, state.nodes.cluster, self.profile), gpus=first_gpus)
-        return plan_groups(plan, pack, _partners(state, current, demand), demand, context, parts, running, fixed)
+            return plan(demand, requests, previous=running, fixed=fixed)
+        first = [running.gpus.item(start) if runs else None for start, runs in zip(running.starts, running.runs, strict=False)]
+        pack = partial(pack_fractional, parts=parts, memory=cache.memory_of(current.policy_input.gangs), gpus=first)
+        partners = _partners(state, current, demand, running)
+        return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, running, fixed)
 
     def _mechanism(self, state: SchedulerState, accelerator_types: Sequence[str]) -> Mechanism:
         """Return the mechanism, which may call the scheduler back while it selects."""
@@ -216,12 +221,13 @@ class RoundPlanner:
 
         return select
 
-    def _demand(self, state: SchedulerState, current: CurrentAllocation, fixed: Mapping[str, Assignment]) -> RoundDemand:
-        problem, histories, ids = current.problem, state.registry.histories, current.problem.job_ids
-        runnable = problem.runnable & current.present(state.registry)[:, None]
-        deficits = np.where(runnable, state.ledger.deficits(ids), 0.0)
-        costs = [self.options.restart_seconds if job.restart_seconds is None else job.restart_seconds for job in current.jobs]
-        restart_rounds = np.array(costs, dtype=float) / self.options.round_seconds
+    def _demand(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> RoundDemand:
+        problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
+        runnable = problem.runnable & current.present(state.table)[:, None]
+        deficits = np.where(runnable, ledger.deficits[rows], 0.0)
+        costs = current.policy_input.requests["restart_seconds"]
+        restart_rounds = np.where(np.isnan(costs), self.options.restart_seconds, costs) / self.options.round_seconds
+        running_on = state.continuing_types[rows]
         return RoundDemand(
             deficits=deficits,
             fractions=current.fractions,
@@ -229,15 +235,15 @@ class RoundPlanner:
             throughputs=np.where(runnable, problem.throughputs, 0.0),
             num_gpus=np.ceil(problem.num_gpus).astype(np.int64),
             capacities=problem.capacities.astype(np.int64),
-            running_on=columns_of(problem, state.continuing),
+            running_on=running_on,
             backfill=self._backfills,
             # Rounds received under the previous allocation do not count.
-            received=state.ledger.received(ids) * current.has_same_solution(state.allocation),
+            received=ledger.received[rows] * current.has_same_solution(state.allocation),
             restart_rounds=restart_rounds,
-            preferences=_preferences(state, current, deficits, restart_rounds),
-            locked=np.array([job_id in fixed for job_id in ids], dtype=bool),
-            promised=state.ledger.promised(ids).sum(axis=1) / self.options.round_seconds,
-            new=np.array([not histories[job_id].has_run for job_id in ids], dtype=bool),
+            preferences=_preferences(state, current, running_on, deficits, restart_rounds),
+            locked=fixed.runs,
+            promised=ledger.promised[rows].sum(axis=1) / self.options.round_seconds,
+            new=columns["has_run"][rows] == 0,
         )
 
     @property
@@ -245,44 +251,55 @@ class RoundPlanner:
         """Whether idle GPUs go to waiting jobs; constraints may mean to keep GPUs free."""
         return self.solver.policy.backfills and not self.solver.policy.constraints
 
-    def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> dict[str, Assignment]:
-        """Return the running gangs that have not run for their minimum time yet and may continue where they run."""
-        problem, continuing = current.problem, state.continuing
-        since = {job_id: state.registry.histories[job_id].running_since_seconds for job_id in continuing}
-        min_run = self.options.min_run_seconds
-        new = {job_id for job_id, started in since.items() if started is not None and start - started < min_run}
-        new |= {other for job_id in new for other in continuing[job_id].shared_with}  # co-located jobs stay or go together
-        if not new:
-            return {}
-        columns = columns_of(problem, continuing)
-        may_stay = problem.runnable[np.arange(len(columns)), columns].tolist()
-        return {job_id: continuing[job_id] for job_id, may in zip(problem.job_ids, may_stay, strict=True) if may and job_id in new}
+    def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> HeldGpus:
+        """Return (N,) the GPUs of running gangs that have not run for their minimum time yet and may continue where they run."""
+        held, since = _continuing(state, current.rows), state.table.columns["running_since_seconds"][current.rows]
+        new = held.runs & (start - since < self.options.min_run_seconds)
+        if not new.any():
+            return HeldGpus.none(len(held))
+        index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}
+        for i in np.flatnonzero(new).tolist():  # co-located jobs stay or go together
+            new[[index[other] for other in held.partners.get(i, ()) if other in index]] = True
+        return held.where(new & current.problem.runnable[np.arange(len(held)), held.types])
 
 
-def _partners(state: SchedulerState, current: CurrentAllocation, demand: RoundDemand) -> ColocationGroups:
+def _continuing(state: SchedulerState, rows: Indices) -> HeldGpus:
+    """Return (N,) the GPUs of these jobs on nodes that accept another round."""
+    return state.gangs.of(rows).where(state.continuing_types[rows] >= 0)
+
+
+def _plan_of(
+    state: SchedulerState, start: float, rows: Indices, held: HeldGpus, allocation: CurrentAllocation | LazyAllocation
+) -> RoundPlan:
+    """Return the plan in which these jobs hold these GPUs; rows: (N,) of the allocation."""
+    places = np.full(state.table.capacity, -1, dtype=np.int64)
+    places[rows[held.runs]] = np.flatnonzero(held.runs)
+    running = state.sorted_by_id(places >= 0)
+    return RoundPlan(start, running, held.take(places[running]), allocation)
+
+
+def _partners(state: SchedulerState, current: CurrentAllocation, demand: RoundDemand, running: HeldGpus) -> ColocationGroups:
     """Return the pairs of jobs that are to share all of their GPUs."""
     promises = current.colocation_promises
     if promises is None:
         return ColocationGroups((), demand)
     numbers = {job_id: row for row, job_id in enumerate(current.problem.job_ids)}
     partners = np.full(len(numbers), -1, dtype=np.int64)
-    for job_id, held in state.continuing.items():
-        if job_id in numbers and held.shared_with:
-            partners[numbers[job_id]] = numbers.get(held.shared_with[0], -1)
+    for i, others in running.partners.items():
+        partners[i] = numbers.get(others[0], -1)
     return match_partners(demand, promises, promises.divided(state.colocation_ledger.deficits(promises.keys)), partners)
 
 
-def _preferences(state: SchedulerState, current: CurrentAllocation, deficits: Floats, restart_rounds: Floats) -> NDArray[np.int8]:
+def _preferences(
+    state: SchedulerState, current: CurrentAllocation, running_on: Indices, deficits: Floats, restart_rounds: Floats
+) -> NDArray[np.int8]:
     """Return (N, K) the `PlacementPreference` of each job on each type."""
     problem, spread = current.problem, current.spread_fractions
     if problem.speeds is None or spread is None:
         return np.zeros((), dtype=np.int8)
-    runs_spread, continuing = np.zeros(spread.shape), state.continuing
-    columns = columns_of(problem, continuing)
-    rows = np.flatnonzero(columns >= 0)
-    is_spread = [1.0 if state.spans.is_spread(continuing[problem.job_ids[row]]) else -1.0 for row in rows.tolist()]
-    runs_spread[rows, columns[rows]] = is_spread
-    faster, deficits_spread = problem.speeds.spread_is_faster, state.ledger.spread_deficits(problem.job_ids)
+    runs_spread, running = np.zeros(spread.shape), np.flatnonzero(running_on >= 0)
+    runs_spread[running, running_on[running]] = np.where(state.gangs.is_spread[current.rows[running]], 1.0, -1.0)
+    faster, deficits_spread = problem.speeds.spread_is_faster, state.ledger.spread_deficits[current.rows]
     return preferences_of(current.fractions, spread, faster, deficits, deficits_spread, runs_spread, restart_rounds)
 
 
@@ -290,50 +307,46 @@ NOISE_ROUNDS = 5e-7
 """Deficits below this are zero: mechanisms round deficits to 6 digits."""
 
 
-def forced_assignments(state: SchedulerState, current: CurrentAllocation, *, backfill: bool) -> dict[str, Assignment] | None:
-    """Return the assignments of a round in which no mechanism has a choice, None if there is a choice.
+def forced_gangs(state: SchedulerState, current: CurrentAllocation, *, backfill: bool) -> HeldGpus | None:
+    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice.
 
     There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
     other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang
     fits the GPUs left over.
     """
-    fractions, problem, continuing = current.fractions, current.problem, state.continuing
+    fractions, problem, running = current.fractions, current.problem, _continuing(state, current.rows)
     if (problem.num_gpus < 1).any():
         return None  # fractional jobs are packed onto GPUs in each round
-    if current.colocation_promises is not None or any(held.shared_with for held in continuing.values()):
+    if current.colocation_promises is not None or running.partners:
         return None
     if not ((fractions == 0) | (fractions == 1)).all():
         return None
-    columns = columns_of(problem, continuing)
+    columns = running.types
     given = np.where(fractions.any(axis=1), fractions.argmax(axis=1), -1) if fractions.size else columns
     other = np.flatnonzero(given != columns)
-    if len(other) > 1 or (columns[other] >= 0).any() or np.count_nonzero(columns >= 0) < len(continuing):
+    if (
+        len(other) > 1
+        or (columns[other] >= 0).any()
+        or np.count_nonzero(running.runs) < np.count_nonzero(state.continuing_types >= 0)
+    ):
         return None
     # An allocation that is kept may include jobs that have left, changed or finished since.
-    if current is state.allocation and not current.present(state.registry).all():
+    if current is state.allocation and not current.present(state.table).all():
         return None
-    if (np.abs(state.ledger.deficits(problem.job_ids)) > NOISE_ROUNDS).any() or not _placed_as_promised(
-        current, continuing, state.spans
-    ):
+    if (np.abs(state.ledger.deficits[current.rows]) > NOISE_ROUNDS).any() or not _placed_as_promised(state, current, running):
         return None
     if backfill and _fits_waiting_gang(current, given):
         return None
-    return _with_new_gang(state, current, int(other[0]), int(given[other[0]])) if len(other) else dict(continuing)
+    return _with_new_gang(state, current, running, int(other[0]), int(given[other[0]])) if len(other) else running
 
 
-def _placed_as_promised(current: CurrentAllocation, running: Mapping[str, Assignment], spans: Spans) -> bool:
+def _placed_as_promised(state: SchedulerState, current: CurrentAllocation, running: HeldGpus) -> bool:
     """Return whether every running gang is spread or consolidated as the allocation promises."""
     if current.spread_fractions is None:
         return True
-    types = {name: column for column, name in enumerate(current.problem.accelerator_types)}
-    for job_id, spread in zip(current.problem.job_ids, current.spread_fractions.tolist(), strict=True):
-        held = running.get(job_id)
-        if held is None or len(held.gpus) == 1:
-            continue
-        part = spread[types[held.accelerator]]
-        if part == part and part != spans.is_spread(held):  # NaN if the placement makes no difference
-            return False
-    return True
+    rows = np.flatnonzero(running.sizes > 1)
+    promised = current.spread_fractions[rows, running.types[rows]]  # NaN if the placement makes no difference
+    return bool((np.isnan(promised) | (promised == state.gangs.is_spread[current.rows[rows]])).all())
 
 
 def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
@@ -344,41 +357,17 @@ def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
     return bool((waits & (problem.num_gpus[:, None] <= problem.capacities - used)).any())
 
 
-def _with_new_gang(state: SchedulerState, current: CurrentAllocation, row: int, column: int) -> dict[str, Assignment] | None:
+def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, row: int, column: int) -> HeldGpus | None:
     """Return the running gangs and one that starts, None if it has no place on one node or should be spread."""
-    job, spread = current.jobs[row], current.spread_fractions
-    if (spread is not None and job.num_gpus > 1 and spread[row, column] > 0) or not state.nodes.all_up:
+    size, spread = int(current.problem.num_gpus[row]), current.spread_fractions
+    if (spread is not None and size > 1 and spread[row, column] > 0) or not state.nodes.all_up:
         return None
-    place = best_fit(job, current.problem.accelerator_types[column], state.nodes.cluster, state.continuing.values())
-    if place is None:
+    part = state.layout.parts[column]
+    if part.limited:
         return None
-    found = {**state.continuing, job.job_id: place}
-    return {job_id: found[job_id] for job_id in sorted(found)}
-
-
-def best_fit(job: Job, accelerator: str, cluster: Cluster, held: Iterable[Assignment]) -> Assignment | None:
-    """Return the lowest free GPUs of the node that the job fills best; None if no single node has room.
-
-    The rule is that of `FreeRoom.fit` in `placement/free_gpus.py`.
-
-    Args:
-        job: A gang that is to start.
-        accelerator: The type on which it starts.
-        cluster: Nodes, all of them up. None is returned also if a node of the type limits CPUs or memory.
-        held: Assignments of all other gangs.
-    """
-    nodes = cluster.nodes_of(accelerator)
-    if any(node.cpus is not None or node.memory_gb is not None for node in nodes):
+    pool = state.free_resources()
+    pool.free[running.gpus] = False
+    gpus = FreeGpus(part, pool.free[part.gpus], pool.cpus[part.nodes], pool.memory_gb[part.nodes]).take_tightest(size)
+    if gpus is None:
         return None
-    taken: dict[str, set[int]] = {}
-    for other in held:
-        if other.accelerator == accelerator:
-            for name, index in other.gpus:
-                taken.setdefault(name, set()).add(index)
-    rooms = ((node.num_gpus - len(taken.get(node.name, ())), node) for node in nodes)
-    best = min((each for each in rooms if each[0] >= job.whole_gpus), key=lambda each: each[0], default=None)
-    if best is None:
-        return None
-    name = best[1].name
-    free = [(name, index) for index in range(best[1].num_gpus) if index not in taken.get(name, ())]
-    return Assignment(accelerator, free[: job.whole_gpus])
+    return running.replaced(np.array([row]), HeldGpus.of([column], [[part.gpus.start + gpu for gpu in gpus]]))

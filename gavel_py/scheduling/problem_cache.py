@@ -1,187 +1,246 @@
-"""Caches the rows of jobs in allocation problems: between two solves few jobs come and go, and the others stay as they are.
+"""Builds allocation problems from the job table: what cluster and profile give each gang is looked up once.
 
-`ProblemCache.problem` equals `AllocationProblem.from_jobs` field by field, in about a tenth of the time in long simulations.
+The problem equals that of `AllocationProblem.from_jobs` field by field. Jobs with equal gangs (`JobTable.gangs`) share a row of
+throughputs and eligibility; all other arrays are columns of the table.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from operator import attrgetter
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.eligibility import GpuMemory
-from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory
-from gavel_py.problem.job import PROGRESS, Job, Locality, with_steps
+from gavel_py.problem.eligibility import FINISHED, GpuMemory
+from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, largest_gangs
+from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling.colocation.groups import PairTable
+from gavel_py.scheduling.placement.topology import SCOPES
 from gavel_py.throughput_profiles import ThroughputProfile
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.current_allocation import PolicyInput
-
-GANG_FIELDS = (
-    "num_gpus",
-    "job_type",
-    "locality",
-    "even_split",
-    "allowed_accelerators",
-    "cpus_per_gpu",
-    "memory_gb_per_gpu",
-    "gpu_memory_gb",
-)
-"""Fields of a job that decide where its gang may run, and with a profile by job type how fast."""
-
-GANG_KEY = attrgetter(*GANG_FIELDS)
-
-LOCALITIES: tuple[Locality, ...] = get_args(Locality)
-
-NUMBERS = ("num_gpus", "weight", "priority", "arrival_seconds")
+    from gavel_py.scheduling.nodes import NodeStates
 
 BY_TYPE = 5
-"""Values of a row by accelerator type: throughput, runnable, throughput consolidated and spread, GPU memory."""
+"""Values of a gang by accelerator type: throughput, runnable, throughput consolidated and spread, GPU memory."""
 
-MAX_UNUSED_FACTOR, UNUSED_SLACK = 4, 20_000
-"""The rows are dropped when there are more than `factor * jobs + slack` of them."""
+REQUESTS = 4
+"""Further values of a gang: CPUs and memory per GPU, locality as an index into `SCOPES`, and whether it splits evenly."""
 
 
+def is_by_type(profile: Profile) -> bool:
+    """Return whether jobs with equal gangs are equal to a profile; a class of the user may tell them apart."""
+    return type(profile) is ThroughputProfile
+
+
+@dataclass(eq=False)
 class ProblemCache:
-    """Rows of jobs, valid for one cluster, one profile and one value of `whole_gangs`; another one empties the cache.
+    """Rows of gangs for one cluster, one profile and one value of `whole_gangs`.
 
-    A row holds `BY_TYPE` blocks of K values, then `NUMBERS`, CPUs and memory per GPU, locality, total steps and deadline.
+    Attributes:
+        cluster: All nodes.
+        profile: The throughputs.
+        whole_gangs: As for `AllocationProblem.from_jobs`.
+        models: A job of each gang (`JobTable.models`); gangs may be added, but not changed.
     """
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, tuple[Job, int]] = {}
-        self._table: Floats = np.zeros((0, 0))
-        self._whole_gangs = True
-        self._cluster: Cluster | None = None
-        self._profile: Profile | None = None
-        self._reasons: dict[str, str] = {}
-        self._by_gang: dict[tuple[object, ...], tuple[Floats, str | None]] = {}
-        self._pair_table: PairTable | None = None
+    cluster: Cluster
+    profile: Profile
+    whole_gangs: bool
+    models: list[Job]
+    _rows: Floats = field(init=False)
+    _is_known: NDArray[np.bool_] = field(init=False)
+    _reasons: dict[int, str] = field(default_factory=dict)
+    _pair_table: PairTable | None = None
 
-    def problem(self, policy_input: PolicyInput, cluster: Cluster, profile: Profile) -> AllocationProblem | None:
-        """Return the problem of this input; None for one without jobs or with finished jobs, which `from_jobs` must build."""
-        if not policy_input.jobs:
-            return None
-        same = cluster is self._cluster and profile is self._profile and policy_input.whole_gangs == self._whole_gangs
-        if not same or len(self._jobs) > MAX_UNUSED_FACTOR * len(policy_input.jobs) + UNUSED_SLACK:
-            self._cluster, self._profile, self._whole_gangs = cluster, profile, policy_input.whole_gangs
-            self._jobs, self._reasons = {}, {}
-            self._by_gang, self._pair_table = (self._by_gang, self._pair_table) if same else ({}, None)
-            self._table = np.zeros((0, BY_TYPE * len(cluster.accelerator_names) + len(NUMBERS) + 5))
-        rows = [self._row(job) for job in policy_input.jobs]  # may replace the table
-        return self._build(policy_input, cluster, self._table[rows])
+    def __post_init__(self) -> None:
+        self._rows = np.zeros((0, BY_TYPE * len(self.cluster.accelerator_names) + REQUESTS))
+        self._is_known = np.zeros(0, dtype=bool)
 
-    def _row(self, job: Job) -> int:
-        """Return the row of a job, filled anew if the job is new or has changed in more than its progress."""
-        known = self._jobs.get(job.job_id)
-        if known is not None and known[0] is job:
-            return known[1]
-        row = len(self._jobs) if known is None else known[1]
-        if known is None or known[0].__dict__ | {PROGRESS: job.steps_done} != job.__dict__:
-            self._fill(row, job)
-        self._jobs[job.job_id] = job, row
-        return row
+    def holds_for(self, cluster: Cluster, profile: Profile, whole_gangs: bool, models: list[Job]) -> bool:
+        """Return whether the cache was made for these arguments."""
+        same = cluster is self.cluster and profile is self.profile and models is self.models
+        return same and whole_gangs == self.whole_gangs
 
-    def _fill(self, row: int, job: Job) -> None:
-        by_type, reason, total_steps, deadline = self._look_up(job)
-        if row >= len(self._table):
-            self._table = np.concatenate([self._table, np.zeros((max(64, len(self._table)), self._table.shape[1]))])
-        numbers = [getattr(job, name) for name in NUMBERS]
-        requests = [job.cpus_per_gpu, job.memory_gb_per_gpu, LOCALITIES.index(job.locality)]
-        self._table[row] = np.concatenate([by_type, numbers, requests, (total_steps, deadline)])
-        self._reasons.pop(job.job_id, None)
-        if reason is not None:
-            self._reasons[job.job_id] = reason
+    def complete(self, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
+        """Look up the gangs of jobs, and compute the steps and deadlines among their requests that depend on throughputs.
 
-    def _look_up(self, job: Job) -> tuple[Floats, str | None, float, float]:
-        """Return the (5·K,) values by type, why the job can run nowhere (None if it can), its total steps, and its deadline."""
-        assert self._cluster is not None  # noqa: S101
-        assert self._profile is not None  # noqa: S101
-        # To a profile by job type, jobs with equal gang fields are equal. Deadlines and total steps may depend on the profile too.
-        cacheable = type(self._profile) is ThroughputProfile and job.total_steps is not None and job.deadline_factor is None
-        key = GANG_KEY(job)
-        if cacheable and key in self._by_gang:
-            deadline = np.nan if job.deadline_seconds is None else job.deadline_seconds
-            return *self._by_gang[key], job.total_steps, deadline  # type: ignore[return-value]
-        single = AllocationProblem.from_jobs([with_steps(job, 0.0)], self._cluster, self._profile, whole_gangs=self._whole_gangs)
-        unknown = np.full(single.throughputs.shape[1], np.nan)
-        placements = (single.throughputs[0], unknown)
-        if single.speeds is not None:
-            placements = (single.speeds.consolidated[0], single.speeds.spread[0])
-        memory = gpu_memory([job], self._cluster, self._profile).needed[0]
-        by_type = np.concatenate([single.throughputs[0], single.runnable[0], *placements, memory])
-        reason = single.excluded.get(job.job_id)
-        if cacheable:
-            self._by_gang[key] = by_type, reason
-        return by_type, reason, float(single.total_steps[0]), float(single.deadlines_seconds[0])
+        Raises what `AllocationProblem.from_jobs` raises.
+        """
+        self._look_up(requests["gangs"])
+        rows = [i for i, job in enumerate(jobs) if self.decides_on(job)]
+        if rows:
+            found = self._problem_of([jobs[i] for i in rows])
+            requests["total_steps"][rows] = found.total_steps
+            requests["deadline_seconds"][rows] = found.deadlines_seconds
 
-    def _build(self, policy_input: PolicyInput, cluster: Cluster, rows: Floats) -> AllocationProblem | None:
-        """Return the problem of these rows, None if a job has no steps left."""
-        jobs, types = policy_input.jobs, cluster.accelerator_names
-        by_type = np.split(rows[:, : BY_TYPE * len(types)], BY_TYPE, axis=1)
-        throughputs, runnable, consolidated, spread, memory_used = map(np.ascontiguousarray, by_type)
-        gangs, weights, priorities, arrivals, cpus, memory, locality, total, deadlines = rows[:, BY_TYPE * len(types) :].T.copy()
-        zeros = np.zeros(len(jobs))
-        remaining = np.maximum(zeros, total - np.array([job.steps_done for job in jobs]))
-        if (remaining == 0).any():
-            return None
-        ids = tuple(job.job_id for job in jobs)
-        columns: dict[str | None, int] = {None: -1} | {name: column for column, name in enumerate(types)}
-        previous = policy_input.previous_fractions
-        used = GpuMemory(memory_used, cluster.gpu_memory_gb)
+    @staticmethod
+    def decides_on(job: Job) -> bool:
+        """Return whether the steps or the deadline of a job depend on its throughputs."""
+        return job.duration_seconds is not None or job.deadline_factor is not None
+
+    def gang_requests(self, gangs: Indices) -> tuple[Floats, Floats, Indices, NDArray[np.bool_]]:
+        """Return (N,) CPUs per GPU, memory per GPU, locality as an index into `SCOPES`, and whether the gang splits evenly."""
+        self._look_up(gangs)
+        cpus, memory, locality, even = self._rows[gangs, -REQUESTS:].T
+        return cpus, memory, locality.astype(np.int64), even.astype(bool)
+
+    def memory_of(self, gangs: Indices) -> GpuMemory:
+        """Return the GPU memory that gangs use on each type."""
+        self._look_up(gangs)
+        count = len(self.cluster.accelerator_names)
+        return GpuMemory(self._rows[gangs, (BY_TYPE - 1) * count : BY_TYPE * count], self.cluster.gpu_memory_gb)
+
+    def consolidated(self, gangs: Indices) -> Floats:
+        """Return (N, K) steps/s of consolidated gangs."""
+        self._look_up(gangs)
+        count = len(self.cluster.accelerator_names)
+        return self._rows[gangs, 2 * count : 3 * count]
+
+    def can_run(self, gangs: Indices) -> Mask:
+        """Return (N, K) whether gangs can run on each type while all nodes are up."""
+        self._look_up(gangs)
+        count = len(self.cluster.accelerator_names)
+        can_run: Mask = self._rows[gangs, count : 2 * count] > 0
+        return can_run
+
+    def problem(self, policy_input: PolicyInput, nodes: NodeStates) -> AllocationProblem:
+        """Return the problem on the nodes that are up; normalisers are those of the whole cluster."""
+        whole, available = self.problem_if_up(policy_input), nodes.available
+        if available is nodes.cluster:
+            return whole
+        gangs, place = np.unique(policy_input.gangs, return_inverse=True)
+        spans = largest_gangs([self.models[gang] for gang in gangs.tolist()], available)[place.ravel()]
+        problem = whole.with_capacities(available.capacities, largest_gangs=spans)
+        why = {i: reason if i in whole.excluded else f"{nodes.reason}: {reason}" for i, reason in problem.excluded.items()}
         hosts = None
-        if policy_input.whole_gangs:
-            hosts = Hosts(
-                cluster.node_sizes,  # type: ignore[arg-type]
-                cluster.cpus,
-                cluster.memory_gb,
-                np.array(LOCALITIES)[locality.astype(np.int64)],
-                cpus,
-                memory,
-                None if np.isnan(spread).all() else PlacementSpeeds(consolidated, spread),
-                used,
-                cluster.node_rooms,
-            )
+        if whole.hosts is not None:
+            there = {"gpus": available.node_sizes, "cpus": available.cpus, "memory_gb": available.memory_gb}
+            hosts = replace(whole.hosts, **there, rooms=available.node_rooms)  # type: ignore[arg-type]
+        return replace(problem, excluded=why, hosts=hosts)
+
+    def problem_if_up(self, policy_input: PolicyInput) -> AllocationProblem:
+        """Return the problem as it would be with all nodes up."""
+        cluster, requests, gangs = self.cluster, policy_input.requests, policy_input.gangs
+        self._look_up(gangs)
+        rows, types = self._rows[gangs], cluster.accelerator_names
+        by_type = np.split(rows[:, : BY_TYPE * len(types)], BY_TYPE, axis=1)
+        throughputs, can_run, consolidated, spread, memory_used = map(np.ascontiguousarray, by_type)
+        zeros, total = np.zeros(len(gangs)), requests["total_steps"]
+        remaining = np.maximum(zeros, total - requests["steps_done"])
+        runnable, finished = can_run.astype(bool), remaining == 0
+        runnable[finished] = False
+        idle = np.flatnonzero(~runnable.any(axis=1)).tolist()
+        ids, previous = policy_input.job_ids, policy_input.previous_fractions
+        used = GpuMemory(memory_used, cluster.gpu_memory_gb)
         return AllocationProblem(
             job_ids=ids,
             accelerator_types=types,
             throughputs=throughputs,
             capacities=cluster.capacities,
             share_capacities=cluster.capacities,
-            runnable=runnable.astype(bool),
-            excluded={job_id: self._reasons[job_id] for job_id in ids if job_id in self._reasons} if self._reasons else {},
+            runnable=runnable,
+            excluded={ids[i]: FINISHED if finished[i] else self._reasons[gangs.item(i)] for i in idle},
             prices_per_hour=cluster.prices_per_hour,
-            tenants=tuple(job.tenant for job in jobs),
-            num_gpus=gangs,
-            weights=weights,
-            priorities=priorities,
+            tenants=policy_input.tenants,
+            num_gpus=requests["num_gpus"],
+            weights=requests["weight"],
+            priorities=requests["priority"],
             steps_remaining=remaining,
             total_steps=total,
-            arrival_seconds=arrivals,
-            elapsed_seconds=np.maximum(zeros, policy_input.now_seconds - arrivals),
-            waiting_seconds=np.array(policy_input.waiting_seconds, dtype=float),
-            isolated_seconds=np.array(policy_input.isolated_seconds, dtype=float),
-            attained_gpu_seconds=np.array(policy_input.attained_gpu_seconds, dtype=float),
-            deadlines_seconds=deadlines - policy_input.now_seconds,
-            running_on=np.array([columns[name] for name in policy_input.running_on], dtype=np.int64),
-            previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else np.array(previous, dtype=float),
-            hosts=hosts,
-            pairs=self._pairs(policy_input, cluster, np.where(np.isnan(consolidated), throughputs, consolidated), used),
+            arrival_seconds=requests["arrival_seconds"],
+            elapsed_seconds=np.maximum(zeros, policy_input.now_seconds - requests["arrival_seconds"]),
+            waiting_seconds=policy_input.waiting_seconds,
+            isolated_seconds=policy_input.isolated_seconds,
+            attained_gpu_seconds=policy_input.attained_gpu_seconds,
+            deadlines_seconds=requests["deadline_seconds"] - policy_input.now_seconds,
+            running_on=policy_input.running_on,
+            previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else previous,
+            hosts=self._hosts(rows, PlacementSpeeds(consolidated, spread), used) if self.whole_gangs else None,
+            pairs=self._pairs(policy_input, np.where(np.isnan(consolidated), throughputs, consolidated), used),
         )
 
-    def _pairs(self, policy_input: PolicyInput, cluster: Cluster, single: Floats, used: GpuMemory) -> PairSpeeds | None:
-        """Return the throughputs of pairs, None without sharing; alone: (N, K) throughputs of single jobs."""
-        assert self._profile is not None  # noqa: S101
+    def _hosts(self, rows: Floats, speeds: PlacementSpeeds, used: GpuMemory) -> Hosts:
+        cpus, memory, locality, _ = rows[:, -REQUESTS:].T.copy()
+        return Hosts(
+            self.cluster.node_sizes,  # type: ignore[arg-type]
+            self.cluster.cpus,
+            self.cluster.memory_gb,
+            np.array(SCOPES)[locality.astype(np.int64)],
+            cpus,
+            memory,
+            None if np.isnan(speeds.spread).all() else speeds,
+            used,
+            self.cluster.node_rooms,
+        )
+
+    def _look_up(self, gangs: Indices) -> None:
+        """Add the rows of new gangs."""
+        if len(self._rows) < len(self.models):
+            more = max(len(self.models), 2 * len(self._rows)) - len(self._rows)
+            self._rows = np.concatenate([self._rows, np.zeros((more, self._rows.shape[1]))])
+            self._is_known = np.concatenate([self._is_known, np.zeros(more, dtype=bool)])
+        is_new = ~self._is_known[gangs]
+        new = np.unique(gangs[is_new]).tolist() if is_new.any() else []
+        while new:
+            # A job that was updated is the model of two gangs, and the ids of a problem are unique.
+            by_id = {self.models[gang].job_id: gang for gang in new}
+            self._add(list(by_id.values()))
+            new = [gang for gang in new if not self._is_known[gang]]
+
+    def _add(self, gangs: list[int]) -> None:
+        models = [self.models[gang] for gang in gangs]
+        found = self._problem_of(models)
+        unknown = np.full(found.throughputs.shape, np.nan)
+        placements = (found.throughputs, unknown) if found.speeds is None else (found.speeds.consolidated, found.speeds.spread)
+        memory = gpu_memory(models, self.cluster, self.profile).needed
+        requests = [(job.cpus_per_gpu, job.memory_gb_per_gpu, SCOPES.index(job.locality), job.even_split) for job in models]
+        self._rows[gangs] = np.hstack([found.throughputs, found.runnable, *placements, memory, np.array(requests, dtype=float)])
+        self._is_known[gangs] = True
+        for gang, model in zip(gangs, models, strict=True):
+            if model.job_id in found.excluded:
+                self._reasons[gang] = found.excluded[model.job_id]
+
+    def _problem_of(self, jobs: Sequence[Job]) -> AllocationProblem:
+        """Return the problem of jobs that have done no steps."""
+        new = [with_steps(job, 0.0) for job in jobs]
+        return AllocationProblem.from_jobs(new, self.cluster, self.profile, whole_gangs=self.whole_gangs)
+
+    def _pairs(self, policy_input: PolicyInput, single: Floats, used: GpuMemory) -> PairSpeeds | None:
+        """Return the throughputs of pairs, None without sharing; single: (N, K) throughputs of single jobs."""
         if not policy_input.sharing:
             return None
         if self._pair_table is None:
-            self._pair_table = PairTable(self._profile)
-        found = pair_speeds(policy_input.jobs, cluster.accelerator_names, single, self._pair_table, used)
+            self._pair_table = PairTable(getattr(self.profile, "pair_matrix", None))
+        found = pair_speeds(policy_input.jobs.tolist(), self.cluster.accelerator_names, single, self._pair_table, used)
         return None if found is None else replace(found, min_gain=policy_input.min_gain)
+
+
+class PairTable:
+    """Caches a profile's `pair_matrix` for all combinations of job type and gang size so far."""
+
+    def __init__(self, measured: Callable[[Sequence[Job], Sequence[str]], Floats | None] | None) -> None:
+        self._measured = measured
+        self._jobs: list[Job] = []
+        self._numbers: dict[tuple[str, float], int] = {}
+        self._table: Floats | None = None
+
+    def __call__(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats | None:
+        """Return (Q, Q, K) steps/s as `pair_matrix` does, None if unknown; accelerators must be the same in every call."""
+        if self._measured is None:
+            return None
+        classes = [(job.job_type, job.num_gpus) for job in jobs]
+        for job_class, job in zip(classes, jobs, strict=True):
+            if job_class not in self._numbers:
+                self._numbers[job_class] = len(self._jobs)
+                self._jobs.append(job)
+        if self._table is None or len(self._table) < len(self._jobs):
+            self._table = self._measured(self._jobs, accelerators)
+        at = [self._numbers[each] for each in classes]
+        return None if self._table is None else self._table[np.ix_(at, at)]

@@ -5,12 +5,13 @@ Why a job waits is not part of a round: `delivery.py` has the reasons (`Wait`, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gavel_py.scheduling.placement.topology import Gpu
+from gavel_py.scheduling.held_gpus import HeldGpus
+from gavel_py.scheduling.placement.topology import Gpu, Layout
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,51 @@ class Assignment:
         return cls(document["accelerator"], gpus, tuple(document.get("shared_with", ())), document.get("gpu_part", 1.0))
 
 
+class Assignments(Mapping[str, Assignment]):
+    """{job_id: Assignment} of the jobs that run in a round, sorted by job_id; each `Assignment` is made when it is read.
+
+    Attributes:
+        ids: (N,) the jobs.
+        held: (N,) their GPUs.
+        layout: The GPUs of the cluster.
+    """
+
+    def __init__(self, ids: tuple[str, ...], held: HeldGpus, layout: Layout) -> None:
+        self.ids, self.held, self.layout = ids, held, layout
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return dict(zip(self.ids, range(len(self.ids)), strict=True))
+
+    def __getitem__(self, job_id: str) -> Assignment:
+        return self._at(self._index[job_id])
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._index
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Assignments) and self.layout is other.layout:
+            return self.ids == other.ids and bool(self.held.same_as(other.held).all())
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def _at(self, i: int) -> Assignment:
+        held = self.held
+        gpus = self.layout.named(held.list_of(i))
+        part = 1.0 if held.parts is None else held.parts.item(i)
+        return Assignment(self.layout.types[held.types.item(i)], gpus, held.partners.get(i, ()), part)
+
+
 @dataclass(frozen=True)
 class Round:
     """One round. All job ids are sorted.
@@ -73,7 +119,7 @@ class Round:
 
     index: int
     start_seconds: float
-    assignments: dict[str, Assignment]
+    assignments: Mapping[str, Assignment]
     kept: tuple[str, ...]
     started: tuple[str, ...]
     preempted: tuple[str, ...]

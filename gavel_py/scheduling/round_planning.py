@@ -2,72 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import chain, islice
-from types import MappingProxyType
 
 import numpy as np
 
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.job import Job
-from gavel_py.problem.nodes import Node
+from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeResources
-from gavel_py.scheduling.placement.gangs import GangBatch, PlacementContext, PlacementPreference, ResourceRequests
-from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, Gpu
-from gavel_py.scheduling.round import Assignment
-
-NO_ASSIGNMENTS: Mapping[str, Assignment] = MappingProxyType({})
+from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference, ResourceRequests, Spans
+from gavel_py.scheduling.placement.topology import ANYWHERE, NODE
 
 
 def plan_round(
     demand: RoundDemand,
-    jobs: Sequence[Job],
-    accelerator_types: Sequence[str],
-    nodes: Sequence[Node],
-    previous: Mapping[str, Assignment],
+    requests: ResourceRequests,
+    pool: FreeResources,
+    spans: Spans,
+    previous: HeldGpus,
     mechanism: Mechanism,
     *,
-    fixed: Mapping[str, Assignment] = NO_ASSIGNMENTS,
-    lost: Set[Gpu] = frozenset(),
-    context: PlacementContext | None = None,
-) -> dict[str, Assignment]:
-    """Return {job_id: Assignment} of the jobs that run, sorted by job_id.
+    fixed: HeldGpus | None = None,
+) -> HeldGpus:
+    """Return (N,) the GPUs of the jobs that run.
 
     The mechanism counts GPUs only. A selected gang that cannot be placed because of its locality, CPUs or memory is dropped, and
     the GPUs left over are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits.
 
     Args:
-        demand: Demand for the GPUs of all nodes; rows as `jobs`, columns as `accelerator_types`.
-        jobs: The jobs.
-        accelerator_types: The types.
-        nodes: Nodes on which gangs may start.
-        previous: Assignments of the previous round.
+        demand: Demand of N jobs for the GPUs of all nodes; columns as the types of the layout of `pool`.
+        requests: Resource requests of the jobs.
+        pool: What is free for these jobs; it is not changed.
+        spans: The least number of nodes of gangs.
+        previous: (N,) GPUs of the previous round.
         mechanism: Selects the jobs.
-        fixed: Assignments that must stay.
-        lost: GPUs of `nodes` that cannot be used.
-        context: `PlacementContext(jobs, nodes)`, to be reused between rounds.
+        fixed: (N,) GPUs of jobs that must keep them.
     """
-    context = PlacementContext(jobs, nodes) if context is None else context
-    requests, pool = context.requests, FreeResources(context.layout, lost)
-    _take_fixed(pool, fixed, requests)
-    waiting = np.array([job_id not in fixed for job_id in requests.ids], dtype=bool) if fixed else np.ones(len(jobs), dtype=bool)
-    assignments: dict[str, Assignment] = dict(fixed)
+    held = HeldGpus.none(len(demand.num_gpus)) if fixed is None else fixed
+    pool, waiting = pool.copy(), ~held.runs
+    _take(pool, held, np.flatnonzero(held.runs), requests)
     while True:
-        left = _remaining_demand(demand, requests, waiting, accelerator_types, pool)
+        left = _remaining_demand(demand, requests, waiting, pool)
         columns = _checked(mechanism(left), left)
-        selected = SelectedGangs(columns, demand, context, accelerator_types, previous)
+        selected = SelectedGangs(columns, demand, requests, spans, pool, previous)
         places = place_batch(pool, selected.batch)
-        assignments |= selected.assigned(places)
-        placed = places.placed
+        new, placed = selected.placed(places), selected.rows[places.placed]
+        held = held.replaced(placed, new.take(placed))
         # Once all selected gangs are placed, another pass would select no more: the mechanism knew of these free GPUs.
-        if placed.all() or not placed.any():
-            return {job_id: assignments[job_id] for job_id in sorted(assignments)}
-        _take_placed(pool, selected.batch, places)
-        waiting[selected.rows[placed]] = False
+        if len(placed) in {0, len(selected.rows)}:
+            return held
+        _take(pool, new, placed, requests)
+        waiting[placed] = False
 
 
 class SelectedGangs:
@@ -80,62 +67,39 @@ class SelectedGangs:
         self,
         columns: Indices,
         demand: RoundDemand,
-        context: PlacementContext,
-        accelerator_types: Sequence[str],
-        previous: Mapping[str, Assignment],
+        requests: ResourceRequests,
+        spans: Spans,
+        pool: FreeResources,
+        previous: HeldGpus,
     ) -> None:
-        layout, requests = context.layout, context.requests
-        types = np.array([layout.type_number.get(name, -1) for name in accelerator_types], dtype=np.int64)
         ascending = np.flatnonzero(columns >= 0)
-        self._order = np.lexsort((-_weights(ascending, columns[ascending], demand), types[columns[ascending]]))
-        self.rows = rows = ascending[self._order]
-        self._layout, self._accelerators, self._columns = layout, accelerator_types, columns[rows]
-        # Python objects are read in ascending order, as they lie in memory; random access takes several times as long.
-        self._job_ids = [requests.ids[row] for row in ascending.tolist()]
-        self._before = list(map(previous.get, self._job_ids))
-        held, owners = self._held()
-        preferences = demand.preferences[rows, self._columns]
+        order = np.lexsort((-_weights(ascending, columns[ascending], demand), columns[ascending]))
+        self.rows = rows = ascending[order]
+        self._previous = previous
+        preferences = demand.preferences[rows, columns[rows]]
         min_nodes = np.ones(len(rows), dtype=np.int64)
         for gang in np.flatnonzero(preferences != PlacementPreference.ANY).tolist():
-            accelerator, size = accelerator_types[self._columns[gang]], int(demand.num_gpus[rows[gang]])
-            min_nodes[gang] = context.spans.min_nodes(accelerator, size)
+            min_nodes[gang] = spans.min_nodes(pool.layout.types[columns[rows[gang]]], int(demand.num_gpus[rows[gang]]))
+        before = previous.take(rows)
         self.batch = GangBatch(
             sizes=demand.num_gpus[rows],
-            types=types[self._columns],
+            types=columns[rows],
             scopes=requests.scopes[rows],
             even_splits=requests.even_splits[rows],
             preferences=preferences,
             min_nodes=min_nodes,
             per_gpu=requests.per_gpu_of(rows),
-            held=held,
-            owners=owners,
+            held=before.gpus,
+            owners=before.owners,
         )
 
-    def assigned(self, places: Places) -> dict[str, Assignment]:
-        """Return {job_id: Assignment} of the gangs with a place, in the order of the jobs.
-
-        A gang that stays keeps its assignment object, which saves the comparison of GPUs.
-        """
-        now = self._before.copy()
-        for i in self._order[~places.stays].tolist():
-            now[i] = None
-        named = iter(self._layout.named(list(chain.from_iterable(places.found.values()))))
-        order, columns = self._order.tolist(), self._columns.tolist()
-        for gang, numbers in places.found.items():
-            before = self._before[order[gang]]
-            found = Assignment(self._accelerators[columns[gang]], list(islice(named, len(numbers))))
-            now[order[gang]] = before if before is not None and before == found else found
-        return {job_id: held for job_id, held in zip(self._job_ids, now, strict=True) if held is not None}
-
-    def _held(self) -> tuple[Indices, Indices]:
-        """Return (H,) the GPUs that the gangs held so far, by number, and (H,) their gangs in the batch, ascending."""
-        gpus = [() if before is None else before.gpus for before in self._before]
-        lengths = np.array(list(map(len, gpus)), dtype=np.int64)
-        numbers = self._layout.numbers(list(chain.from_iterable(gpus)))
-        starts, lengths = (np.cumsum(lengths) - lengths)[self._order], lengths[self._order]
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        within = np.arange(len(owners)) - (np.cumsum(lengths) - lengths)[owners]
-        return numbers[starts[owners] + within], owners
+    def placed(self, places: Places) -> HeldGpus:
+        """Return (N,) the GPUs of all jobs that have a place."""
+        stays = np.zeros(len(self._previous), dtype=bool)
+        stays[self.rows[places.stays]] = True
+        gangs = np.fromiter(places.found, dtype=np.int64, count=len(places.found))
+        found = HeldGpus.of(self.batch.types[gangs], list(places.found.values()))
+        return self._previous.where(stays).replaced(self.rows[gangs], found)
 
 
 def _weights(rows: Indices, columns: Indices, demand: RoundDemand) -> Floats:
@@ -147,21 +111,13 @@ def _weights(rows: Indices, columns: Indices, demand: RoundDemand) -> Floats:
     return weights
 
 
-def _take_fixed(pool: FreeResources, fixed: Mapping[str, Assignment], requests: ResourceRequests) -> None:
-    """Take the GPUs of fixed assignments from the pool, with the CPUs and memory that their jobs request."""
-    rows = {job_id: row for row, job_id in enumerate(requests.ids)} if fixed else {}
-    for job_id, held in fixed.items():
-        per_gpu = requests.distinct[requests.distinct_of[rows[job_id]]] if job_id in rows else NOTHING
-        pool.take(pool.layout.numbers(held.gpus), per_gpu)
-
-
-def _take_placed(pool: FreeResources, batch: GangBatch, places: Places) -> None:
-    """Take the GPUs of placed gangs from the pool."""
-    for gang, gpus in places.found.items():
-        pool.take(np.array(gpus, dtype=np.int64), batch.per_gpu[gang])
-    starts = np.searchsorted(batch.owners, np.arange(len(batch) + 1)).tolist()
-    for gang in np.flatnonzero(places.stays).tolist():
-        pool.take(batch.held[starts[gang] : starts[gang + 1]], batch.per_gpu[gang])
+def _take(pool: FreeResources, held: HeldGpus, rows: Indices, requests: ResourceRequests) -> None:
+    """Take the GPUs of these jobs from the pool, with the CPUs and memory that they request."""
+    gangs = held.take(rows)
+    pool.free[gangs.gpus] = False
+    codes = requests.distinct_of[rows][gangs.owners]
+    for code, per_gpu in enumerate(requests.distinct[1:], 1):
+        pool.take(gangs.gpus[codes == code], per_gpu)
 
 
 def _checked(columns: Indices, demand: RoundDemand) -> Indices:
@@ -177,20 +133,15 @@ def _checked(columns: Indices, demand: RoundDemand) -> Indices:
     return selected
 
 
-def _remaining_demand(
-    demand: RoundDemand, requests: ResourceRequests, waiting: Mask, accelerator_types: Sequence[str], pool: FreeResources
-) -> RoundDemand:
+def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: Mask, pool: FreeResources) -> RoundDemand:
     """Return the demand for the GPUs in the pool, of waiting jobs where their gangs fit within their locality."""
-    numbers = pool.layout.type_number
-    # A type without nodes has no room: it reads the column after the last.
-    types = [numbers.get(name, len(numbers)) for name in accelerator_types]
-    room = np.stack([np.pad(pool.largest_free(each), ((0, 0), (0, 1)))[:, types] for each in requests.distinct])
+    room = np.stack([pool.largest_free(each) for each in requests.distinct])
     runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[requests.distinct_of, requests.scopes])
     alike: dict[tuple[int, int, int], list[int]] = {}
     for row in np.flatnonzero(requests.even_splits & (requests.scopes != NODE) & runnable.any(axis=1)).tolist():
         key = int(demand.num_gpus[row]), int(requests.scopes[row]), int(requests.distinct_of[row])
         alike.setdefault(key, []).append(row)
     for (size, scope, code), rows in alike.items():
-        runnable[rows] &= np.append(pool.splits_evenly(size, scope, requests.distinct[code]), False)[types]
+        runnable[rows] &= pool.splits_evenly(size, scope, requests.distinct[code])
     # The first of the distinct requests is for nothing but GPUs.
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])

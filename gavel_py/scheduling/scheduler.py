@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, GavelError, InputError
@@ -19,17 +22,18 @@ from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
-from gavel_py.scheduling.commit import adopt, begin_round, build_round, copy_assignments, copy_round
-from gavel_py.scheduling.current_allocation import PolicyInput, same_gang
+from gavel_py.scheduling.commit import adopt, begin_round, build_round
+from gavel_py.scheduling.current_allocation import PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.jobs import Departure, JobRegistry, changed_job
-from gavel_py.scheduling.ledger import DeliveryLedger
+from gavel_py.scheduling.held_gpus import HeldGpus
+from gavel_py.scheduling.jobs import Departure, changed_job
 from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import RoundPlanner
+from gavel_py.scheduling.problem_cache import is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import RoundPlan, SchedulerState
@@ -138,7 +142,8 @@ class RoundScheduler(Synchronized):
         self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), profile, options)
         options.check_policy(self._planner.solver.policy)
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # raises for an unknown name
-        self._state = SchedulerState(JobRegistry(), NodeStates(self.cluster), DeliveryLedger(self.cluster.accelerator_names))
+        self._state = SchedulerState(NodeStates(self.cluster))
+        self._state.table.number_gangs(by_type=is_by_type(profile))
 
     # Rounds
 
@@ -152,19 +157,11 @@ class RoundScheduler(Synchronized):
             now_seconds: Start of the round; by default the planned one, or `round_seconds` after the previous start, 0 at first.
 
         Returns:
-            The round, which the caller may change.
+            The round.
 
         Raises:
             InputError: The time lies before the start of the previous round.
             GavelError: Whatever `solve` raises.
-        """
-        return copy_round(self.next_round_to_read(now_seconds))
-
-    @synchronized
-    def next_round_to_read(self, now_seconds: float | None = None) -> Round:
-        """Start the next round as `next_round` does, without copying it: the caller must not change the returned round.
-
-        Raises as `next_round`.
         """
         state, began = self._state, time.perf_counter()
         state.check_idle()
@@ -173,14 +170,15 @@ class RoundScheduler(Synchronized):
         plan = self._plan(start)
         if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
             plan = self._planner.revise(state, plan)
-        new_round = build_round(state, plan.assignments, start, self.round_seconds, plan.moved)
-        begin_round(state, new_round, self.round_seconds, plan.moved)
+        keeps = state.gangs.of(plan.rows).same_as(plan.held)
+        new_round = build_round(state, plan.rows, plan.held, keeps, start, self.round_seconds)
+        begin_round(state, new_round, plan.rows, plan.held, keeps)
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
-            counts = (len(state.registry), len(new_round.assignments), *changes)
+            counts = (len(state.table), len(new_round.assignments), *changes)
             text = "round %d at %.9g s: %d jobs, %d running, %d started, %d preempted, %d excluded, %.3f s"
             logger.info(text, new_round.index, start, *counts, time.perf_counter() - began)
-        return new_round
+        return replace(new_round, excluded=dict(new_round.excluded), failed=dict(new_round.failed))
 
     @synchronized
     def plan_next(self, now_seconds: float | None = None) -> Round:
@@ -194,8 +192,12 @@ class RoundScheduler(Synchronized):
             now_seconds: Start of the round, as for `next_round`.
         """
         self._state.check_idle()
-        plan = self._plan(self._start(now_seconds))
-        return copy_round(build_round(self._state, self._state.still_valid(plan), plan.start_seconds, self.round_seconds))
+        state, plan = self._state, self._plan(self._start(now_seconds))
+        valid = np.flatnonzero(state.still_valid(plan))
+        rows = plan.rows[valid]
+        held = plan.held.take(valid).with_partners_among(state.table.ids[rows].tolist())
+        keeps = state.gangs.of(rows).same_as(held)
+        return build_round(state, rows, held, keeps, plan.start_seconds, self.round_seconds)
 
     @synchronized
     def lease(self, job_id: str) -> Lease | None:
@@ -205,15 +207,17 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job is not in the system.
         """
         state = self._state
-        held = state.running.get(state.registry.known(job_id).job_id)
-        if held is None or state.last is None:
+        row = state.table.known(job_id)
+        held = state.assignments(np.array([row]), state.gangs.of(np.array([row])))
+        if not held.held.runs.all() or state.last is None:
             return None
-        held = replace(held, gpus=list(held.gpus))
-        if state.plan is None:
-            return Lease(held, state.last.end_seconds)
-        if state.still_valid(state.plan).get(job_id) != held:
-            return Lease(held, state.last.end_seconds, renewed=False)
-        return Lease(held, state.plan.start_seconds + self.round_seconds, renewed=True)
+        assignment, plan = held[job_id], state.plan
+        if plan is None:
+            return Lease(assignment, state.last.end_seconds)
+        planned = np.flatnonzero((plan.rows == row) & state.still_valid(plan))
+        if not plan.held.take(planned).same_as(held.held.take(np.zeros(len(planned), dtype=np.int64))).any():
+            return Lease(assignment, state.last.end_seconds, renewed=False)
+        return Lease(assignment, plan.start_seconds + self.round_seconds, renewed=True)
 
     def _start(self, now_seconds: float | None) -> float:
         """Return the start of the next round in seconds; raises `InputError` for a time before the previous round."""
@@ -272,13 +276,14 @@ class RoundScheduler(Synchronized):
     @synchronized
     def jobs(self) -> tuple[Job, ...]:
         """The jobs in the system with the progress last reported, in natural order of their ids."""
-        return self._state.registry.in_order
+        table = self._state.table
+        return tuple(table.jobs_at(table.in_natural_order))
 
     @property
     @synchronized
     def failed(self) -> dict[str, str]:
         """{job_id: reason} of the jobs that failed more often than `Job.max_retries` and have left."""
-        return self._state.registry.failed
+        return self._state.table.failed
 
     @property
     @synchronized
@@ -294,7 +299,7 @@ class RoundScheduler(Synchronized):
     @synchronized
     def running(self) -> dict[str, Assignment]:
         """{job_id: Assignment} of the gangs that hold GPUs: those of the latest round that have not stopped since."""
-        return copy_assignments(self._state.running)
+        return dict(self._state.running)
 
     @property
     @synchronized
@@ -323,12 +328,15 @@ class RoundScheduler(Synchronized):
     @synchronized
     def delivery(self) -> DeliveryReport:
         """Return the time promised and delivered so far, for jobs that have left too; empty in event-driven mode."""
-        return DeliveryReport({}) if self.by_events else self._state.ledger.report()
+        table = self._state.table
+        rows = {} if self.by_events else dict(zip(table.ids[table.saved_rows].tolist(), table.saved_rows.tolist(), strict=True))
+        return self._state.ledger.report(rows) if rows else DeliveryReport({})
 
     @synchronized
     def delivery_of(self, job_id: str) -> JobDelivery | None:
         """Return the time that one job was promised and received; None for a job without an allocation so far."""
-        return None if self.by_events else self._state.ledger.account(job_id)
+        row = self._state.table.row_of(job_id)
+        return None if self.by_events or row is None else self._state.ledger.account(job_id, row)
 
     # Events of jobs
 
@@ -347,14 +355,14 @@ class RoundScheduler(Synchronized):
     @synchronized
     def submit_all(self, jobs: Sequence[Job]) -> None:
         """Add several jobs, all of them or none; much faster than one after the other. Raises as `submit`."""
+        state = self._state
         for job in jobs:
-            self._state.registry.check_new(job)
+            state.table.check_new(job)
         JobSet(jobs)  # raises for an id that occurs twice
         if jobs:
-            self._check(*jobs)
-        for job in jobs:
-            self._state.registry.add(job)
-        self._state.note_change(changed=bool(jobs))
+            state.table.add(jobs, self._checked(jobs))
+            state.fit()
+        state.note_change(changed=bool(jobs))
         logger.debug("submitted: %s", jobs[0].job_id if len(jobs) == 1 else f"{len(jobs)} jobs")
 
     @synchronized
@@ -367,13 +375,14 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job is not in the system.
             InputError: A field cannot be changed, or `submit` would refuse the changed job.
         """
-        before = self._state.registry.known(job_id)
-        job = changed_job(before, fields)
-        self._check(job)
-        self._state.registry.put(job)
-        if not same_gang(before, job):
-            self._state.stop(job_id)
-        self._state.note_change()
+        state = self._state
+        row = state.table.known(job_id)
+        gang, job = state.table.gangs.item(row), changed_job(state.table.job(row), fields)
+        requests = self._checked([job])
+        state.table.replace(job, requests)
+        if requests["gangs"].item(0) != gang:
+            state.stop(row)
+        state.note_change()
         logger.debug("job %s has other %s", job_id, ", ".join(fields))
 
     @synchronized
@@ -395,15 +404,14 @@ class RoundScheduler(Synchronized):
     @synchronized
     def report_all(self, steps_done: Mapping[str, float]) -> None:
         """Report the progress of several jobs, {job_id: steps done in all}; all or none of it. Raises as `report`."""
-        registry = self._state.registry
+        table = self._state.table
         if not _are_steps(steps_done.values()):
             for job_id, steps in steps_done.items():
                 if not (is_finite(steps) and steps >= 0):
-                    registry.known(job_id)
+                    table.known(job_id)
                     problem = f"must be a finite number of at least 0, found {steps!r}"
                     raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
-            steps_done = {job_id: float(steps) for job_id, steps in steps_done.items()}
-        registry.report(steps_done)
+        table.report(steps_done)
         self._state.note_change(changed=bool(steps_done))
 
     @synchronized
@@ -427,12 +435,13 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job is not in the system.
         """
         state = self._state
-        again = state.registry.fail(job_id)
-        state.stop(job_id)
+        row = state.table.known(job_id)
+        again = state.table.fail(job_id)
+        state.stop(row)
         state.note_change()
         if not again:
-            state.newly_failed[job_id] = state.registry.why_failed(job_id)
-        logger.info("job %s has failed: it %s", job_id, "will be tried again" if again else state.registry.why_failed(job_id))
+            state.newly_failed[job_id] = state.table.why_failed(job_id)
+        logger.info("job %s has failed: it %s", job_id, "will be tried again" if again else state.table.why_failed(job_id))
         return again
 
     @synchronized
@@ -444,7 +453,7 @@ class RoundScheduler(Synchronized):
         Raises:
             UnknownNameError: The job is not in the system.
         """
-        self._state.take_back(self._state.registry.known(job_id).job_id)
+        self._state.take_back(self._state.table.known(job_id))
         self._state.note_change()
         logger.info("job %s was interrupted", job_id)
 
@@ -463,14 +472,19 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job or a node does not exist.
             InputError: The nodes are of several types, lack free GPUs, or the numbers do not add up to the job's gang.
         """
-        job, state = self._state.registry.known(job_id), self._state
-        taken = {gpu for other, held in state.running.items() if other != job_id for gpu in held.gpus}
-        assignment = state.nodes.free_place(job_id, gpus, taken)
-        if len(assignment.gpus) != job.num_gpus:
-            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {job.num_gpus} in all, found {len(assignment.gpus)}"))
-        state.gangs.put(job_id, assignment)
-        history = state.registry.histories[job_id]
-        history.running_since_seconds, history.has_run = None if state.last is None else state.last.start_seconds, True
+        state = self._state
+        row = state.table.known(job_id)
+        running = state.gangs.rows[state.gangs.rows != row]
+        taken = set(state.layout.named(state.gangs.of(running).gpus.tolist()))
+        accelerator, found = state.nodes.free_place(job_id, gpus, taken)
+        requested = state.table.jobs[row].num_gpus
+        if len(found) != requested:
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {requested} in all, found {len(found)}"))
+        held = HeldGpus.of([state.layout.type_number[accelerator]], [state.layout.numbers(found).tolist()])
+        state.gangs.put(row, held, is_spread=bool(state.is_spread(held)[0]))
+        columns = state.table.columns
+        columns["running_since_seconds"][row] = np.nan if state.last is None else state.last.start_seconds
+        columns["has_run"][row] = True
         state.note_change()
 
     @synchronized
@@ -483,26 +497,31 @@ class RoundScheduler(Synchronized):
             InputError: A job is in the system, or was when the last round was decided.
             UnknownNameError: A job never was in the system.
         """
-        state = self._state
-        state.registry.check_gone(job_ids, state.jobs_in_decision)
-        for job_id in set(job_ids):
-            del state.registry.histories[job_id]
-        state.ledger.forget(set(job_ids))
-        state.colocation_ledger.forget(set(job_ids))
+        state, unique = self._state, set(job_ids)
+        state.table.check_gone(job_ids, state.rows_in_decision)
+        rows = state.table.forget(unique)
+        state.ledger.forget(rows)
+        gone = np.isin(state.last_rows, rows)
+        if gone.any():
+            state.last_rows = np.where(gone, -1, state.last_rows)
+        state.colocation_ledger.forget(unique)
 
-    def _check(self, *jobs: Job) -> None:
-        """Raise for jobs that the policy cannot decide on, which would otherwise fail every later round."""
-        planner = self._planner
-        event_planner = planner.event_planner(self._state)
+    def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
+        """Return the requests of jobs; raises for jobs that the policy cannot decide on, which would fail every later round."""
+        planner, state = self._planner, self._state
+        requests = state.table.requests_of(jobs)
+        event_planner = planner.event_planner(state)
         # Jobs like others that are known have been checked.
-        new = jobs if event_planner is None else [job for job in jobs if not event_planner.profiler.knows(job)]
+        new = event_planner is None or not all(map(event_planner.profiler.knows, jobs))
+        cache = planner.cache(state)
+        cache.complete(jobs, requests)
         if new:
-            policy_input = PolicyInput.of_new(new, self.whole_gangs)
-            planner.solver.policy.check(policy_input.problem(NodeStates(self.cluster), planner.profile, self._state.problem_cache))
+            policy_input = PolicyInput.of_new(jobs, requests, whole_gangs=self.whole_gangs)
+            planner.solver.policy.check(cache.problem_if_up(policy_input))
+        return requests
 
     def _leave(self, job_id: str, how: Departure) -> None:
-        self._state.registry.remove(job_id, how)
-        self._state.stop(job_id)
+        self._state.stop(self._state.table.remove(job_id, how))
         self._state.note_change()
         logger.debug("job %s %s", job_id, how)
 

@@ -20,14 +20,14 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.serialization import policy_document, policy_from
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
+from gavel_py.scheduling.older_snapshots import is_older, upgraded
 from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.state import SchedulerState
 
-SCHEDULER = SnapshotFormat("gavel-py scheduler", 2, "the state of a scheduler, as RoundScheduler.save writes it")
+SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "the state of a scheduler, as RoundScheduler.save writes it")
 
 DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None}
 """Options that earlier versions did not have; a file contains them only if they differ from these values."""
@@ -42,7 +42,7 @@ def to_document(planner: RoundPlanner, state: SchedulerState) -> dict[str, Any]:
         "options": {name: value for name, value in options.numbers.items() if name not in DEFAULTS or value != DEFAULTS[name]},
         "policy": {"label": policy.label, "document": policy_document(policy)},
         "mechanism": options.mechanism if isinstance(options.mechanism, str) else None,
-        "speeds": {name: encode(table) for name, table in _throughputs(state, planner.profile).items()},
+        "speeds": {name: encode(table) for name, table in _throughputs(state, planner).items()},
         "scheduler": state.to_dict(),
         "solver": planner.solver.to_dict(),
     }
@@ -65,16 +65,19 @@ def from_document(
         mechanism: None if the document contains it.
     """
     with damage_as_fault(source):
+        if is_older(document["scheduler"]):
+            document = upgraded(document)
         _check_accelerators(source, document["scheduler"], profile)
         saved = DEFAULTS | document["options"]
         solver = Solver(_policy(source, document["policy"], policy), time_limit_seconds=saved["time_limit_seconds"])
         solver.resume(document["solver"])
         mechanism = _mechanism(source, document["mechanism"], mechanism)
-        state = SchedulerState.from_dict(document["scheduler"], profile)
-        _check_throughputs(source, document["speeds"], state, profile)
-        _check_eligibility(source, state, profile)
         numbers = {each.name: saved[each.name] for each in fields(SchedulerOptions) if each.name != "mechanism"}
-        return RoundPlanner(solver, profile, SchedulerOptions(mechanism=mechanism, **numbers)), state
+        planner = RoundPlanner(solver, profile, SchedulerOptions(mechanism=mechanism, **numbers))
+        state = SchedulerState.from_dict(document["scheduler"], profile, whole_gangs=planner.options.whole_gangs)
+        _check_throughputs(source, document["speeds"], state, planner)
+        _check_eligibility(source, state, planner)
+        return planner, state
 
 
 def _policy(source: str | Path, document: Mapping[str, Any], given: str | Policy | None) -> Policy:
@@ -102,11 +105,12 @@ def _mechanism(
     return name
 
 
-def _throughputs(state: SchedulerState, profile: Profile) -> dict[str, Floats]:
+def _throughputs(state: SchedulerState, planner: RoundPlanner) -> dict[str, Floats]:
     """Return (N, K) throughputs of the jobs in the system, and of the jobs of the current allocation."""
-    jobs = AllocationProblem.from_jobs(state.registry.jobs.values(), state.nodes.cluster, profile, whole_gangs=False)
-    tables = {"jobs": jobs.throughputs}
-    return tables if state.current_allocation is None else tables | {"in_force": state.current_allocation.problem.throughputs}
+    cache, table = planner.cache(state), state.table
+    tables = {"jobs": cache.consolidated(table.gangs[table.saved_rows[: len(table)]])}
+    current = state.current_allocation
+    return tables if current is None else tables | {"allocation": cache.consolidated(current.policy_input.gangs)}
 
 
 def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile: Profile) -> None:
@@ -116,11 +120,11 @@ def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile
     InputError.raise_any([Fault(str(source), "", f"is about accelerator {name!r}, {text}") for name in unknown])
 
 
-def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: SchedulerState, profile: Profile) -> None:
+def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: SchedulerState, planner: RoundPlanner) -> None:
     """Raise for a profile with other throughputs, which would lead to other rounds."""
-    current = state.current_allocation
-    ids = {"jobs": list(state.registry.jobs), "in_force": [] if current is None else list(current.problem.job_ids)}
-    for name, table in _throughputs(state, profile).items():
+    current, profile = state.current_allocation, planner.profile
+    ids = {"jobs": list(state.table.by_id), "allocation": [] if current is None else list(current.problem.job_ids)}
+    for name, table in _throughputs(state, planner).items():
         then = decode(document[name])
         for row, column in np.argwhere(then != table)[:1].tolist():
             text = (
@@ -131,15 +135,15 @@ def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: S
             raise InputError(Fault(str(source), "", text))
 
 
-def _check_eligibility(source: str | Path, state: SchedulerState, profile: Profile) -> None:
+def _check_eligibility(source: str | Path, state: SchedulerState, planner: RoundPlanner) -> None:
     """Raise for a profile by which a job needs more GPU memory than the types have where it may run."""
     current = state.current_allocation
     if current is None:
         return
-    now = AllocationProblem.from_jobs(current.jobs, state.nodes.cluster, profile, whole_gangs=False)
-    for row, column in np.argwhere(current.runnable_if_up & ~now.runnable)[:1].tolist():
+    can_run = planner.cache(state).can_run(current.policy_input.gangs)
+    for row, column in np.argwhere(current.runnable_if_up & ~can_run)[:1].tolist():
         text = (
-            f"was written when job {now.job_ids[row]!r} could run on {now.accelerator_types[column]!r}, "
-            f"where it does not fit by profile {profile.name!r}; hand in the profile {HAD}"
+            f"was written when job {current.problem.job_ids[row]!r} could run on {current.problem.accelerator_types[column]!r}, "
+            f"where it does not fit by profile {planner.profile.name!r}; hand in the profile {HAD}"
         )
         raise InputError(Fault(str(source), "", text))

@@ -2,73 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.job import Job
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
-from gavel_py.scheduling.jobs import JobRegistry
+from gavel_py.scheduling.held_gpus import HeldGpus, RunningGangs
+from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
-from gavel_py.scheduling.placement.gangs import PlacementContext, ResourceRequests, Spans
-from gavel_py.scheduling.problem_cache import ProblemCache
-from gavel_py.scheduling.round import Assignment, Round
+from gavel_py.scheduling.placement.free_gpus import FreeResources
+from gavel_py.scheduling.placement.gangs import Spans
+from gavel_py.scheduling.placement.topology import Layout
+from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
+from gavel_py.scheduling.round import Assignments, Round
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner
-
-
-class RunningSet:
-    """{job_id: Assignment} of the gangs that hold GPUs, copied only when it is changed after it was handed out.
-
-    Every change goes through this class. `moved` holds the jobs whose GPUs may have changed since the latest round began; None if
-    no round has begun in this process, so that any may have.
-    """
-
-    def __init__(self, held: dict[str, Assignment] | None = None) -> None:
-        self._held = {} if held is None else held
-        self._is_shared = True
-        self._moved: set[str] | None = None
-
-    @property
-    def held(self) -> Mapping[str, Assignment]:
-        """The assignments, valid until the next change."""
-        return self._held
-
-    def shared_view(self) -> dict[str, Assignment]:
-        """Return the assignments to be kept, unchanged by later calls; the caller must not change them."""
-        self._is_shared = True
-        return self._held
-
-    @property
-    def moved(self) -> Set[str] | None:
-        return self._moved
-
-    def put(self, job_id: str, assignment: Assignment) -> None:
-        """Set the GPUs that a gang holds."""
-        self._writable(job_id)[job_id] = assignment
-
-    def take(self, job_id: str) -> Assignment | None:
-        """Take all GPUs away from a gang; return what it held."""
-        return self._writable(job_id).pop(job_id) if job_id in self._held else None
-
-    def begin(self, assignments: dict[str, Assignment]) -> None:
-        """Replace all assignments by those of a round that begins; the dictionary is kept, and not changed."""
-        self._held, self._is_shared, self._moved = assignments, True, set()
-
-    def _writable(self, job_id: str) -> dict[str, Assignment]:
-        """Return the dictionary for a change of one job."""
-        if self._moved is not None:
-            self._moved.add(job_id)
-        if self._is_shared:
-            self._held, self._is_shared = self._held.copy(), False
-        return self._held
 
 
 @dataclass(frozen=True)
@@ -76,22 +33,10 @@ class RoundPlan:
     """A round that has been decided and has not begun."""
 
     start_seconds: float  # start of the round
-    assignments: dict[str, Assignment]  # {job_id: Assignment} of the jobs that run
+    rows: Indices  # (N,) rows of the jobs that run, sorted by their ids
+    held: HeldGpus  # (N,) their GPUs
     allocation: CurrentAllocation | LazyAllocation  # the allocation that the round follows
-    moved: Set[str] | None = None  # jobs whose GPUs may differ between the latest round, now and this round; None if unknown
     is_audited: bool = False  # whether the policy's answer to the whole problem must be compared with this event-driven decision
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data, except for its allocation."""
-        return {"start_seconds": self.start_seconds, "assignments": _assignments_to_dict(self.assignments)}
-
-
-def _assignments_to_dict(assignments: Mapping[str, Assignment]) -> dict[str, Any]:
-    return {job_id: held.to_dict() for job_id, held in assignments.items()}
-
-
-def _assignments_from_dict(document: Mapping[str, Any]) -> dict[str, Assignment]:
-    return {job_id: Assignment.from_dict(held) for job_id, held in document.items()}
 
 
 @dataclass
@@ -101,90 +46,164 @@ class SchedulerState:
     Flags that end in `meanwhile` record changes that policy or mechanism report while a round is being decided.
     """
 
-    registry: JobRegistry
     nodes: NodeStates
-    ledger: DeliveryLedger
+    table: JobTable = field(default_factory=JobTable)
     allocation: CurrentAllocation | LazyAllocation | None = None  # as it was decided; `current_allocation` resolves it
     inputs_changed: bool = False  # whether the policy's input has changed since the allocation was adopted
     must_solve: bool = False  # whether more than jobs has changed, so that `solve_seconds` must not delay the next solve
     inputs_changed_meanwhile: bool = False
     must_solve_meanwhile: bool = False
     is_calling_out: bool = False  # whether a policy or mechanism is running; the state is consistent then
-    gangs: RunningSet = field(default_factory=RunningSet)
     plan: RoundPlan | None = None  # the next round, if it is planned
     last: Round | None = None  # the round begun last
+    last_rows: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # its jobs; -1 for those forgotten since
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
     # Caches, which are neither saved nor copied.
-    problem_cache: ProblemCache = field(default_factory=ProblemCache)
+    cache: ProblemCache | None = None
     event_planner: EventDrivenPlanner | None = None
-    context: PlacementContext | None = None
+
+    def __post_init__(self) -> None:
+        cluster = self.nodes.cluster
+        self.layout = Layout(cluster.nodes, cluster.accelerator_names)
+        self.spans = Spans(cluster)
+        self.ledger = DeliveryLedger(cluster.accelerator_names)
+        self.gangs = RunningGangs(self.layout)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, in which no decision is in progress and caches are empty."""
-        return vars(self) | {"is_calling_out": False, "problem_cache": ProblemCache(), "event_planner": None, "context": None}
+        return vars(self) | {"is_calling_out": False, "cache": None, "event_planner": None}
 
     def drop_caches(self) -> None:
         """Empty the caches, and forget the decision in progress, if any."""
         vars(self).update(self.__getstate__())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain data, except for caches."""
-        current = self.current_allocation
+        """Return the state as plain data, except for caches; jobs are named by their places in the job table."""
+        current, table = self.current_allocation, self.table
+        rows = table.saved_rows
+        places = {row: place for place, row in enumerate(rows.tolist())}
+        running, plan, last = self.gangs.rows, self.plan, self.last
         return {
             "cluster": cluster_to_dict(self.nodes.cluster),
             "nodes": self.nodes.to_dict(),
-            **self.registry.to_dict(),
-            "ledger": self.ledger.to_dict(),
-            "in_force": None if current is None else current.to_dict(),
-            "changed": self.inputs_changed,
-            **({"at_once": True} if self.must_solve else {}),
-            "running": _assignments_to_dict(self.running),
-            "coming": None if self.plan is None else self.plan.to_dict(),
-            "last": None if self.last is None else self.last.to_dict(),
+            "jobs": table.to_dict(),
+            "ledger": self.ledger.to_dict(rows),
+            "allocation": None if current is None else current.to_dict(table, places),
+            "inputs_changed": self.inputs_changed,
+            "must_solve": self.must_solve,
+            "running": _held_to_dict(running, self.gangs.of(running), places),
+            "plan": None if plan is None else {"start_seconds": plan.start_seconds, **_held_to_dict(plan.rows, plan.held, places)},
+            "last": None if last is None else last.to_dict(),
             "newly_failed": dict(self.newly_failed),
-            "company": self.colocation_ledger.to_list(),
+            "colocation": self.colocation_ledger.to_list(),
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], profile: Profile) -> SchedulerState:
-        """Restore a state from `to_dict`; profile: the throughputs with which it was saved."""
+    def from_dict(cls, document: Mapping[str, Any], profile: Profile, *, whole_gangs: bool) -> SchedulerState:
+        """Restore a state from `to_dict`.
+
+        Args:
+            document: The plain data.
+            profile: The throughputs with which it was saved.
+            whole_gangs: As for `RoundScheduler`.
+        """
         cluster = cluster_from_dict(document["cluster"])
-        current, planned, last = document["in_force"], document["coming"], document["last"]
-        allocation = None if current is None else CurrentAllocation.from_dict(current, cluster, profile)
-        plan = None
-        if planned is not None:
-            if allocation is None:
-                raise ValueError("a round is planned without an allocation")
-            plan = RoundPlan(planned["start_seconds"], _assignments_from_dict(planned["assignments"]), allocation)
-        return cls(
-            JobRegistry.from_dict(document),
+        state = cls(
             NodeStates.from_dict(cluster, document["nodes"]),
-            DeliveryLedger.from_dict(document["ledger"]),
-            allocation=allocation,
-            inputs_changed=document["changed"],
-            must_solve=document.get("at_once", False),
-            gangs=RunningSet(_assignments_from_dict(document["running"])),
-            plan=plan,
-            last=None if last is None else Round.from_dict(last),
+            JobTable.from_dict(document["jobs"]),
+            inputs_changed=document["inputs_changed"],
+            must_solve=document["must_solve"],
             newly_failed=dict(document["newly_failed"]),
-            colocation_ledger=ColocationLedger.from_list(document["company"]),
+            colocation_ledger=ColocationLedger.from_list(document["colocation"]),
         )
+        state.table.number_gangs(by_type=is_by_type(profile))
+        cache = state.problem_cache(profile, whole_gangs=whole_gangs)
+        state.ledger = DeliveryLedger.from_dict(document["ledger"])
+        if state.ledger.accelerator_types != cluster.accelerator_names:
+            raise ValueError("the accounts are of other accelerator types than the cluster has")
+        state.fit()
+        if document["allocation"] is not None:
+            state.allocation = CurrentAllocation.from_dict(document["allocation"], cluster, state.table, cache)
+        rows, held = _held_from_dict(document["running"], state)
+        state.gangs.begin(rows, held, state.is_spread(held))
+        state.gangs.moved = None
+        if document["plan"] is not None:
+            if state.allocation is None:
+                raise ValueError("a round is planned without an allocation")
+            state.plan = RoundPlan(
+                document["plan"]["start_seconds"], *_held_from_dict(document["plan"], state), allocation=state.allocation
+            )
+        if document["last"] is not None:
+            state.last = Round.from_dict(document["last"])
+            found = [state.table.row_of(job_id) for job_id in state.last.assignments]
+            state.last_rows = np.array([-1 if row is None else row for row in found], dtype=np.int64)
+        return state
+
+    def problem_cache(self, profile: Profile, *, whole_gangs: bool) -> ProblemCache:
+        """Return the problem cache for a profile, after looking up all jobs in it if it is another one than before."""
+        table, cluster = self.table, self.nodes.cluster
+        if self.cache is None or not self.cache.holds_for(cluster, profile, whole_gangs, table.models):
+            if table.is_by_type != is_by_type(profile):
+                table.number_gangs(by_type=is_by_type(profile))
+            self.cache = ProblemCache(cluster, profile, whole_gangs, table.models)
+            table.update_requests(self.cache)
+        return self.cache
 
     # Queries
 
-    @property
-    def running(self) -> Mapping[str, Assignment]:
-        """{job_id: Assignment} of the gangs that hold GPUs."""
-        return self.gangs.held
+    def fit(self) -> None:
+        """Make room in the accounts and among the running gangs for all rows of the job table."""
+        self.ledger.fit(self.table.capacity)
+        self.gangs.fit(self.table.capacity)
+
+    def free_resources(self) -> FreeResources:
+        """Return the GPUs, CPUs and memory of all nodes on which gangs may start."""
+        pool = FreeResources(self.layout)
+        closed = self.nodes.closed(self.layout)
+        if closed is not None:
+            pool.free &= ~closed
+            open_nodes = [name not in self.nodes.not_up for name in self.layout.names]
+            pool.num_open = [sum(open_nodes[part.nodes]) for part in self.layout.parts]
+        return pool
+
+    def assignments(self, rows: Indices, held: HeldGpus) -> Assignments:
+        """Return {job_id: Assignment} of rows in the order of their ids."""
+        return Assignments(tuple(self.table.ids[rows].tolist()), held, self.layout)
 
     @property
-    def continuing(self) -> Mapping[str, Assignment]:
-        """{job_id: Assignment} of the running gangs whose nodes accept another round."""
-        if self.nodes.all_up:
-            return self.running
-        return {job_id: held for job_id, held in self.running.items() if self.nodes.is_open(held.gpus)}
+    def running(self) -> Assignments:
+        """{job_id: Assignment} of the gangs that hold GPUs."""
+        rows = self.sorted_by_id(self.gangs.types >= 0)
+        return self.assignments(rows, self.gangs.of(rows))
+
+    def sorted_by_id(self, among: Mask) -> Indices:
+        """Return those of these jobs that are in the system, sorted by their ids; among: (rows,)."""
+        rows = self.table.in_order_of_ids
+        return rows[among[rows]]
+
+    @property
+    def continuing_types(self) -> Indices:
+        """(rows,) columns of the types of running gangs whose nodes accept another round, -1 for all other jobs."""
+        closed = self.nodes.closed(self.layout)
+        if closed is None:
+            return self.gangs.types
+        rows, types = self.gangs.rows, self.gangs.types.copy()
+        held = self.gangs.of(rows)
+        types[rows[held.owners[closed[held.gpus]]]] = -1
+        return types
+
+    def is_spread(self, held: HeldGpus) -> Mask:
+        """Return (N,) which gangs are on more nodes than they need."""
+        spread = np.zeros(len(held), dtype=bool)
+        several = np.flatnonzero(held.sizes > 1)
+        if len(several):
+            part = held.take(several)
+            keys, place = np.unique(np.stack([part.types, part.sizes]), axis=1, return_inverse=True)
+            least = [self.spans.min_nodes(self.layout.types[column], size) for column, size in keys.T.tolist()]
+            spread[several] = part.num_nodes(self.layout) > np.array(least)[place.ravel()]
+        return spread
 
     @property
     def current_allocation(self) -> CurrentAllocation | None:
@@ -194,13 +213,11 @@ class SchedulerState:
         return self.allocation
 
     @property
-    def jobs_in_decision(self) -> Collection[str]:
-        """The jobs of the current allocation; while another one is being decided, all jobs with a history."""
+    def rows_in_decision(self) -> Indices:
+        """Rows of the jobs of the current allocation; while another one is being decided, of all jobs with a history."""
         if self.is_calling_out:
-            return self.registry.histories
-        if isinstance(self.allocation, LazyAllocation):
-            return self.allocation.jobs
-        return () if self.allocation is None else self.allocation.problem.job_ids
+            return self.table.saved_rows
+        return np.zeros(0, dtype=np.int64) if self.allocation is None else self.allocation.policy_input.rows
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -212,43 +229,32 @@ class SchedulerState:
         """Notes on the current allocation, for its rounds."""
         return (self.allocation.note,) if isinstance(self.allocation, CurrentAllocation) and self.allocation.note else ()
 
-    @cached_property
-    def spans(self) -> Spans:
-        """Minimum number of nodes of gangs on the whole cluster."""
-        return Spans(self.nodes.cluster)
-
-    def placement_context(self, jobs: Sequence[Job]) -> PlacementContext:
-        """Return topology and resource requests for the nodes that are up, cached while nodes and jobs stay the same."""
-        last, nodes = self.context, self.nodes.up
-        if last is None or not (nodes is last.nodes or nodes == last.nodes):
-            self.context = PlacementContext(jobs, nodes, self.spans)
-        elif jobs is not last.jobs:
-            self.context = last.with_requests(ResourceRequests(jobs, last.layout), jobs)
-        assert self.context is not None  # noqa: S101
-        return self.context
-
-    def still_valid(self, plan: RoundPlan) -> dict[str, Assignment]:
-        """Return the planned assignments of gangs that are in the system, unchanged and unfinished, and whose GPUs are usable.
+    def still_valid(self, plan: RoundPlan) -> Mask:
+        """Return (N,) the planned gangs that are in the system, unchanged and unfinished, and whose GPUs are usable.
 
         A gang that runs on a draining node keeps its place, since its lease may have been renewed; none starts there.
         """
         current = self.current_allocation
         if current is None:
-            return {}
-        present = dict(zip(current.problem.job_ids, current.present(self.registry).tolist(), strict=True))
-        return {
-            job_id: held
-            for job_id, held in plan.assignments.items()
-            if present.get(job_id) and (self.running.get(job_id) == held or self.nodes.is_open(held.gpus))
-        }
+            return np.zeros(len(plan.rows), dtype=bool)
+        present = np.zeros(self.table.capacity, dtype=bool)
+        present[current.rows] = current.present(self.table)
+        closed = self.nodes.closed(self.layout)
+        is_open = np.ones(len(plan.rows), dtype=bool)
+        if closed is not None:
+            is_open[plan.held.owners[closed[plan.held.gpus]]] = False
+        valid: Mask = present[plan.rows] & (is_open | self.gangs.of(plan.rows).same_as(plan.held))
+        return valid
 
-    def unfinished(self, job_ids: Set[str]) -> tuple[str, ...]:
-        """Return those jobs that are in the system and have steps left, in the order of the current allocation."""
-        if not job_ids or self.allocation is None:
+    def unfinished(self, rows: Indices) -> tuple[str, ...]:
+        """Return those of these jobs that are in the system and have steps left, in the order of the current allocation."""
+        if not len(rows) or self.allocation is None:
             return ()
-        if isinstance(self.allocation, LazyAllocation):  # decided just now, when all jobs in the system had steps left
-            return self.allocation.in_order(job_id for job_id in job_ids if job_id in self.registry)
-        return self.allocation.unfinished(self.registry, job_ids)
+        if isinstance(self.allocation, CurrentAllocation):
+            return tuple(self.table.ids[self.allocation.unfinished(self.table, rows)].tolist())
+        # Decided just now, when all jobs in the system had steps left.
+        there = [job_id for job_id in self.table.ids[rows].tolist() if job_id in self.table]
+        return tuple(self.table.in_order(there))
 
     # Decisions and what changes while they are made
 
@@ -287,33 +293,52 @@ class SchedulerState:
 
     # Gangs that stop between rounds
 
-    def stop(self, job_id: str) -> Assignment | None:
-        """Take the GPUs away from a gang; return what it held."""
-        self.registry.histories[job_id].running_since_seconds = None
-        held = self.gangs.take(job_id)
-        for other in held.shared_with if held is not None else ():
-            if other in self.running:
-                rest = tuple(each for each in self.running[other].shared_with if each != job_id)
-                self.gangs.put(other, replace(self.running[other], shared_with=rest))
-        return held
+    def stop(self, row: int) -> None:
+        """Take the GPUs away from a gang."""
+        self.table.columns["running_since_seconds"][row] = np.nan
+        partners = self.gangs.of(np.array([row])).partners.get(0, ())
+        self.gangs.stop(row)
+        for other in partners:
+            partner = self.table.by_id.get(other, -1)
+            if partner >= 0 and self.gangs.types[partner] >= 0:
+                self.gangs.drop_partner(str(self.table.ids[row]), partner)
 
     def stop_lost(self) -> tuple[str, ...]:
         """Stop the gangs whose GPUs are lost or on nodes that are down, revert their current round, and return their jobs."""
-        gone = [job_id for job_id, held in self.running.items() if self.nodes.is_gone(held.gpus)]
-        for job_id in gone:
-            self.take_back(job_id)
-        return tuple(gone)
+        gone = self.nodes.gone(self.layout)
+        if gone is None:
+            return ()
+        rows = self.sorted_by_id(self.gangs.types >= 0)
+        held = self.gangs.of(rows)
+        lost = rows[np.unique(held.owners[gone[held.gpus]])]
+        for row in lost.tolist():
+            self.take_back(row)
+        return tuple(self.table.ids[lost].tolist())
 
-    def take_back(self, job_id: str) -> None:
+    def take_back(self, row: int) -> None:
         """Stop a gang, if it runs, and revert what its accounts received for the round in progress."""
-        held, last = self.stop(job_id), self.last
+        column, last, job_id = int(self.gangs.types[row]), self.last, str(self.table.ids[row])
+        size, is_spread = int(self.gangs.of(np.array([row])).starts[-1]), bool(self.gangs.is_spread[row])
+        self.stop(row)
         counted = None if last is None else last.assignments.get(job_id)
         # A gang that was found running has received nothing for this round.
-        if held is None or last is None or counted is None or counted.accelerator != held.accelerator:
+        if column < 0 or last is None or counted is None or counted.accelerator != self.layout.types[column]:
             return
-        seconds, history = last.end_seconds - last.start_seconds, self.registry.histories[job_id]
-        self.ledger.take_back(job_id, held.accelerator, len(held.gpus), seconds, is_spread=self.spans.is_spread(held))
-        history.attained_gpu_seconds = max(0.0, history.attained_gpu_seconds - seconds * counted.gpu_share)
-        for partner in map(self.registry.jobs.get, counted.shared_with):
+        seconds, attained = last.end_seconds - last.start_seconds, self.table.columns["attained_gpu_seconds"]
+        self.ledger.take_back(row, column, size, seconds, is_spread=is_spread)
+        attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
+        for partner in map(self.table.by_id.get, counted.shared_with):
             if partner is not None:
-                self.colocation_ledger.take_back(PartnerKey(job_id, partner.job_type, held.accelerator))
+                key = PartnerKey(job_id, self.table.jobs[partner].job_type, counted.accelerator)
+                self.colocation_ledger.take_back(key)
+
+
+def _held_to_dict(rows: Indices, held: HeldGpus, places: Mapping[int, int]) -> dict[str, Any]:
+    return {"jobs": [places[row] for row in rows.tolist()], "gpus": held.to_dict()}
+
+
+def _held_from_dict(document: Mapping[str, Any], state: SchedulerState) -> tuple[Indices, HeldGpus]:
+    rows, held = np.array(document["jobs"], dtype=np.int64), HeldGpus.from_dict(document["gpus"], state.layout)
+    if len(rows) != len(held) or not np.isin(rows, np.arange(state.table.capacity)).all():
+        raise ValueError("GPUs are held by jobs that do not exist")
+    return rows, held

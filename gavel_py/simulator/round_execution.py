@@ -269,7 +269,7 @@ class RoundExecution:
             if job_id in running:
                 running.release(job_id)
             progress, held = state.active[job_id], current.assignments[job_id]
-            spread = self._spans.is_spread(held)
+            spread = self._spans.is_spread(held.accelerator, held.gpus)
             speed = progress.speed_on(self._profile, held.accelerator, spread=spread)
             own, column = progress.job.restart_seconds, self._columns[held.accelerator]
             restart = self._scheduler.restart_seconds if own is None else own

@@ -18,7 +18,6 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
-from gavel_py.scheduling.commit import copy_round
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
@@ -311,7 +310,7 @@ class Simulation:
     def _begin_round(self) -> Round:
         """Return the next round of the scheduler, and count it."""
         state, tally, solver_seconds = self._state, self._state.tally, self.scheduler.solver_seconds
-        current = self.scheduler.next_round_to_read(state.now)
+        current = self.scheduler.next_round(state.now)
         tally.rounds += 1
         tally.job_rounds += len(current.assignments) if state.measuring.is_measuring else 0
         tally.solver_seconds += self.scheduler.solver_seconds - solver_seconds
@@ -322,7 +321,7 @@ class Simulation:
         self.scheduler.forget(*state.departed)  # they left before this decision, and their records have been made
         state.departed = []
         if self._on_round is not None:
-            self._on_round(copy_round(current))  # a copy, which the caller may change
+            self._on_round(current)
         return current
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:

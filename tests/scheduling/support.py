@@ -17,9 +17,13 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
 from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import RoundDemand, choose_jobs
+from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.placement.free_gpus import FreeResources
+from gavel_py.scheduling.placement.gangs import ResourceRequests, Spans
+from gavel_py.scheduling.placement.topology import Layout
+from gavel_py.scheduling.round import Assignment, Assignments
 from gavel_py.scheduling.round_planning import plan_round
 
 Floats = NDArray[np.float64]
@@ -103,18 +107,18 @@ def play(
     """Play rounds of fixed fractions, counting GPUs only."""
     x = np.array(fractions, dtype=float)
     names = [f"type-{j}" for j in range(len(capacities))]
-    ids = [f"job-{i:03d}" for i in range(len(x))]
-    ledger = DeliveryLedger(names)
+    rows, ledger = np.arange(len(x)), DeliveryLedger(names)
+    ledger.fit(len(x))
     running = [-1] * len(x)
     columns, deficits = [], []
     for _ in range(rounds):
-        asked = demand(x, capacities, deficits=ledger.deficits(ids), running_on=running, received=ledger.received(ids), **options)
+        asked = demand(x, capacities, deficits=ledger.deficits, running_on=running, received=ledger.received, **options)
         chosen = mechanism(asked)
         assert_feasible(asked, chosen)
-        ledger.record(ids, asked.num_gpus, asked.runnable, x, chosen, 1.0)
+        ledger.record(rows, asked.num_gpus, asked.runnable, x, chosen, 1.0)
         running = chosen.tolist()
         columns.append(chosen)
-        deficits.append(ledger.deficits(ids))
+        deficits.append(ledger.deficits.copy())
     return Played(np.array(columns), np.array(deficits))
 
 
@@ -133,27 +137,53 @@ def nodes(*shapes: tuple[int, str | None] | int, accelerator: str = "v100") -> l
     return [Node(name=f"n{i}", accelerator=accelerator, num_gpus=size, rack=rack) for i, (size, rack) in enumerate(pairs)]
 
 
+def planned(
+    asked: RoundDemand,
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    before: Mapping[str, Assignment],
+    mechanism: Mechanism = choose_jobs,
+    spans: Spans | None = None,
+) -> Mapping[str, Assignment]:
+    """Return {job_id: Assignment} of one round of jobs, which must be sorted by their ids; before: those of the last one."""
+    layout, ids = Layout(cluster.nodes, cluster.accelerator_names), [job.job_id for job in jobs]
+    gpus = [layout.numbers(before[job_id].gpus).tolist() if job_id in before else [] for job_id in ids]
+    types = [layout.type_number[before[job_id].accelerator] if job_id in before else -1 for job_id in ids]
+    requests = ResourceRequests.of(jobs, layout)
+    spans = Spans(cluster) if spans is None else spans
+    return named(ids, plan_round(asked, requests, FreeResources(layout), spans, HeldGpus.of(types, gpus), mechanism), layout)
+
+
+def named(ids: Sequence[str], held: HeldGpus, layout: Layout) -> Assignments:
+    """Return the assignments of the jobs that hold GPUs."""
+    runs = np.flatnonzero(held.runs)
+    return Assignments(tuple(ids[i] for i in runs.tolist()), held.take(runs), layout)
+
+
 def play_on(
     rounds: int, cluster: Cluster, jobs: Sequence[Job], fractions: Floats, *, backfill: bool = True
-) -> tuple[list[dict[str, Assignment]], DeliveryLedger]:
-    """Play rounds of fixed fractions on a cluster where every job is equally fast on every type that holds its gang."""
+) -> tuple[list[Mapping[str, Assignment]], DeliveryLedger]:
+    """Play rounds of fixed fractions on a cluster where every job is equally fast on every type that holds its gang.
+
+    The jobs are sorted by their ids; their rows in the ledger are their places.
+    """
     names = cluster.accelerator_names
     fits = np.array([[job.num_gpus <= cluster.largest_gang(name, job.locality) for name in names] for job in jobs], dtype=bool)
-    ids = [job.job_id for job in jobs]
-    ledger = DeliveryLedger(names)
-    history: list[dict[str, Assignment]] = [{}]
+    ids, layout, ledger = [job.job_id for job in jobs], Layout(cluster.nodes, names), DeliveryLedger(names)
+    ledger.fit(len(jobs))
+    requests, pool = ResourceRequests.of(jobs, layout), FreeResources(layout)
+    held, history = HeldGpus.none(len(jobs)), list[Mapping[str, Assignment]]()
     for _ in range(rounds):
-        running = [names.index(history[-1][i].accelerator) if i in history[-1] else -1 for i in ids]
         asked = demand(
             fractions,
             [int(c) for c in cluster.capacities],
-            deficits=ledger.deficits(ids),
+            deficits=ledger.deficits,
             num_gpus=[job.num_gpus for job in jobs],
             throughputs=fits.reshape(fractions.shape),
-            running_on=running,
+            running_on=held.types.tolist(),
             backfill=backfill,
         )
-        history.append(plan_round(asked, jobs, names, cluster.nodes, history[-1], choose_jobs))
-        columns = np.array([names.index(history[-1][i].accelerator) if i in history[-1] else -1 for i in ids])
-        ledger.record(ids, asked.num_gpus, asked.runnable, fractions, columns, 1.0)
-    return history[1:], ledger
+        held = plan_round(asked, requests, pool, Spans(cluster), held, choose_jobs)
+        history.append(named(ids, held, layout))
+        ledger.record(np.arange(len(jobs)), asked.num_gpus, asked.runnable, fractions, held.types, 1.0)
+    return history, ledger

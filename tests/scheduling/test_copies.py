@@ -132,9 +132,9 @@ def told(made: gp.RoundScheduler) -> list[object]:
     """Return the state of a scheduler, without wall-clock times, and in event-driven mode without what is counted in rounds."""
     document = made.to_dict()
     if made.by_events:
-        del document["scheduler"]["standings"], document["scheduler"]["ledger"]
-    if document["scheduler"]["in_force"] is not None:
-        del document["scheduler"]["in_force"]["allocation"]["seconds"]
+        del document["scheduler"]["jobs"]["histories"], document["scheduler"]["ledger"]
+    if document["scheduler"]["allocation"] is not None:
+        del document["scheduler"]["allocation"]["allocation"]["seconds"]
     return [document, made.delivery(), made.running, made.jobs, made.nodes, made.failed, made.lost_gpus]
 
 

@@ -143,9 +143,9 @@ def test_what_has_changed_is_remembered_only_until_the_next_decision(round_secon
         trace, gp.Cluster.from_inline("v100:16/4"), PROFILE, "shortest_job_first", round_seconds=round_seconds
     )
     while simulation.step():
-        registry = simulation.scheduler._state.registry
-        assert len(registry.changed) <= 3  # within a step few jobs come or end
-        assert registry.progressed <= registry.jobs.keys()
+        table = simulation.scheduler._state.table
+        assert len(table.changed) <= 3  # within a step few jobs come or end
+        assert table.progressed <= table.by_id.keys()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,25 +13,19 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.policies import OrderedPolicy
-from gavel_py.scheduling import scheduler
-from gavel_py.scheduling.commit import build_round
-from gavel_py.scheduling.event_driven import PlacementCache
+from gavel_py.scheduling.event_driven import EventDrivenPlanner, PlacementCache
 from gavel_py.scheduling.event_driven.queue import IncrementalSelection, JobProfile, JobQueue, QueuedJob
-from gavel_py.scheduling.jobs import JobRegistry
+from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.state import SchedulerState
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
 from tests.support.examples import examples
 
 
 @contextmanager
 def counted_anew() -> Iterator[None]:
-    """Compare kept state with computed state at each decision and each beginning of a round."""
+    """Compare kept state with computed state at each decision."""
     follow_seats, follow_gpus, follow_line = IncrementalSelection.update, PlacementCache.update, JobQueue.update
-
-    def words(state: Any, assignments: Any, start: float, seconds: float, moved: Any = None) -> gp.Round:
-        found, anew = build_round(state, assignments, start, seconds, moved), build_round(state, assignments, start, seconds)
-        assert found == anew
-        assert [list(each) for each in (found.assignments, found.excluded)] == [list(anew.assignments), list(anew.excluded)]
-        return found
+    follow_decision = EventDrivenPlanner.decide
 
     def seats(self: IncrementalSelection, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
         before = {each.job_id: self.column_of(each) for each in self._selected.values()}
@@ -43,24 +37,30 @@ def counted_anew() -> Iterator[None]:
         assert {job_id for job_id, _ in before.items() ^ now.items()} <= moved
         return moved
 
-    def gpus(self: PlacementCache, running: Any, changed: Any, among: Any = None) -> None:
-        follow_gpus(self, running, changed, among)
-        assert self._held.keys() == running.keys() == self.type_of.keys()
-        assert all(self._held[job_id][0] is held for job_id, held in running.items())
+    def gpus(self: PlacementCache, running: Any, among: Any, changed: Any) -> None:
+        follow_gpus(self, running, among, changed)
+        assert all((job_id in self._held) == (job_id in running) == (job_id in self.type_of) for job_id in among)
+        assert all(self._gpus_of(*self._held[job_id]) == gpus for job_id, gpus in running.items())
 
-    def line(self: JobQueue, registry: JobRegistry) -> bool:
-        anew, all_of_them = JobQueue(self._policy, self._profiler), copy(registry)
-        all_of_them.changed, all_of_them.progressed = set(registry.jobs), set()
-        all_of_them._steps = {}  # the progress has been written to the jobs
-        found = follow_line(self, registry)
+    def line(self: JobQueue, table: JobTable) -> bool:
+        anew, all_of_them = JobQueue(self._policy, self._profiler), copy(table)
+        all_of_them.changed, all_of_them.progressed = set(table.by_id), set()
+        found = follow_line(self, table)
         assert found == follow_line(anew, all_of_them)
         assert [each.position for each in self.order] == [each.position for each in anew.order]
         assert self.by_id.keys() == anew.by_id.keys() == {each.job_id for each in self.order}
         assert list(self.excluded.items()) == list(anew.excluded.items())
         return found
 
+    def decided(self: EventDrivenPlanner, state: SchedulerState) -> Any:
+        found = follow_decision(self, state)
+        assert found is None or self._gpus.type_of == dict(
+            zip(state.table.ids[found.rows].tolist(), found.held.types.tolist(), strict=True)
+        )
+        return found
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scheduler, "build_round", words)
+        patched.setattr(EventDrivenPlanner, "decide", decided)
         patched.setattr(JobQueue, "update", line)
         patched.setattr(IncrementalSelection, "update", seats)
         patched.setattr(PlacementCache, "update", gpus)

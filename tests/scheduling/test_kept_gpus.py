@@ -16,7 +16,6 @@ from gavel_py.scheduling.placement import migration, place_on_type
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, Layout
-from gavel_py.scheduling.round import Assignment
 from tests.scheduling.support import nodes
 from tests.support.examples import examples
 
@@ -66,9 +65,6 @@ class Anew:
     def used(self) -> int:
         return sum(map(len, self.held.values()))
 
-    def running(self) -> dict[str, Assignment]:
-        return {job_id: Assignment(self.layout.types[0], self.layout.named(gpus)) for job_id, gpus in self.held.items()}
-
 
 @pytest.fixture(scope="module", params=[2, 32])
 def exchanged(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -86,8 +82,8 @@ def test_incremental_placement_equals_a_full_one(seed: int) -> None:
     there = nodes(*[ON_EACH] * chance.randint(2, 9))
     known: dict[str, PlacementRequest] = {}
     anew = Anew(Layout(there))
-    kept = PlacementCache(there, lambda job_id, _: known[job_id])
-    running: dict[str, Assignment] = {}
+    kept = PlacementCache(anew.layout, lambda job_id, _: known[job_id])
+    running: dict[str, tuple[int, list[int]]] = {}
     for _ in range(40):
         for job_id in [job_id for job_id in running if chance.random() < 0.05]:
             kept.release(job_id)
@@ -99,10 +95,10 @@ def test_incremental_placement_equals_a_full_one(seed: int) -> None:
         found = kept.place(starters)
         assert (found is not None) == anew.place(starters)
         if found is None:
-            kept = PlacementCache(there, lambda job_id, _: known[job_id])
-            kept.update(running, set(), None)
+            kept = PlacementCache(anew.layout, lambda job_id, _: known[job_id])
+            kept.update(running, running, set())
         running |= found or {}
-        assert {i: sorted(held.gpus) for i, held in running.items()} == {i: sorted(held.gpus) for i, held in anew.running().items()}
+        assert {i: sorted(gpus) for i, (_, gpus) in running.items()} == {i: sorted(gpus) for i, gpus in anew.held.items()}
 
 
 def test_a_started_gang_is_ranked_as_running_at_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +113,12 @@ def test_a_started_gang_is_ranked_as_running_at_the_next_event(monkeypatch: pyte
         ]
         + [(f"c{i}", 2, PlacementPreference.ANY) for i in range(4)]
     }
-    split = {"a": [("n1", 0), ("n2", 0)], "b": [("n1", 1), ("n2", 1), ("n3", 0), ("n3", 1)]}
-    running = {job_id: Assignment("v100", gpus) for job_id, gpus in split.items()}
-    running |= {f"c{i}": Assignment("v100", [(f"n{i}", 2), (f"n{i}", 3)]) for i in range(4)}
-    kept = PlacementCache(nodes(4, 4, 4, 4), lambda job_id, _: known[job_id])
-    kept.update(running, set(), None)
+    # Of four nodes with 4 GPUs each.
+    split = {"a": [4, 8], "b": [5, 9, 12, 13]}
+    running = {job_id: (0, gpus) for job_id, gpus in split.items()} | {f"c{i}": (0, [4 * i + 2, 4 * i + 3]) for i in range(4)}
+    kept = PlacementCache(Layout(nodes(4, 4, 4, 4)), lambda job_id, _: known[job_id])
+    kept.update(running, running, set())
     first, second = kept.place([known["0"]]), kept.place([])
-    assert first == {"0": Assignment("v100", [("n0", 0), ("n0", 1)])}
-    assert second == {"0": Assignment("v100", split["a"]), "a": Assignment("v100", [("n0", 0), ("n0", 1)])}
+    assert first == {"0": (0, [0, 1])}
+    assert second == {"0": (0, split["a"]), "a": (0, [0, 1])}
     assert kept.place([]) == {}

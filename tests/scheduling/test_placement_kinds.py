@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gavel_py as gp
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
 from gavel_py.problem.nodes import Node
-from gavel_py.scheduling import Gang, PlacementPreference, RoundDemand, choose_jobs, place
+from gavel_py.scheduling import Gang, PlacementPreference, RoundDemand, place
 from gavel_py.scheduling.placement import largest_free
-from gavel_py.scheduling.placement.gangs import PlacementContext, Spans
+from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Resources
-from gavel_py.scheduling.round import Assignment
-from gavel_py.scheduling.round_planning import plan_round
-from tests.scheduling.support import demand, nodes
+from tests.scheduling.support import demand, nodes, planned
 from tests.scheduling.test_placement import LOCALITIES, assert_local, gang, where
 from tests.scheduling.test_planning import Scene, assert_nothing_wasted, assert_rules, scenes
 from tests.support.examples import examples
@@ -96,8 +95,8 @@ def test_what_is_the_fewest_nodes_is_a_matter_of_the_type() -> None:
     cluster = Cluster([*nodes(8, 4, 4, 2), Node(name="k", accelerator="k80", num_gpus=4)])
     assert [Spans(cluster).min_nodes("v100", size) for size in (1, 8, 9, 12, 13, 18, 40)] == [1, 1, 2, 2, 3, 4, 4]
     assert Spans(cluster).min_nodes("k80", 4) == 1
-    assert Spans(cluster).is_spread(Assignment("v100", [("n1", 0), ("n2", 0)]))
-    assert not Spans(cluster).is_spread(Assignment("v100", [("n0", 0), ("n0", 1)]))
+    assert Spans(cluster).is_spread("v100", [("n1", 0), ("n2", 0)])
+    assert not Spans(cluster).is_spread("v100", [("n0", 0), ("n0", 1)])
 
 
 class TestRounds:
@@ -108,15 +107,15 @@ class TestRounds:
         return RoundDemand(**{**vars(made), "preferences": np.array(preferences, dtype=np.int8)})
 
     def test_preferences_are_those_of_the_demand(self) -> None:
-        first = plan_round(self.asked([[2], [1]]), self.JOBS, ["v100"], nodes(4, 4), {}, choose_jobs)
+        first = planned(self.asked([[2], [1]]), self.JOBS, Cluster(nodes(4, 4)), {})
         spans = Spans(Cluster(nodes(4, 4)))
-        assert spans.is_spread(first["a"])
-        assert not spans.is_spread(first["b"])
-        again = plan_round(self.asked([[2], [1]], (0, 0)), self.JOBS, ["v100"], nodes(4, 4), first, choose_jobs)
-        assert all(again[job_id] is first[job_id] for job_id in "ab")
-        other = plan_round(self.asked([[1], [2]], (0, 0)), self.JOBS, ["v100"], nodes(4, 4), first, choose_jobs)
-        assert not spans.is_spread(other["a"])
-        assert spans.is_spread(other["b"])
+        assert spans.is_spread("v100", first["a"].gpus)
+        assert not spans.is_spread("v100", first["b"].gpus)
+        again = planned(self.asked([[2], [1]], (0, 0)), self.JOBS, Cluster(nodes(4, 4)), first)
+        assert again == first
+        other = planned(self.asked([[1], [2]], (0, 0)), self.JOBS, Cluster(nodes(4, 4)), first)
+        assert not spans.is_spread("v100", other["a"].gpus)
+        assert spans.is_spread("v100", other["b"].gpus)
 
     def test_least_numbers_of_nodes_may_be_those_of_the_whole_cluster(self) -> None:
         """With the node of 8 down, two nodes are the fewest there are, but spread all the same."""
@@ -124,8 +123,8 @@ class TestRounds:
         asked = demand([[1.0]], [8], num_gpus=[6])
         asked = RoundDemand(**{**vars(asked), "preferences": np.array([[2]], dtype=np.int8)})
         whole = Cluster([*nodes(4, 4), Node(name="large", accelerator="v100", num_gpus=8)])
-        held = plan_round(asked, jobs, ["v100"], up, {}, choose_jobs, context=PlacementContext(jobs, up, Spans(whole)))
-        assert Spans(whole).is_spread(held["a"])
+        held = planned(asked, jobs, Cluster(up), {}, spans=Spans(whole))
+        assert Spans(whole).is_spread("v100", held["a"].gpus)
 
 
 @st.composite
@@ -265,10 +264,10 @@ class TestExchange:
 @settings(max_examples=examples(100, costly=True))
 @given(scene=scenes(), seed=st.integers(0, 2**32 - 1))
 def test_any_round_with_preferences_keeps_the_rules(scene: Scene, seed: int) -> None:
-    """Preferences change between rounds; a reused context makes no difference."""
+    """Preferences change between rounds."""
     rng = np.random.default_rng(seed)
-    types, up = list(scene.cluster.accelerator_names), scene.cluster.nodes
-    context, held = PlacementContext(scene.jobs, up), dict[str, Assignment]()
+    types = list(scene.cluster.accelerator_names)
+    held: Mapping[str, gp.Assignment] = {}
     for _ in range(4):
         running = [types.index(held[job.job_id].accelerator) if job.job_id in held else -1 for job in scene.jobs]
         fits = [[job.num_gpus <= scene.cluster.largest_gang(name, job.locality) for name in types] for job in scene.jobs]
@@ -282,8 +281,8 @@ def test_any_round_with_preferences_keeps_the_rules(scene: Scene, seed: int) -> 
             backfill=scene.backfill,
         )
         asked = RoundDemand(**{**vars(made), "preferences": rng.integers(0, 3, made.fractions.shape).astype(np.int8)})
-        now = plan_round(asked, scene.jobs, types, up, held, choose_jobs, context=context)
-        assert now == plan_round(asked, scene.jobs, types, up, held, choose_jobs)
+        now = planned(asked, scene.jobs, scene.cluster, held)
+        assert now == planned(asked, scene.jobs, scene.cluster, held)
         assert_rules(scene, now)
         if scene.backfill:
             assert_nothing_wasted(scene, now)

@@ -59,21 +59,21 @@ def test_the_account_of_placements() -> None:
     ledger = DeliveryLedger(["v100"])
     fractions, spread, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
     everywhere, is_spread = np.ones((2, 1), dtype=bool), np.array([True, True])
-    ledger.record(["a", "b"], np.array([2, 2]), everywhere, fractions, columns, 100.0)
-    ledger.record_placement(["a", "b"], fractions, spread, columns, is_spread, 100.0)
-    assert ledger.spread_deficits(["b", "a", "new"]).tolist() == [[0.0], [-0.75], [0.0]]
-    assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 100.0]  # a is promised both placements
+    ledger.record(np.arange(2), np.array([2, 2]), everywhere, fractions, columns, 100.0)
+    ledger.record_placement(np.arange(2), fractions, spread, columns, is_spread, 100.0)
+    assert ledger.spread_deficits.tolist() == [[-0.75], [0.0]]
+    assert ledger.misplaced.tolist() == [0.0, 100.0]  # a is promised both placements
 
 
 def test_a_round_that_is_lost_was_in_no_placement() -> None:
     ledger = DeliveryLedger(["v100"])
     fractions, spread, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
-    ledger.record(["a", "b"], np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns, 100.0)
-    ledger.record_placement(["a", "b"], fractions, spread, columns, np.array([True, True]), 100.0)
-    for job_id in ("a", "b"):
-        ledger.take_back(job_id, "v100", 2, 100.0, is_spread=True)
-    assert ledger.spread_deficits(["a", "b"]).tolist() == [[0.25], [0.0]]
-    assert [ledger.report().jobs[name].misplaced_seconds for name in "ab"] == [0.0, 0.0]
+    ledger.record(np.arange(2), np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns, 100.0)
+    ledger.record_placement(np.arange(2), fractions, spread, columns, np.array([True, True]), 100.0)
+    for row in range(2):
+        ledger.take_back(row, 0, 2, 100.0, is_spread=True)
+    assert ledger.spread_deficits.tolist() == [[0.25], [0.0]]
+    assert ledger.misplaced.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 7])
@@ -97,9 +97,9 @@ def test_a_saved_scheduler_goes_on_with_the_same_placements(after: int, tmp_path
 def test_the_fewest_nodes_of_a_gang() -> None:
     spans = Spans(nodes_of(4, 2, 2))
     assert [spans.min_nodes("v100", size) for size in (1, 4, 5, 6, 7, 8)] == [1, 1, 2, 2, 3, 3]
-    on = [gp.Assignment("v100", [(name, k) for name in names for k in range(2)]) for names in (["n0"], ["n1", "n2"])]
-    assert [spans.is_spread(held) for held in on] == [False, True]  # 4 GPUs have room on n0
-    assert spans.is_spread(gp.Assignment("v100", [("n1", 0), ("n2", 0)]))
+    on = [[(name, k) for name in names for k in range(2)] for names in (["n0"], ["n1", "n2"])]
+    assert [spans.is_spread("v100", gpus) for gpus in on] == [False, True]  # 4 GPUs have room on n0
+    assert spans.is_spread("v100", [("n1", 0), ("n2", 0)])
 
 
 def test_gangs_take_turns_in_the_slower_placement() -> None:
@@ -109,7 +109,7 @@ def test_gangs_take_turns_in_the_slower_placement() -> None:
         scheduler.submit(job)
     rounds = [scheduler.next_round().assignments for _ in range(60)]
     spans = Spans(scheduler.cluster)
-    spread = [sum(spans.is_spread(round_[f"j{i}"]) for round_ in rounds) for i in range(3)]
+    spread = [sum(spans.is_spread("v100", round_[f"j{i}"].gpus) for round_ in rounds) for i in range(3)]
     assert sum(spread) == 60
     assert max(spread) - min(spread) <= 4
     assert scheduler.delivery().undelivered_share == 0

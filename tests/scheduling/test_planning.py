@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from tests.scheduling.support import nodes, play_on
 from tests.support.examples import examples
 
 
-def names(rounds: list[dict[str, Assignment]]) -> list[str]:
+def names(rounds: list[Mapping[str, Assignment]]) -> list[str]:
     """The jobs of each round in one word, for jobs named by a letter."""
     return ["".join(assignments) for assignments in rounds]
 
@@ -43,7 +44,9 @@ def test_node_gangs_that_never_fit_together_take_turns() -> None:
     jobs = [Job(name, num_gpus=4, locality="node") for name in "abc"]
     rounds, ledger = play_on(90, Cluster(nodes(4, 2, 2, 4)), jobs, np.array([[2 / 3]] * 3))
     assert all(len(assignments) == 2 for assignments in rounds)
-    assert [job.delivered_seconds for job in ledger.report().jobs.values()] == pytest.approx([60, 60, 60], abs=4)
+    assert [
+        job.delivered_seconds for job in ledger.report({name: row for row, name in enumerate("abc")}).jobs.values()
+    ] == pytest.approx([60, 60, 60], abs=4)
     moves = sum(before.get(job) != gpus for before, now in itertools.pairwise(rounds) for job, gpus in now.items())
     assert moves <= 60, "who runs is restarted without need"
 
@@ -93,7 +96,7 @@ def test_any_round_keeps_the_rules(scene: Scene) -> None:
     assert_account(scene, rounds, ledger)
 
 
-def assert_rules(scene: Scene, assignments: dict[str, Assignment]) -> None:
+def assert_rules(scene: Scene, assignments: Mapping[str, Assignment]) -> None:
     """No GPU twice, gangs whole, one type per gang, localities kept, only GPUs that exist."""
     by_name = {node.name: node for node in scene.cluster.nodes}
     used = [gpu for assignment in assignments.values() for gpu in assignment.gpus]
@@ -109,7 +112,7 @@ def assert_rules(scene: Scene, assignments: dict[str, Assignment]) -> None:
             assert job.locality == "any" or len(regions) == 1
 
 
-def assert_nothing_wasted(scene: Scene, assignments: dict[str, Assignment]) -> None:
+def assert_nothing_wasted(scene: Scene, assignments: Mapping[str, Assignment]) -> None:
     """No waiting job would fit what is left, by count and locality."""
     holes = largest_free(scene.cluster.nodes, {gpu for assignment in assignments.values() for gpu in assignment.gpus})
     for job in scene.jobs:
@@ -117,9 +120,9 @@ def assert_nothing_wasted(scene: Scene, assignments: dict[str, Assignment]) -> N
             assert job.num_gpus > max(holes[job.locality].values())
 
 
-def assert_account(scene: Scene, rounds: list[dict[str, Assignment]], ledger: DeliveryLedger) -> None:
+def assert_account(scene: Scene, rounds: list[Mapping[str, Assignment]], ledger: DeliveryLedger) -> None:
     """The ledger agrees with the rounds."""
-    report = ledger.report()
+    report = ledger.report({job.job_id: row for row, job in enumerate(scene.jobs)})
     for i, job in enumerate(scene.jobs):
         account = report.jobs[job.job_id]
         for j, name in enumerate(scene.cluster.accelerator_names):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.problem.from_jobs import hosts_of, largest_gangs
 from gavel_py.scheduling.current_allocation import PolicyInput
+from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import ProblemCache
 from tests.support.examples import examples
@@ -54,7 +56,8 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
 @settings(max_examples=examples(60, costly=True))
 @given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
 def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
-    nodes, rows = NodeStates(CLUSTER), ProblemCache()
+    nodes, table = NodeStates(CLUSTER), JobTable()
+    cache = ProblemCache(CLUSTER, PROFILE, whole_gangs, table.models)
     if down:
         nodes.put("v100-0", gp.NodeState.DOWN)
     there: dict[str, gp.Job] = {}
@@ -64,20 +67,29 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
                 del there[f"j{number}"]
             else:
                 there[f"j{number}"] = data.draw(jobs(number))
-        count = len(there)
+        count, now, running = len(there), data.draw(st.sampled_from([0.0, 33.3])), [(0, -1, 1)[i % 3] for i in range(len(there))]
+        given = np.arange(float(count)), np.full(count, 0.5), np.full(count, 2.0), np.array(running, dtype=np.int64)
         previous = np.full((count, 2), 0.25) if data.draw(st.booleans()) else None
-        policy_input = PolicyInput(
-            now_seconds=data.draw(st.sampled_from([0.0, 33.3])),
-            jobs=tuple(there.values()),
-            waiting_seconds=tuple(float(i) for i in range(count)),
-            isolated_seconds=(0.5,) * count,
-            attained_gpu_seconds=(2.0,) * count,
-            running_on=tuple(("v100", None, "k80")[i % 3] for i in range(count)),
-            previous_fractions=previous,
-            whole_gangs=whole_gangs,
-            sharing=sharing,
+        requests = table.requests_of(list(there.values()))
+        cache.complete(list(there.values()), requests)
+        objects = np.array([*there.values(), None], dtype=object)[:-1]
+        options = {"whole_gangs": whole_gangs, "sharing": sharing}
+        policy_input = PolicyInput(now, given[3], objects, requests["gangs"], requests, *given, previous, **options)
+        history = dict(zip(("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on"), given, strict=True))
+        expected = gp.AllocationProblem.from_jobs(
+            there.values(), CLUSTER, PROFILE, now_seconds=now, **history, previous_fractions=previous, **options
         )
-        assert_same(policy_input.problem(nodes, PROFILE, rows), policy_input.problem(nodes, PROFILE))
+        assert_same(cache.problem_if_up(policy_input), expected)
+        if down:
+            assert_same(cache.problem(policy_input, nodes), on_the_nodes_left(expected, list(there.values()), nodes))
+
+
+def on_the_nodes_left(problem: gp.AllocationProblem, there: list[gp.Job], nodes: NodeStates) -> gp.AllocationProblem:
+    """Return the problem on the nodes that are up, built from the jobs."""
+    left, hosts = nodes.available, problem.hosts
+    found = problem.with_capacities(left.capacities, largest_gangs=largest_gangs(there, left))
+    why = {i: reason if i in problem.excluded else f"{nodes.reason}: {reason}" for i, reason in found.excluded.items()}
+    return replace(found, excluded=why, hosts=None if hosts is None else hosts_of(there, left, hosts.speeds, hosts.gpu_memory))
 
 
 def assert_same(one: Any, other: Any, where: str = "problem") -> None:

@@ -285,7 +285,10 @@ def test_a_round_as_plain_data() -> None:
 
 def test_changing_a_returned_round_does_not_change_the_scheduler() -> None:
     made = scheduler(jobs=[job("a")])
-    made.next_round().assignments.clear()
+    first = made.next_round()
+    first.assignments["a"].gpus.clear()
+    first.excluded["a"] = "changed"
+    assert first.assignments["a"].gpus == [("v100-0", 0)]
     assert made.next_round().kept == ("a",)
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.scheduling import planner as choosing
 from gavel_py.scheduling.placement import Gang, place
-from gavel_py.scheduling.planner import best_fit
+from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
+from gavel_py.scheduling.placement.topology import Layout
 from tests.support.examples import examples
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -24,7 +25,7 @@ POLICIES = ("fifo", "fifo,preemptive=false", "fifo,backfill=true", "shortest_job
 @contextmanager
 def always_choosing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(choosing, "forced_assignments", lambda *_, **__: None)
+        patched.setattr(choosing, "forced_gangs", lambda *_, **__: None)
         yield
 
 
@@ -82,13 +83,13 @@ def test_rounds_are_the_same(
 
 
 @given(sizes=st.lists(st.integers(1, 4), max_size=10), size=st.integers(1, 5), data=st.data())
-def test_best_fit_equals_place(sizes: list[int], size: int, data: st.DataObject) -> None:
-    """`best_fit` equals `place` for gangs that fit on one node."""
+def test_the_tightest_node_equals_place(sizes: list[int], size: int, data: st.DataObject) -> None:
+    """`take_tightest` equals `place` for gangs that fit on one node."""
     nodes = gp.Cluster.from_inline("v100:13/4").nodes
     gangs = [Gang(f"g{i}", each, "v100") for i, each in enumerate(sizes)]
     places = place(nodes, gangs)
-    held = [gp.Assignment("v100", list(gpus)) for gpus in places.values() if data.draw(st.booleans())]
-    taken = {gpu for each in held for gpu in each.gpus}
+    taken = {gpu for gpus in places.values() if data.draw(st.booleans()) for gpu in gpus}
     alone = place(nodes, [Gang("new", size, "v100", "node")], taken)
-    found = best_fit(gp.Job("new", num_gpus=size), "v100", gp.Cluster(nodes), held)
-    assert (None if found is None else tuple(found.gpus)) == alone.get("new")
+    pool = FreeResources(Layout(nodes), taken)
+    found = FreeGpus(pool.layout.parts[0], pool.free, pool.cpus, pool.memory_gb).take_tightest(size)
+    assert (None if found is None else tuple(pool.layout.named(found))) == alone.get("new")

@@ -446,7 +446,7 @@ def test_a_file_from_before_there_was_such_a_time_is_read_and_still_written() ->
     made.submit(job("c"))
     document = made.to_dict()
     assert "solve_seconds" not in document["options"]
-    assert not {"at_once", "carried"} & {*document["scheduler"], *document["scheduler"]["in_force"]}
+    assert "reused" not in document["scheduler"]["allocation"]
     assert gp.RoundScheduler.from_dict(document, PROFILE, policy=policy).solve_seconds == 0.0
 
 
@@ -457,7 +457,7 @@ def test_rows_that_do_not_fit_are_refused(rows: list[Any]) -> None:
     made.submit(job("c"))
     made.next_round()
     document = made.to_dict()
-    reused = document["scheduler"]["in_force"]["carried"]
+    reused = document["scheduler"]["allocation"]["reused"]
     assert reused["rows"]["array"] == [0, 1, -1]
     kind = "<U1" if isinstance(rows[0], str) else "<i8"
     reused["rows"] = {"array": rows, "shape": [len(rows)], "dtype": kind}

@@ -11,7 +11,6 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups
 from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
-from gavel_py.scheduling.placement.topology import Gpu
 
 ROUNDING = 1e-9
 """Tolerance of sums of parts: ten tenths are one GPU."""
@@ -23,18 +22,18 @@ class _SharedGpu:
 
     type: int  # column of the type
     memory_left: float  # free GPU memory in GB
-    gpu: Gpu | None = None  # the GPU that these jobs hold now and keep, None for any
+    gpu: int | None = None  # the GPU that these jobs hold now and keep, None for any
     has_claim: bool = True  # whether a job has a claim; otherwise the group may go to any type
     left: float = 1.0  # the free part of the GPU
     rows: list[int] = field(default_factory=list)  # the jobs
 
-    def as_group(self, gpus: Sequence[Gpu | None]) -> ColocationGroup:
+    def as_group(self, gpus: Sequence[int | None]) -> ColocationGroup:
         """Return the jobs as a group, led by the first job that holds the GPU."""
         rows = sorted(self.rows, key=lambda row: (self.gpu is None or gpus[row] != self.gpu, row))
         return ColocationGroup(tuple(rows), -1 if self.gpu is None else rows[0])
 
 
-def pack_fractional(groups: ColocationGroups, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu | None]) -> ColocationGroups:
+def pack_fractional(groups: ColocationGroups, parts: Floats, memory: GpuMemory, gpus: Sequence[int | None]) -> ColocationGroups:
     """Return the groups with one more for each GPU that fractional jobs are to share.
 
     Each job goes to the type of its largest claim, which gains its hysteresis (`hysteresis_of`) where the job runs. Jobs that run
@@ -46,7 +45,7 @@ def pack_fractional(groups: ColocationGroups, parts: Floats, memory: GpuMemory, 
         groups: Groups of jobs that share whole GPUs.
         parts: (N,) s_i, 1 for whole gangs.
         memory: GPU memory of the jobs and types.
-        gpus: By job, the first GPU that it holds now.
+        gpus: By job, the number of the first GPU that it holds now.
     """
     small = (parts < 1) & groups.demand.runnable.any(axis=1) & ~groups.demand.locked
     if not small.any():
@@ -61,7 +60,7 @@ def pack_fractional(groups: ColocationGroups, parts: Floats, memory: GpuMemory, 
 class _Packing:
     """Shared GPUs while they are filled; arguments as for `pack_fractional`."""
 
-    def __init__(self, demand: RoundDemand, parts: Floats, memory: GpuMemory, gpus: Sequence[Gpu | None]) -> None:
+    def __init__(self, demand: RoundDemand, parts: Floats, memory: GpuMemory, gpus: Sequence[int | None]) -> None:
         self._demand, self._parts, self._gpus = demand, parts, gpus
         self._needed, self._memory = np.nan_to_num(memory.needed), np.where(np.isnan(memory.capacity), np.inf, memory.capacity)
         self.shared_gpus: list[_SharedGpu] = []
@@ -73,7 +72,7 @@ class _Packing:
         order = [place for place in np.argsort(-highest, kind="stable").tolist() if highest[place] > 0]
         types, running = best.tolist(), self._demand.running_on[rows].tolist()
         stays = {place for place in order if running[place] == types[place] and self._gpus[rows[place]] is not None}
-        on: dict[Gpu, _SharedGpu] = {}
+        on: dict[int, _SharedGpu] = {}
         for place in [*filter(stays.__contains__, order), *(place for place in order if place not in stays)]:
             row, gpu = int(rows[place]), self._gpus[rows[place]] if place in stays else None
             if self._place(row, [types[place]], on.get(gpu) if gpu is not None else None) is None:
@@ -124,7 +123,7 @@ class _Packing:
         enough = self._parts[row] <= shared.left + ROUNDING
         return bool(enough and self._needed[row, shared.type] <= shared.memory_left * (1 + ROUNDING))
 
-    def _open(self, row: int, j: int, gpu: Gpu | None) -> _SharedGpu:
+    def _open(self, row: int, j: int, gpu: int | None) -> _SharedGpu:
         """Return a new shared GPU with this job on it."""
         self.shared_gpus.append(_SharedGpu(j, float(self._memory[j]), gpu))
         return self._put(row, self.shared_gpus[-1])

@@ -5,7 +5,7 @@ An allocation promises a job time with partners of a class, not with particular 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,13 +14,10 @@ import numpy as np
 
 from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
+from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.ledger import MAX_DEFICIT_ROUNDS, MAX_PAYBACK_ROUNDS
 from gavel_py.scheduling.mechanism.demand import RoundDemand
-from gavel_py.scheduling.round import Assignment
-
-Held = Mapping[str, Assignment]
 
 
 class PartnerKey(NamedTuple):
@@ -148,53 +145,25 @@ class ColocationGroups:
     groups: tuple[ColocationGroup, ...]  # the groups
     demand: RoundDemand  # the demand with the claims of each group in the row of its leader, and none in the rows of its other jobs
 
-    def reduced(self, previous: Held, ids: list[str]) -> dict[str, Assignment]:
-        """Return the previous assignments with one entry per group, that of its leader."""
-        held = dict(previous)
+    def reduced(self, previous: HeldGpus) -> HeldGpus:
+        """Return the previous GPUs with one gang per group, that of its leader."""
+        source = np.arange(len(previous))
         for group in self.groups:
-            kept = previous.get(ids[group.holder]) if group.holder >= 0 else None
-            for row in group.rows:
-                held.pop(ids[row], None)
-            if kept is not None:
-                held[ids[group.rows[0]]] = kept
-        return held
+            source[list(group.rows)] = -1
+            source[group.rows[0]] = group.holder
+        return previous.take(source)
 
-    def expanded(self, assignments: Held, ids: list[str]) -> dict[str, Assignment]:
-        """Return the assignments with those of the leaders copied to all jobs of their groups."""
-        found = dict(assignments)
+    def expanded(self, held: HeldGpus) -> HeldGpus:
+        """Return the GPUs with those of the leaders copied to all jobs of their groups."""
+        source = np.arange(len(held))
         for group in self.groups:
-            held = found.get(ids[group.rows[0]])
-            if held is not None:
-                found |= {ids[row]: held for row in group.rows[1:]}
-        return found
+            if held.types[group.rows[0]] >= 0:
+                source[list(group.rows[1:])] = group.rows[0]
+        return held.take(source)
 
-    def without_place(self, assignments: Held, ids: list[str]) -> Mask:
+    def without_place(self, held: HeldGpus) -> Mask:
         """Return (N,) the jobs of groups that do not run."""
-        waits = np.zeros(len(ids), dtype=bool)
+        waits = np.zeros(len(held), dtype=bool)
         for group in self.groups:
-            waits[list(group.rows)] = ids[group.rows[0]] not in assignments
+            waits[list(group.rows)] = held.types[group.rows[0]] < 0
         return waits
-
-
-class PairTable:
-    """Caches a profile's `pair_matrix` for all combinations of job type and gang size so far."""
-
-    def __init__(self, profile: Profile) -> None:
-        self._measured = getattr(profile, "pair_matrix", None)
-        self._jobs: list[Job] = []
-        self._numbers: dict[tuple[str, float], int] = {}
-        self._table: Floats | None = None
-
-    def __call__(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats | None:
-        """Return (Q, Q, K) steps/s as `pair_matrix` does, None if unknown; accelerators must be the same in every call."""
-        if self._measured is None:
-            return None
-        classes = [(job.job_type, job.num_gpus) for job in jobs]
-        for job_class, job in zip(classes, jobs, strict=True):
-            if job_class not in self._numbers:
-                self._numbers[job_class] = len(self._jobs)
-                self._jobs.append(job)
-        if self._table is None or len(self._table) < len(self._jobs):
-            self._table = self._measured(self._jobs, accelerators)
-        at = [self._numbers[each] for each in classes]
-        return None if self._table is None else self._table[np.ix_(at, at)]

@@ -7,7 +7,7 @@ jobs have deficits, or running gangs would have to make room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ from gavel_py.scheduling.event_driven.queue import (
     QueuedJob,
     can_keep_order,
 )
+from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
@@ -29,12 +30,12 @@ from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, fin
 from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
-from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.round import Assignments
 
 if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats
+    from gavel_py.problem.arrays import Floats, Indices
     from gavel_py.problem.from_jobs import Profile
-    from gavel_py.problem.nodes import Node
+    from gavel_py.scheduling.problem_cache import ProblemCache
     from gavel_py.scheduling.state import SchedulerState
 
 __all__ = ["EventDrivenPlanner", "PlacementCache", "PlacementRequest", "batch_of"]
@@ -70,67 +71,71 @@ class PlacementRequest(NamedTuple):
         return self.scope == ANYWHERE, -self.size, self.natural
 
 
-Held = tuple[Assignment, PlacementRequest, list[int]]
-"""A gang's assignment, its request, and its GPUs by number."""
+Gpus = tuple[int, list[int]]
+"""Number of a type, and GPUs of the cluster by number."""
 
 
 class PlacementCache:
     """The GPUs that gangs hold and the free GPUs of each type, kept between decisions while all nodes are up."""
 
-    def __init__(self, nodes: Sequence[Node], gang: Callable[[str, str], PlacementRequest]) -> None:
-        self.layout = Layout(nodes)
-        self._gang, self._pool = gang, FreeResources(self.layout)
-        parts = self.layout.parts
-        names = self.layout.named(range(self.layout.num_gpus))
-        self._names = [names[part.gpus] for part in parts]
-        self._numbers = [{gpu: i for i, gpu in enumerate(here)} for here in self._names]
+    def __init__(self, layout: Layout, gang: Callable[[str, int], PlacementRequest]) -> None:
+        self.layout, self._gang, self._pool = layout, gang, FreeResources(layout)
+        parts = layout.parts
         self._domains = [PlacementDomains(part, self._pool.free[part.gpus], *self._limits(t)) for t, part in enumerate(parts)]
         self.clear()
 
     def clear(self) -> None:
         """Forget all gangs."""
         count = len(self.layout.parts)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, tuple[PlacementRequest, list[int]]] = {}  # requests and GPUs, numbered within their types
         self.type_of: dict[str, int] = {}  # {job_id: number of its type}
         self._on: list[dict[str, PlacementRequest]] = [{} for _ in range(count)]
         self._misplaced: list[dict[str, MisplacedGang]] = [{} for _ in range(count)]
         self._tried: list[tuple[object, ...]] = [()] * count
         self._free: list[FreeGpus | None] = [None] * count
 
-    def update(self, running: Mapping[str, Assignment], changed: Set[str], affected: Set[str] | None = None) -> None:
+    def update(self, running: Mapping[str, Gpus], among: Iterable[str], changed: Set[str]) -> None:
         """Record which gangs hold GPUs.
 
         Args:
-            running: All running gangs.
+            running: The GPUs of those gangs among these jobs that run.
+            among: Jobs that may hold other GPUs than recorded.
             changed: Jobs that may have changed their request.
-            affected: Jobs that may hold other GPUs than recorded, including `changed`; None for all.
         """
-        held = self._held
-        for job_id in list(held) if affected is None else held.keys() & affected:
-            if job_id in changed or running.get(job_id) is not held[job_id][0]:
+        for job_id in among:
+            now, before = running.get(job_id), self._held.get(job_id)
+            if before is not None and (job_id in changed or now != self._gpus_of(*before)):
                 self.release(job_id)
-        for job_id in running if affected is None else running.keys() & affected:
-            if job_id not in held:
-                gang = self._gang(job_id, running[job_id].accelerator)
-                numbers = [self._numbers[gang.number][gpu] for gpu in running[job_id].gpus]
-                self._free[gang.number] = None
-                self._hold(running[job_id], gang, numbers)
+                before = None
+            if now is not None and before is None:
+                number, gpus = now
+                self._free[number] = None
+                self._hold(self._gang(job_id, number), [gpu - self.layout.parts[number].gpus.start for gpu in gpus])
+
+    @property
+    def jobs(self) -> Iterable[str]:
+        """Ids of the gangs that hold GPUs."""
+        return self._held
+
+    def _gpus_of(self, gang: PlacementRequest, gpus: list[int]) -> Gpus:
+        start = self.layout.parts[gang.number].gpus.start
+        return gang.number, [start + gpu for gpu in gpus]
 
     def release(self, job_id: str) -> None:
         """Record that a gang holds no GPUs."""
-        _, gang, gpus = self._held.pop(job_id)
+        gang, gpus = self._held.pop(job_id)
         del self._on[gang.number][job_id], self.type_of[job_id]
         self._misplaced[gang.number].pop(job_id, None)
         free = self._free[gang.number]
         if free is not None:
             free.give_back(gpus)
 
-    def place(self, starting: Sequence[PlacementRequest]) -> dict[str, Assignment] | None:
-        """Return {job_id: Assignment} of the gangs whose GPUs change when these gangs start.
+    def place(self, starting: Sequence[PlacementRequest]) -> dict[str, Gpus] | None:
+        """Return {job_id: type and GPUs} of the gangs whose GPUs change when these gangs start.
 
         The result equals a placement of all gangs from scratch. If some gangs have no place, return None and forget all gangs.
         """
-        found: dict[str, Assignment] = {}
+        found: dict[str, Gpus] = {}
         by_type: list[list[PlacementRequest]] = [[] for _ in self._on]
         for gang in starting:
             by_type[gang.number].append(gang)
@@ -146,7 +151,7 @@ class PlacementCache:
             found |= placed
         return found
 
-    def _migrate(self, number: int, starting: Sequence[PlacementRequest]) -> dict[str, Assignment]:
+    def _migrate(self, number: int, starting: Sequence[PlacementRequest]) -> dict[str, Gpus]:
         """Move misplaced gangs as `migrate_misplaced` does; no other gangs move."""
         new, free, wrong = {gang.job_id for gang in starting}, self._free_of(number), self._misplaced[number]
         # On the same free GPUs, migration would fail again.
@@ -160,9 +165,9 @@ class PlacementCache:
         self._tried[number] = () if found else attempt
         return found
 
-    def _place_beside(self, number: int, gangs: Sequence[PlacementRequest]) -> dict[str, Assignment] | None:
+    def _place_beside(self, number: int, gangs: Sequence[PlacementRequest]) -> dict[str, Gpus] | None:
         """Place gangs beside the running ones, None if one of these would have to move."""
-        free, found = self._free_of(number), {}
+        free, found = self._free_of(number), dict[str, Gpus]()
         for gang in sorted(gangs, key=lambda gang: gang.hardest_first):
             gpus = None if gang.preference == PlacementPreference.SPREAD else free.take_tightest(gang.size)
             if gpus is None:
@@ -177,12 +182,12 @@ class PlacementCache:
             found[gang.job_id] = self._move(gang, gpus)
         return found
 
-    def _place_all(self, number: int, starting: Sequence[PlacementRequest]) -> dict[str, Assignment] | None:
+    def _place_all(self, number: int, starting: Sequence[PlacementRequest]) -> dict[str, Gpus] | None:
         """Place all gangs of a type, None if some have no place."""
         new = {gang.job_id for gang in starting}
         running = [gang for job_id, gang in self._on[number].items() if job_id not in new]
         gangs = [gang for _, gang in sorted([*((g.rank_if_running, g) for g in running), *((g.rank_if_new, g) for g in starting)])]
-        held = [[] if gang.job_id in new else self._held[gang.job_id][2] for gang in gangs]
+        held = [[] if gang.job_id in new else self._held[gang.job_id][1] for gang in gangs]
         placement = self._run_pass(number, batch_of(gangs, held), new)
         if not placement.placed.all():
             return None
@@ -201,32 +206,28 @@ class PlacementCache:
         self._free[number] = None
         return place_on_type(self._pool, number, batch)
 
-    def _move(self, gang: PlacementRequest, gpus: list[int]) -> Assignment:
-        """Record the GPUs of a gang; return its assignment, the same object as before if that is equal."""
-        names, before = self._names[gang.number], self._held.get(gang.job_id)
-        made = Assignment(self.layout.types[gang.number], [names[gpu] for gpu in gpus])
-        return self._hold(before[0] if before is not None and before[0] == made else made, gang, gpus)
+    def _move(self, gang: PlacementRequest, gpus: list[int]) -> Gpus:
+        """Record the GPUs of a gang; return its type and GPUs."""
+        self._hold(gang, gpus)
+        return self._gpus_of(gang, gpus)
 
-    def _hold(self, assignment: Assignment, gang: PlacementRequest, gpus: list[int]) -> Assignment:
-        self._held[gang.job_id] = assignment, gang, gpus
+    def _hold(self, gang: PlacementRequest, gpus: list[int]) -> None:
+        self._held[gang.job_id] = gang, gpus
         self._on[gang.number][gang.job_id] = gang
         self.type_of[gang.job_id] = gang.number
-        is_spread = gang.preference != PlacementPreference.ANY and assignment.num_nodes > gang.min_nodes
-        if gang.preference != PlacementPreference.ANY and is_spread != (gang.preference == PlacementPreference.SPREAD):
+        self._misplaced[gang.number].pop(gang.job_id, None)
+        if gang.preference != PlacementPreference.ANY:
             parts = self.layout.parts[gang.number].parts_of(gpus)
-            self._misplaced[gang.number][gang.job_id] = MisplacedGang(
-                gpus, parts, gang.preference, gang.size, gang.scope, gang.min_nodes
-            )
-        else:
-            self._misplaced[gang.number].pop(gang.job_id, None)
-        return assignment
+            if (len(parts) > gang.min_nodes) != (gang.preference == PlacementPreference.SPREAD):
+                misplaced = MisplacedGang(gpus, parts, gang.preference, gang.size, gang.scope, gang.min_nodes)
+                self._misplaced[gang.number][gang.job_id] = misplaced
 
     def _free_of(self, number: int) -> FreeGpus:
         free = self._free[number]
         if free is None:
             part = self.layout.parts[number]
             there = np.ones(len(part.node_of), dtype=bool)
-            there[[gpu for job_id in self._on[number] for gpu in self._held[job_id][2]]] = False
+            there[[gpu for job_id in self._on[number] for gpu in self._held[job_id][1]]] = False
             self._free[number] = free = FreeGpus(part, there, *self._limits(number))
         return free
 
@@ -254,17 +255,13 @@ AUDIT_EVERY = 1_000
 """Number of decisions of which one is compared with a solve for all jobs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EventDecision:
     """An event-driven decision."""
 
-    assignments: dict[str, Assignment]  # {job_id: Assignment} of the jobs that run, all of their time
+    rows: Indices  # (N,) rows of the jobs that run, all of their time, sorted by their ids
+    held: HeldGpus  # (N,) their GPUs
     excluded: dict[str, str]  # {job_id: reason} of the jobs that can run nowhere
-    moved: Set[str] | None  # jobs whose GPUs may differ between the latest round, now and this decision; None if unknown
-
-    def accelerators(self) -> dict[str, str]:
-        """Return {job_id: type} of the jobs that run."""
-        return {job_id: held.accelerator for job_id, held in self.assignments.items()}
 
 
 class EventDrivenPlanner:
@@ -278,31 +275,21 @@ class EventDrivenPlanner:
         return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
 
     def __init__(
-        self,
-        policy: OrderedPolicy,
-        state: SchedulerState,
-        profile: Profile,
-        *,
-        whole_gangs: bool,
-        restart_seconds: float,
-        round_seconds: float,
+        self, policy: OrderedPolicy, state: SchedulerState, cache: ProblemCache, *, restart_seconds: float, round_seconds: float
     ) -> None:
-        cluster = state.nodes.cluster
-        self._profile = profile
+        layout = state.layout
+        self._profile = cache.profile
         self.policy, self._restart_seconds, self._round_seconds = policy, restart_seconds, round_seconds
-        self.profiler = JobProfiler(policy, state.nodes, profile, whole_gangs, state.problem_cache)
+        self.profiler = JobProfiler(policy, state.table, layout, state.spans, cache)
         self._queue = JobQueue(policy, self.profiler)
-        self._gpus = PlacementCache(cluster.nodes, self._gang)
-        self._names = cluster.accelerator_names
-        self._columns = {name: column for column, name in enumerate(self._names)}
-        self._selection = IncrementalSelection(policy, cluster.capacities.tolist())
-        numbers = self._gpus.layout.type_number
-        self._column_of = {number: self._columns[name] for name, number in numbers.items()} | {-1: -1}
+        self._gpus = PlacementCache(layout, self._gang)
+        self._names = layout.types
+        self._selection = IncrementalSelection(policy, state.nodes.cluster.capacities.tolist())
         self._decisions = 0
         self._hysteresis: dict[tuple[int, float], float] = {}
         self._changed: set[str] = set()
         self._latest: tuple[EventDecision, set[str]] | None = None
-        state.registry.track()
+        state.table.track()
 
     def holds_for(self, policy: Policy, profile: Profile, restart_seconds: float) -> bool:
         """Return whether this planner was made for these arguments."""
@@ -315,90 +302,93 @@ class EventDrivenPlanner:
 
     def decide(self, state: SchedulerState) -> EventDecision | None:
         """Return the decision, None if it must be made in full."""
-        self._changed |= state.registry.changed
-        if not self._queue.update(state.registry) or not state.nodes.all_up or state.ledger.has_deficits(self._queue.by_id):
+        table = state.table
+        self._changed |= table.changed
+        if not self._queue.update(table) or not state.nodes.all_up or self._has_deficits(state):
             return None
         affected, self._latest = self._affected(state), None  # None until the decision is complete
-        if not self._all_known(state.running, affected):
+        among = {*self._gpus.jobs, *state.running} if affected is None else affected
+        running = {job_id: gpus for job_id in among if (gpus := _gpus_of(state, job_id)) is not None}
+        if state.gangs.are_shared or not running.keys() <= self._queue.by_id.keys():
             return None
-        self._gpus.update(state.running, self._changed, affected)
+        self._gpus.update(running, among, self._changed)
         if affected is None:
             self._selection.clear()
         changed, self._changed = self._changed, set()
         reselected = self._selection.update(self._queue.order, changed, self._runs)
-        stop, start = self._differences(
-            self._queue.by_id.keys() | state.running.keys() if affected is None else affected | reselected
-        )
+        stop, start = self._differences(self._queue.by_id.keys() | running.keys() if affected is None else affected | reselected)
         for job_id in stop:
             self._gpus.release(job_id)
         found = self._gpus.place(start)
         if found is None:
             return None
         self._decisions += 1
-        before, now = state.gangs.moved, {*stop, *found}
-        moved = None if before is None else before | now
-        self._latest = EventDecision(_updated_assignments(state.gangs.shared_view(), stop, found), self._queue.excluded, moved), now
+        self._latest = self._decision(state, stop, found), {*stop, *found}
         return self._latest[0]
+
+    def _has_deficits(self, state: SchedulerState) -> bool:
+        """Return whether a job in the queue has a deficit, as after rounds that were counted."""
+        deficits = state.ledger.deficits
+        return bool(deficits.any()) and bool(deficits[[state.table.by_id[job_id] for job_id in self._queue.by_id]].any())
 
     def _affected(self, state: SchedulerState) -> Set[str] | None:
         """Return the jobs that may run elsewhere or have changed since the latest decision, None for all."""
-        if self._latest is None or state.gangs.moved is None:
+        if self._latest is None or state.gangs.moved is None or state.last is None:
             return None
         decision, now = self._latest
         # The decision may have begun as it was, or only in part, after further events.
-        began = state.last is not None and state.last.assignments is decision.assignments
-        return state.gangs.moved | self._changed | now if began else None
+        began = isinstance(state.last.assignments, Assignments) and state.last.assignments.held is decision.held
+        # Rows of jobs that were forgotten have no id.
+        moved = {job_id for row in state.gangs.moved if (job_id := state.table.ids[row]) is not None}
+        return moved | self._changed | now if began else None
 
-    def _all_known(self, running: Mapping[str, Assignment], affected: Set[str] | None) -> bool:
-        """Return whether the running jobs are in the queue and share no GPUs."""
-        known = self._queue.by_id
-        there = running.keys() if affected is None else running.keys() & affected
-        return all(job_id in known and not running[job_id].shared_with for job_id in there)
+    def _decision(self, state: SchedulerState, stop: Sequence[str], found: Mapping[str, Gpus]) -> EventDecision:
+        """Return the decision in which some gangs stop and others get these GPUs."""
+        table, runs = state.table, state.gangs.types >= 0
+        changed = [table.by_id[job_id] for job_id in found]
+        runs[[row for job_id in stop if (row := table.row_of(job_id)) is not None]] = False
+        runs[changed] = True
+        rows, places = state.sorted_by_id(runs), np.zeros(table.capacity, dtype=np.int64)
+        held = state.gangs.of(rows)
+        if found:
+            places[rows] = np.arange(len(rows))
+            held = held.replaced(places[changed], HeldGpus.of(*zip(*found.values(), strict=True)))
+        return EventDecision(rows, held, self._queue.excluded)
 
     def _runs(self, order: Sequence[QueuedJob]) -> list[int]:
         """Return the columns on which jobs run, -1 for none."""
-        type_of, columns = self._gpus.type_of, self._column_of
-        return [columns[type_of.get(each.job_id, -1)] for each in order]
+        type_of = self._gpus.type_of
+        return [type_of.get(each.job_id, -1) for each in order]
 
     def _differences(self, affected: Set[str]) -> tuple[list[str], list[PlacementRequest]]:
         """Return which of these jobs must stop where they run, and requests of those that start, in the order of the queue."""
         type_of, stop, start = self._gpus.type_of, [], []
         for job_id in affected:
             each = self._queue.by_id.get(job_id)
-            runs, selected = self._column_of[type_of.get(job_id, -1)], self._selection.column_of(each)
+            runs, selected = type_of.get(job_id, -1), self._selection.column_of(each)
             if runs != selected and runs >= 0:
                 stop.append(job_id)
             if runs != selected and selected >= 0 and each is not None:
                 start.append(each)
         start.sort(key=BY_POSITION)
-        return stop, [self._gang(each.job_id, self._names[self._selection.column_of(each)]) for each in start]
+        return stop, [self._gang(each.job_id, self._selection.column_of(each)) for each in start]
 
-    def _gang(self, job_id: str, accelerator: str) -> PlacementRequest:
-        each, column = self._queue.by_id[job_id], self._columns[accelerator]
+    def _gang(self, job_id: str, column: int) -> PlacementRequest:
+        each = self._queue.by_id[job_id]
         job_profile = each.job_profile
         restart = self._restart_seconds if each.restart_seconds is None else each.restart_seconds
         key = job_profile.size, restart
         if key not in self._hysteresis:
             rounds = np.array([restart]) / self._round_seconds
             self._hysteresis[key] = float(hysteresis_of(np.ones(1), np.array([job_profile.size]), rounds)[0])
-        number = self._gpus.layout.type_number[accelerator]
         preference, min_nodes = job_profile.preferences[column], job_profile.min_nodes[column]
         return PlacementRequest(
-            job_id, number, job_profile.size, job_profile.scope, preference, min_nodes, each.natural, self._hysteresis[key]
+            job_id, column, job_profile.size, job_profile.scope, preference, min_nodes, each.natural, self._hysteresis[key]
         )
 
 
-def _updated_assignments(
-    running: dict[str, Assignment], stop: Sequence[str], found: Mapping[str, Assignment]
-) -> dict[str, Assignment]:
-    """Return the assignments after some gangs have stopped and others have got other GPUs."""
-    if not stop and not found:
-        return running
-    held = running.copy()
-    for job_id in stop:
-        del held[job_id]
-    if not found:
-        return held
-    held |= found
-    names = sorted(held)
-    return dict(zip(names, map(held.__getitem__, names), strict=True))
+def _gpus_of(state: SchedulerState, job_id: str) -> Gpus | None:
+    """Return the type and GPUs of a job, None if it holds none."""
+    row = state.table.by_id.get(job_id)
+    column = -1 if row is None else state.gangs.types.item(row)
+    return None if row is None or column < 0 else (column, state.gangs.gpus_of(row))

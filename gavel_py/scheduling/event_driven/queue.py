@@ -16,15 +16,12 @@ from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, returned_numbers
-from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.current_allocation import PolicyInput
-from gavel_py.scheduling.jobs import JobRegistry
-from gavel_py.scheduling.nodes import NodeStates
+from gavel_py.scheduling.jobs import GANG_KEY, JobTable
 from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans
 from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
-from gavel_py.scheduling.problem_cache import GANG_KEY, ProblemCache
-from gavel_py.throughput_profiles import ThroughputProfile
+from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 
 Position = tuple[float, float, tuple[tuple[str | int, ...], str]]
 
@@ -46,13 +43,10 @@ class JobProfile:
 class JobProfiler:
     """Returns the profiles of jobs on a cluster with all nodes up, under one policy."""
 
-    def __init__(self, policy: OrderedPolicy, nodes: NodeStates, profile: Profile, whole_gangs: bool, cache: ProblemCache) -> None:
-        self._policy, self._profile, self._whole_gangs, self._cache = policy, profile, whole_gangs, cache
-        self._nodes = NodeStates(nodes.cluster)
-        self._types = nodes.cluster.accelerator_names
-        self._layout, self._spans = Layout(nodes.cluster.nodes), Spans(nodes.cluster)
+    def __init__(self, policy: OrderedPolicy, table: JobTable, layout: Layout, spans: Spans, cache: ProblemCache) -> None:
+        self._policy, self._table, self._layout, self._spans, self._cache = policy, table, layout, spans, cache
         # To a profile by job type, jobs with equal gang fields are equal.
-        self._by_type = type(profile) is ThroughputProfile
+        self._by_type = is_by_type(cache.profile)
         self._by_gang: dict[tuple[object, ...], JobProfile] = {}
 
     def knows(self, job: Job) -> bool:
@@ -64,17 +58,20 @@ class JobProfiler:
         if self.knows(job):
             assert job.total_steps is not None  # noqa: S101
             return job.total_steps, self._by_gang[GANG_KEY(job)]
-        problem = PolicyInput.of_new([with_steps(job, 0.0)], self._whole_gangs).problem(self._nodes, self._profile, self._cache)
+        new = [with_steps(job, 0.0)]
+        requests = self._table.requests_of(new)
+        self._cache.complete(new, requests)
+        problem = self._cache.problem_if_up(PolicyInput.of_new(new, requests, whole_gangs=self._cache.whole_gangs))
         jobs = self._policy.view(separate_jobs(problem, self._policy.name, self._policy.reads))
         is_eligible = len(jobs) > 0
         fastest_first = np.argsort(-jobs.throughputs[0], kind="stable").tolist() if is_eligible else []
-        preferences, min_nodes = np.zeros(len(self._types), dtype=np.int64), np.ones(len(self._types), dtype=np.int64)
+        preferences, min_nodes = np.zeros(len(self._layout.types), dtype=np.int64), np.ones(len(self._layout.types), dtype=np.int64)
         scope = SCOPES.index(job.locality)
         if problem.speeds is not None:
             for j in np.flatnonzero(problem.speeds.differ[0]).tolist():
-                min_nodes[j] = self._spans.min_nodes(self._types[j], int(job.num_gpus))
+                min_nodes[j] = self._spans.min_nodes(self._layout.types[j], int(job.num_gpus))
                 # As in `GangBatch.with_preferences_on`.
-                if job.num_gpus > min_nodes[j] and min_nodes[j] < self._nodes_of(j) and scope != NODE:
+                if job.num_gpus > min_nodes[j] and min_nodes[j] < len(self._layout.parts[j].sizes) and scope != NODE:
                     preferences[j] = (
                         PlacementPreference.SPREAD if problem.speeds.spread_is_faster[0, j] else PlacementPreference.CONSOLIDATED
                     )
@@ -91,10 +88,6 @@ class JobProfiler:
         if self._by_type and job.total_steps is not None:
             self._by_gang[GANG_KEY(job)] = job_profile
         return float(problem.total_steps[0]), job_profile
-
-    def _nodes_of(self, column: int) -> int:
-        number = self._layout.type_number.get(self._types[column])
-        return 0 if number is None else len(self._layout.parts[number].sizes)
 
 
 REMAINING = "steps_remaining"
@@ -165,19 +158,19 @@ class JobQueue:
         self.by_id: dict[str, QueuedJob] = {}  # {job_id: QueuedJob} of the jobs that can run somewhere
         self.excluded: dict[str, str] = {}  # {job_id: reason} of the others, in natural order
 
-    def update(self, registry: JobRegistry) -> bool:
-        """Apply the changes recorded by the registry; return whether event-driven decisions are possible.
+    def update(self, table: JobTable) -> bool:
+        """Apply the changes recorded by the table; return whether event-driven decisions are possible.
 
         They are if every job has steps left and requests whole GPUs without an even split.
         """
-        changed, registry.changed = registry.changed, set()
-        progressed, registry.progressed = registry.progressed - changed, set()
+        changed, table.changed = table.changed, set()
+        progressed, table.progressed = table.progressed - changed, set()
         for job_id in self.by_id.keys() & changed:
             position = self.by_id.pop(job_id).position
             del self.order[bisect_left(self.order, position, key=BY_POSITION)]
         arrived = [
             QueuedJob(job, *self._profiler(job), self._fixed)
-            for job in (registry.known(job_id) for job_id in changed if job_id in registry)
+            for job in (table.job(table.by_id[job_id]) for job_id in changed if job_id in table)
         ]
         self._update_excluded(changed, arrived)
         arrived = [entry for entry in arrived if entry.job_profile.reason is None]
@@ -185,7 +178,7 @@ class JobQueue:
         self._done -= changed
         self.by_id |= {entry.job_id: entry for entry in arrived}
         updated = [*arrived, *map(self.by_id.__getitem__, progressed & self.by_id.keys())]
-        left = self._left(registry, updated)
+        left = self._left(table, updated)
         if self._has_moving_keys:
             self._set_keys(updated, {REMAINING: np.array(left)})
             self.order += arrived
@@ -196,11 +189,12 @@ class JobQueue:
                 insort(self.order, entry, key=BY_POSITION)
         return not self._done and not self._unusual
 
-    def _left(self, registry: JobRegistry, updated: Sequence[QueuedJob]) -> list[float]:
+    def _left(self, table: JobTable, updated: Sequence[QueuedJob]) -> list[float]:
         """Return the remaining steps of jobs, and record the jobs that have none."""
         ids = list(map(JOB_ID, updated))
         # For unknown total steps (NaN), max returns 0.
-        left = [max(0.0, entry.total_steps - done) for entry, done in zip(updated, registry.steps_of(ids), strict=True)]
+        steps = table.columns["steps_done"][list(map(table.by_id.__getitem__, ids))].tolist()
+        left = [max(0.0, entry.total_steps - done) for entry, done in zip(updated, steps, strict=True)]
         if self._done or not all(left):
             self._done = self._done.difference(ids).union(compress(ids, map(not_, left)))
         return left

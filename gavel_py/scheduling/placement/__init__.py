@@ -119,7 +119,7 @@ def place_on_type(pool: FreeResources, number: int, batch: GangBatch) -> Placeme
 
     Of three attempts, the first that places all gangs is taken, or else the one that places the more important ones.
     """
-    attempts = _attempts(pool, number, batch.with_preferences_on(len(pool.layout.parts[number].sizes)))
+    attempts = _attempts(pool, number, batch.with_preferences_on(pool.num_open[number]))
     best = next(attempts)
     while not best.placed.all() and (other := next(attempts, None)) is not None:
         best = other if other.placed.tolist() > best.placed.tolist() else best

@@ -317,12 +317,14 @@ def _spread_parts(index: FreeGpuIndex, among: int, size: int, least: int) -> dic
 class FreeResources:
     """Free GPUs, CPUs and memory of a cluster.
 
-    `free` is (GPUs,) whether each is free; `cpus` and `memory_gb` are (nodes,), infinite if unknown.
+    `free` is (GPUs,) whether each is free; `cpus` and `memory_gb` are (nodes,), infinite if unknown; `num_open` is (types,) the
+    number of nodes on which gangs may start.
     """
 
     def __init__(self, layout: Layout, taken: Iterable[Gpu] = (), loads: Mapping[str, Resources] = NO_LOADS) -> None:
         self.layout = layout
         self.free = np.ones(layout.num_gpus, dtype=bool)
+        self.num_open = [len(part.sizes) for part in layout.parts]
         self.cpus, self.memory_gb = layout.cpus.copy(), layout.memory_gb.copy()
         self.take(layout.numbers(list(taken)))
         for name, load in loads.items():
@@ -330,6 +332,13 @@ class FreeResources:
             if n is not None:
                 self.cpus[n] -= load.cpus
                 self.memory_gb[n] -= load.memory_gb
+
+    def copy(self) -> FreeResources:
+        """Return an independent copy."""
+        made = object.__new__(FreeResources)
+        made.layout, made.free, made.num_open = self.layout, self.free.copy(), self.num_open
+        made.cpus, made.memory_gb = self.cpus.copy(), self.memory_gb.copy()
+        return made
 
     def take(self, gpus: Indices, per_gpu: Resources = NOTHING) -> None:
         """Take GPUs by number, -1 being ignored, with a request per GPU."""
@@ -354,9 +363,10 @@ class FreeResources:
         """Return (scopes, types) the size of the largest gang that fits one region of each scope."""
         layout, room = self.layout, self.room(per_gpu)
         largest = np.zeros((3, len(layout.types)), dtype=np.int64)
-        if layout.types:
+        types = np.flatnonzero(np.diff(layout.starts[NODE]))  # those with nodes
+        if len(types):
             racks = np.bincount(layout.regions[RACK], weights=room).astype(np.int64)
-            largest[NODE] = np.maximum.reduceat(room, layout.starts[NODE][:-1])
-            largest[RACK] = np.maximum.reduceat(racks, layout.starts[RACK][:-1])
-            largest[ANYWHERE] = np.add.reduceat(room, layout.starts[NODE][:-1])
+            largest[NODE, types] = np.maximum.reduceat(room, layout.starts[NODE][types])
+            largest[RACK, types] = np.maximum.reduceat(racks, layout.starts[RACK][types])
+            largest[ANYWHERE, types] = np.add.reduceat(room, layout.starts[NODE][types])
         return largest

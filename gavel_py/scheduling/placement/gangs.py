@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,34 +16,40 @@ from numpy.typing import NDArray
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
-from gavel_py.problem.nodes import Node
 from gavel_py.problem.pair_throughputs import fewest_nodes
-from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
-from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Gpu, Layout, Resources
 
 
 class ResourceRequests:
     """Requests of N jobs as arrays. If no node has known CPUs or memory, jobs request none.
 
     Attributes:
-        ids: The jobs.
         scopes: (N,) localities, as indices into `SCOPES`.
         even_splits: (N,) jobs that need equally many GPUs on each node.
         distinct: The distinct requests per GPU; the first is for no CPUs and memory.
         distinct_of: (N,) index of each job's request.
     """
 
-    def __init__(self, jobs: Sequence[Job], layout: Layout) -> None:
-        numbers = {locality: scope for scope, locality in enumerate(SCOPES)}
-        self.ids = [job.job_id for job in jobs]
-        self.scopes = np.array([numbers[job.locality] for job in jobs], dtype=np.int64)
-        self.even_splits = np.array([job.even_split for job in jobs], dtype=bool)
+    def __init__(self, cpus: Floats, memory_gb: Floats, scopes: Indices, even_splits: Mask, *, limited: bool = True) -> None:
+        self.scopes, self.even_splits = scopes, even_splits
         self.distinct: list[Resources] = [NOTHING]
-        self.distinct_of = np.zeros(len(jobs), dtype=np.int64)
-        if layout.limited:
+        self.distinct_of = np.zeros(len(scopes), dtype=np.int64)
+        if limited and (cpus.any() or memory_gb.any()):
+            found, place = np.unique(np.stack([cpus, memory_gb]), axis=1, return_inverse=True)
             codes = {NOTHING: 0}
-            found = [codes.setdefault(Resources(job.cpus_per_gpu, job.memory_gb_per_gpu), len(codes)) for job in jobs]
-            self.distinct, self.distinct_of = list(codes), np.array(found, dtype=np.int64)
+            numbers = [codes.setdefault(Resources(*each), len(codes)) for each in found.T.tolist()]
+            self.distinct, self.distinct_of = list(codes), np.array(numbers, dtype=np.int64)[place.ravel()]
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], layout: Layout) -> ResourceRequests:
+        """Return the requests of jobs on nodes."""
+        return cls(
+            np.array([job.cpus_per_gpu for job in jobs], dtype=float),
+            np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
+            np.array([SCOPES.index(job.locality) for job in jobs], dtype=np.int64),
+            np.array([job.even_split for job in jobs], dtype=bool),
+            limited=layout.limited,
+        )
 
     def per_gpu_of(self, rows: NDArray[np.int64]) -> list[Resources]:
         """Return the CPUs and memory that each GPU of these jobs requests."""
@@ -175,29 +180,6 @@ class Spans:
             self._min_nodes[key] = fewest_nodes(self._cluster, accelerator, size)
         return self._min_nodes[key]
 
-    def is_spread(self, held: Assignment) -> bool:
+    def is_spread(self, accelerator: str, gpus: Sequence[Gpu]) -> bool:
         """Return whether a gang is on more nodes than it needs."""
-        if len(held.gpus) == 1:
-            return False
-        return held.num_nodes > self.min_nodes(held.accelerator, len(held.gpus))
-
-
-class PlacementContext:
-    """Topology and resource requests of jobs on nodes, reused between rounds while neither changes."""
-
-    def __init__(self, jobs: Sequence[Job], nodes: Sequence[Node], spans: Spans | None = None) -> None:
-        self.jobs, self.nodes = jobs, nodes
-        self.layout = Layout(nodes)
-        self.requests = ResourceRequests(jobs, self.layout)
-        self._spans = spans
-
-    @cached_property
-    def spans(self) -> Spans:
-        """Least numbers of nodes; on these nodes, unless given."""
-        return Spans(Cluster(self.nodes)) if self._spans is None else self._spans
-
-    def with_requests(self, requests: ResourceRequests, jobs: Sequence[Job] | None = None) -> PlacementContext:
-        """Return this context with other requests, of other jobs if given."""
-        made = copy(self)
-        made.requests, made.jobs = requests, self.jobs if jobs is None else jobs
-        return made
+        return len(gpus) > 1 and len({node for node, _ in gpus}) > self.min_nodes(accelerator, len(gpus))

@@ -34,7 +34,7 @@ class Layout:
     type by type as well.
 
     Attributes:
-        types: Accelerator types that have nodes.
+        types: Accelerator types: those given, or else those that have nodes.
         type_number: {type: number}.
         names: Names of the nodes.
         number: {name: number of the node}.
@@ -49,8 +49,8 @@ class Layout:
         parts: The layout of each type.
     """
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        groups: dict[str, list[Node]] = {}
+    def __init__(self, nodes: Iterable[Node], types: Iterable[str] = ()) -> None:
+        groups: dict[str, list[Node]] = {name: [] for name in types}
         for node in nodes:
             groups.setdefault(node.accelerator, []).append(node)
         ordered = [node for group in groups.values() for node in group]
@@ -64,12 +64,12 @@ class Layout:
         self.limited = bool(np.isfinite(self.cpus).any() or np.isfinite(self.memory_gb).any())
         self.first = np.cumsum(self.sizes) - self.sizes
         self.node_of = np.repeat(np.arange(len(ordered)), self.sizes)
-        types = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
+        type_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
         racks: dict[tuple[str, bool, str], int] = {}
         keys = ((node.accelerator, node.rack is None, node.rack or node.name) for node in ordered)
         rack_of = np.array([racks.setdefault(key, len(racks)) for key in keys], dtype=np.int64)
-        self.regions: tuple[Indices, ...] = (np.arange(len(ordered)), rack_of, types)
-        self.starts: tuple[Indices, ...] = tuple(_starts(regions, types, len(groups)) for regions in self.regions)
+        self.regions: tuple[Indices, ...] = (np.arange(len(ordered)), rack_of, type_of)
+        self.starts: tuple[Indices, ...] = tuple(_starts(regions, type_of, len(groups)) for regions in self.regions)
         self.parts = [self._part(t) for t in range(len(groups))]
 
     @property
@@ -97,7 +97,7 @@ class Layout:
     def _part(self, t: int) -> TypeLayout:
         nodes = slice(int(self.starts[NODE][t]), int(self.starts[NODE][t + 1]))
         sizes = self.sizes[nodes]
-        start = int(self.first[nodes.start])
+        start = int(np.append(self.first, self.num_gpus)[nodes.start])
         limits = self.cpus[nodes], self.memory_gb[nodes]
         return TypeLayout(
             accelerator=self.types[t],
@@ -143,8 +143,8 @@ def _known(amounts: Sequence[float | None]) -> Floats:
 
 def _starts(regions: Indices, types: Indices, count: int) -> Indices:
     """Return the first region of each type, followed by the number of regions."""
-    first_nodes = np.searchsorted(types, np.arange(count))
-    return np.append(regions[first_nodes], regions.max(initial=-1) + 1)
+    starts: Indices = np.append(regions, regions.max(initial=-1) + 1)[np.searchsorted(types, np.arange(count + 1))]
+    return starts
 
 
 ROUNDING = 1e-9
