@@ -6,10 +6,11 @@ In natural order, job-2 precedes job-10.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import overload
+
+DIGITS = re.compile("([0-9]+)")
 
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
@@ -18,8 +19,9 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     >>> sorted(["10", "9", "b", "a10", "a9"], key=natural_key)
     ['9', '10', 'a9', 'a10', 'b']
     """
-    parts = re.split(r"([0-9]+)", name)  # text and digits alternate, text first
-    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
+    parts: list[str | int] = DIGITS.split(name)  # type: ignore[assignment]  # text and digits alternate, text first
+    parts[1::2] = map(int, parts[1::2])
+    return tuple(parts), name
 
 
 def same_name(name: str, known: Collection[str]) -> str | None:
@@ -77,33 +79,3 @@ class NumberedNames(Sequence[str]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
-
-
-class NaturalOrder:
-    """Sorts names by `natural_key`, incrementally: between two calls, few names are added or removed.
-
-    >>> order = NaturalOrder()
-    >>> order.of({"a10": 1, "a9": 1}), order.of({"b": 1, "a10": 1})
-    (['a9', 'a10'], ['a10', 'b'])
-    """
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._keys: list[tuple[tuple[str | int, ...], str]] = []
-        self._known: set[str] = set()
-
-    def of(self, names: Collection[str]) -> list[str]:
-        """Return the names in natural order."""
-        current = names if isinstance(names, Mapping | Set) else set(names)
-        for name in [name for name in self._known if name not in current]:
-            place = bisect_left(self._keys, natural_key(name))
-            del self._keys[place], self._names[place]
-            self._known.discard(name)
-        if len(self._known) < len(current):
-            for name in [name for name in current if name not in self._known]:
-                key = natural_key(name)
-                place = bisect_left(self._keys, key)
-                self._keys.insert(place, key)
-                self._names.insert(place, name)
-                self._known.add(name)
-        return list(self._names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +22,18 @@ from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import write_atomic
 
+MAX_LISTED = 64
+"""Longer arrays of numbers are written as Base64 of their bytes: numbers as text take most of the time and room of large files."""
+
 PLAIN = bool | int | float | str | None
 
 
 def encode(value: Any) -> Any:
     """Return data that JSON can hold for a number, text or array, or a tuple, list or dict of such values."""
     if isinstance(value, np.ndarray):
-        return {"array": value.ravel().tolist(), "shape": list(value.shape), "dtype": value.dtype.str}
+        is_long = value.size > MAX_LISTED and value.dtype.kind in "biuf"
+        content = b64encode(value.tobytes()).decode() if is_long else value.ravel().tolist()
+        return {"array": content, "shape": list(value.shape), "dtype": value.dtype.str}
     if isinstance(value, tuple):
         return {"tuple": [encode(each) for each in value]}
     if isinstance(value, list):
@@ -48,7 +54,9 @@ def decode(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     if "array" in data:
-        return np.array(data["array"], dtype=np.dtype(data["dtype"])).reshape(data["shape"])
+        content, dtype = data["array"], np.dtype(data["dtype"])
+        array = np.frombuffer(b64decode(content), dtype).copy() if isinstance(content, str) else np.array(content, dtype=dtype)
+        return array.reshape(data["shape"])
     if "tuple" in data:
         return tuple(decode(each) for each in data["tuple"])
     return {decode(name): decode(each) for name, each in data["dict"]}

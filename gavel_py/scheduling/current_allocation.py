@@ -24,7 +24,7 @@ from gavel_py.policies.constraints.compiling import placed
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
-from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects
+from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round import Assignments
@@ -114,9 +114,7 @@ class PolicyInput:
     def of_new(cls, jobs: Sequence[Job], requests: dict[str, NDArray[Any]], *, whole_gangs: bool) -> PolicyInput:
         """Return the input as if these jobs were new and alone, to check whether a policy can decide on them."""
         zeros, none = np.zeros(len(jobs)), np.full(len(jobs), -1, dtype=np.int64)
-        objects = np.empty(len(jobs), dtype=object)
-        objects[:] = jobs
-        return cls(0.0, none, objects, requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs)
+        return cls(0.0, none, objects_of(jobs), requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs)
 
     @cached_property
     def job_ids(self) -> tuple[str, ...]:
@@ -160,11 +158,10 @@ class PolicyInput:
         for i, fields in document["changed"]:
             jobs[i] = Job(**fields)
         found = [with_steps(job, done) for job, done in zip(jobs.tolist(), steps.tolist(), strict=True)]
-        jobs[:] = found
         requests = table.requests_of(found)
         cache.complete(found, requests)
         arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}
-        return cls(float(document["now_seconds"]), rows, jobs, requests.pop("gangs"), requests, **arrays)
+        return cls(float(document["now_seconds"]), rows, objects_of(found), requests.pop("gangs"), requests, **arrays)
 
 
 def _isolated_seconds(table: JobTable, rows: Indices, speeds: Floats) -> Floats:

@@ -321,9 +321,7 @@ class JobTable:
             self.changed.add(job.job_id)
 
     def _put(self, rows: list[int], jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
-        holder = np.empty(len(jobs), dtype=object)
-        holder[:] = jobs
-        self.jobs[rows] = holder
+        self.jobs[rows] = objects_of(jobs)
         self.gangs[rows] = requests["gangs"]
         self.tenants[rows] = [job.tenant for job in jobs]
         self._requests[:, rows] = [requests[name] for name in REQUEST_COLUMNS]
@@ -422,7 +420,7 @@ class JobTable:
         """Return jobs and histories as plain data: the jobs in the system first, then those that have left."""
         rows = self.saved_rows
         return {
-            "jobs": [_job_to_dict(job) for job in self.jobs_at(rows)],
+            "jobs": _jobs_to_dict(self.jobs_at(rows)),
             "present": len(self._present),
             "histories": {name: _plain(self.columns[name][rows]) for name in HISTORY_COLUMNS},
         }
@@ -431,7 +429,8 @@ class JobTable:
     def from_dict(cls, document: Mapping[str, Any]) -> JobTable:
         """Restore a table from `to_dict`."""
         table = cls()
-        jobs = [Job(**each) for each in document["jobs"]]
+        fields = document["jobs"]
+        jobs = [Job(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
         table.add(jobs, table.requests_of(jobs))
         rows = np.arange(len(jobs))
         for name, column in table.columns.items():
@@ -466,9 +465,16 @@ def _failures(count: int) -> str:
     return "1 failure" if count == 1 else f"{count} failures"
 
 
-def _job_to_dict(job: Job) -> dict[str, Any]:
-    """Return the fields of a job that differ from their defaults as plain data."""
-    return job.model_dump(mode="json", exclude_defaults=True)
+def objects_of(jobs: Sequence[Job]) -> Objects:
+    """Return (N,) jobs as an array; numpy would look for attributes of arrays in each of them if they were assigned to one."""
+    return np.fromiter(jobs, dtype=object, count=len(jobs))
+
+
+def _jobs_to_dict(jobs: Sequence[Job]) -> dict[str, list[Any]]:
+    """Return {field: values} of jobs, for the id and the fields that differ from their default for any job."""
+    columns = {name: list(map(attrgetter(name), jobs)) for name in Job.model_fields}
+    defaults = {name: field.default for name, field in Job.model_fields.items()}
+    return {name: values for name, values in columns.items() if name == "job_id" or any(each != defaults[name] for each in values)}
 
 
 def _plain(column: NDArray[Any]) -> list[Any]:

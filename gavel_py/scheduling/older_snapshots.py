@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gavel_py.io.snapshots import decode, encode
+from gavel_py.problem.job import Job
 from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.jobs import DEPARTURES, HISTORY_COLUMNS
@@ -45,14 +46,14 @@ def upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
     ids = [*jobs, *(job_id for job_id in old["standings"] if job_id not in jobs)]
     places = {job_id: place for place, job_id in enumerate(ids)}
     histories = [old["standings"][job_id] for job_id in ids]
-    coming, speeds = old["coming"], dict(document["speeds"])
+    planned, last, speeds = old["coming"], old["last"], dict(document["speeds"])
     if "in_force" in speeds:
         speeds["allocation"] = speeds.pop("in_force")
     state = {
         "cluster": old["cluster"],
         "nodes": old["nodes"],
         "jobs": {
-            "jobs": [jobs.get(job_id, past.get(job_id, {"job_id": job_id})) for job_id in ids],
+            "jobs": _columns([jobs.get(job_id, past.get(job_id, {"job_id": job_id})) for job_id in ids]),
             "present": len(jobs),
             "histories": {name: [_history(each, name) for each in histories] for name in HISTORY_COLUMNS},
         },
@@ -62,9 +63,9 @@ def upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
         "must_solve": old.get("at_once", False),
         "running": _held(old["running"], places, layout),
         "plan": None
-        if coming is None
-        else {"start_seconds": coming["start_seconds"], **_held(coming["assignments"], places, layout)},
-        "last": old["last"],
+        if planned is None
+        else {"start_seconds": planned["start_seconds"], **_held(planned["assignments"], places, layout)},
+        "last": None if last is None else {**last, "assignments": _assignments(last["assignments"], layout)},
         "newly_failed": old["newly_failed"],
         "colocation": old["company"],
     }
@@ -79,7 +80,17 @@ def _history(old: Mapping[str, Any], name: str) -> Any:
     return old[name]
 
 
+def _columns(jobs: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    defaults = {name: None if field.is_required() else field.default for name, field in Job.model_fields.items()}
+    return {name: [job.get(name, default) for job in jobs] for name, default in defaults.items()}
+
+
 def _held(assignments: Mapping[str, Any], places: Mapping[str, int], layout: Layout) -> dict[str, Any]:
+    found = _assignments(assignments, layout)
+    return found | {"jobs": [places[job_id] for job_id in found["jobs"]]}
+
+
+def _assignments(assignments: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     ids, each = list(assignments), list(assignments.values())
     gpus = [layout.numbers([(node, index) for node, index in held["gpus"]]).tolist() for held in each]
     held = HeldGpus.of([layout.type_number[held["accelerator"]] for held in each], gpus).to_dict()
@@ -87,7 +98,7 @@ def _held(assignments: Mapping[str, Any], places: Mapping[str, int], layout: Lay
     partners = [[i, one["shared_with"]] for i, one in enumerate(each) if one.get("shared_with")]
     if min(parts, default=1.0) < 1 or partners:
         held |= {"parts": encode(np.array(parts, dtype=float)), "partners": partners}
-    return {"jobs": [places[job_id] for job_id in ids], "gpus": held}
+    return {"jobs": ids, "gpus": held}
 
 
 def _allocation(old: Mapping[str, Any], places: Mapping[str, int], types: list[str]) -> dict[str, Any]:

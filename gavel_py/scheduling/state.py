@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +95,7 @@ class SchedulerState:
             "must_solve": self.must_solve,
             "running": _held_to_dict(running, self.gangs.of(running), places),
             "plan": None if plan is None else {"start_seconds": plan.start_seconds, **_held_to_dict(plan.rows, plan.held, places)},
-            "last": None if last is None else last.to_dict(),
+            "last": None if last is None else replace(last, assignments={}).to_dict() | {"assignments": _assignments_to_dict(last)},
             "newly_failed": dict(self.newly_failed),
             "colocation": self.colocation_ledger.to_list(),
         }
@@ -136,7 +136,8 @@ class SchedulerState:
                 document["plan"]["start_seconds"], *_held_from_dict(document["plan"], state), allocation=state.allocation
             )
         if document["last"] is not None:
-            state.last = Round.from_dict(document["last"])
+            state.last = Round.from_dict(document["last"] | {"assignments": {}})
+            state.last = replace(state.last, assignments=_assignments_from_dict(document["last"]["assignments"], state.layout))
             found = [state.table.row_of(job_id) for job_id in state.last.assignments]
             state.last_rows = np.array([-1 if row is None else row for row in found], dtype=np.int64)
         return state
@@ -331,6 +332,18 @@ class SchedulerState:
             if partner is not None:
                 key = PartnerKey(job_id, self.table.jobs[partner].job_type, counted.accelerator)
                 self.colocation_ledger.take_back(key)
+
+
+def _assignments_to_dict(last: Round) -> dict[str, Any]:
+    assert isinstance(last.assignments, Assignments)  # noqa: S101
+    return {"jobs": list(last.assignments.ids), "gpus": last.assignments.held.to_dict()}
+
+
+def _assignments_from_dict(document: Mapping[str, Any], layout: Layout) -> Assignments:
+    held = HeldGpus.from_dict(document["gpus"], layout)
+    if len(held) != len(document["jobs"]):
+        raise ValueError("the last round has other jobs than gangs")
+    return Assignments(tuple(document["jobs"]), held, layout)
 
 
 def _held_to_dict(rows: Indices, held: HeldGpus, places: Mapping[int, int]) -> dict[str, Any]:

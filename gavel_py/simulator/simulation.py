@@ -28,7 +28,7 @@ from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import ExecutionSettings, RoundExecution, SimulationState
 from gavel_py.workloads.submission import Submission
 
-SIMULATION = SnapshotFormat("gavel-py simulation", 1, "the state of a simulation, as Simulation.save writes it")
+SIMULATION = SnapshotFormat("gavel-py simulation", 2, "the state of a simulation, as Simulation.save writes it")
 
 
 class Simulation:

@@ -203,7 +203,7 @@ def test_no_note(path: Path) -> None:
         (lambda _: '{"jobs": []}', "is not the state of a simulation, as Simulation.save writes it"),
         (lambda text: text.replace("gavel-py simulation", "gavel-py scheduler", 1), "is not the state of a simulation"),
         (lambda text: text.replace('"now":', '"now":1', 1), "is damaged or was changed by hand"),
-        (lambda text: text.replace('"version":1', '"version":2', 1), "has version 2, and this gavel-py reads up to version 1"),
+        (lambda text: text.replace('"version":2', '"version":3', 1), "has version 3, and this gavel-py reads up to version 2"),
         (lambda text: re.sub(r'"state":.*', '"state":null}', text), "is damaged or was changed by hand"),
     ],
 )
