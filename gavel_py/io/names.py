@@ -19,7 +19,7 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     >>> sorted(["10", "9", "b", "a10", "a9"], key=natural_key)
     ['9', '10', 'a9', 'a10', 'b']
     """
-    parts: list[str | int] = DIGITS.split(name)  # type: ignore[assignment]  # text and digits alternate, text first
+    parts: list[str | int] = DIGITS.split(name)  # text and digits alternate, text first
     parts[1::2] = map(int, parts[1::2])
     return tuple(parts), name
 

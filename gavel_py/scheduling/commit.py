@@ -10,7 +10,7 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
-from gavel_py.scheduling.current_allocation import CurrentAllocation
+from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import waits_of
 from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.round import Round
@@ -51,7 +51,11 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
         start: Start of the round in seconds.
         round_seconds: Length of the round.
     """
-    assignments = state.assignments(rows, held)
+    current = state.allocation
+    if isinstance(current, LazyAllocation) and current.assignments.held is held:
+        assignments = current.assignments
+    else:
+        assignments = state.assignments(rows, held)
     ids, runs = state.table.ids, np.zeros(state.table.capacity, dtype=bool)
     runs[rows] = True
     before = state.last_rows[state.last_rows >= 0]
@@ -59,8 +63,8 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
         assignments=assignments,
-        kept=tuple(ids[rows[keeps]].tolist()),
-        started=tuple(ids[rows[~keeps]].tolist()),
+        kept=assignments.ids if keeps.all() else tuple(ids[rows[keeps]].tolist()),
+        started=() if keeps.all() else tuple(ids[rows[~keeps]].tolist()),
         preempted=state.unfinished(before[~runs[before]]),
         excluded=state.excluded,
         end_seconds=start + round_seconds,
@@ -72,6 +76,10 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
 def begin_round(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus, keeps: Mask) -> None:
     """Enter a round that begins now in accounts, histories and running gangs; arguments as for `build_round`."""
     gangs, columns = state.gangs, state.table.columns
+    if gangs.holds(rows, held):
+        gangs.moved = set()
+        _enter(state, new_round, rows, held)
+        return
     is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
     if len(new):
         is_spread[new] = state.is_spread(held.take(new))
@@ -82,6 +90,11 @@ def begin_round(state: SchedulerState, new_round: Round, rows: Indices, held: He
     started = rows[new]
     columns["running_since_seconds"][started], columns["has_run"][started] = new_round.start_seconds, True
     gangs.begin(rows, held, is_spread)
+    _enter(state, new_round, rows, held)
+
+
+def _enter(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus) -> None:
+    """Enter a round in the accounts, and make it the latest one."""
     if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
         _account(state, state.allocation, new_round, rows, held)
     state.plan, state.last, state.last_rows, state.newly_failed = None, new_round, rows, {}

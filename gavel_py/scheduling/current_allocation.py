@@ -126,15 +126,6 @@ class PolicyInput:
         """(N,) tenants of the jobs."""
         return tuple([job.tenant for job in self.jobs.tolist()])
 
-    def in_natural_order(self) -> PolicyInput:
-        """Return the input with the jobs in natural order of their ids."""
-        keys = list(map(natural_key, self.job_ids))
-        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
-        arrays = {
-            name: getattr(self, name)[order] for name in ("rows", "jobs", "gangs", *BY_JOB) if getattr(self, name) is not None
-        }
-        return replace(self, **arrays, requests={name: column[order] for name, column in self.requests.items()})
-
     def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
         """Return the input as plain data; places: {row: place of the job among those that are saved}."""
         # Jobs whose requests have changed since are saved as they were.
@@ -422,16 +413,40 @@ def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: Allo
 
 @dataclass(frozen=True, eq=False)
 class LazyAllocation:
-    """An allocation that the event-driven mode has derived from changes, solved only if it is read or audited."""
+    """An allocation that the event-driven mode has derived from changes, solved only if it is read or audited.
 
-    policy_input: PolicyInput  # the input of the decision, with jobs in any order
+    The table of jobs goes on changing. What a policy could read of it then is kept: the progress of all jobs, where they ran, and
+    the rows of jobs that are replaced later (`remember`).
+    """
+
+    now_seconds: float  # the time of the decision
+    rows: Indices  # rows of the jobs in the system then, in any order
+    table: JobTable  # the jobs, as they are now
+    steps_done: Floats  # (rows,) then
+    running_on: Indices  # (rows,) then
     assignments: Assignments  # the jobs that have all of their time on a type
     excluded: Mapping[str, str]  # {job_id: reason} of the jobs that can run nowhere
+    whole_gangs: bool  # as for `RoundScheduler`
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
+    replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
+
+    def remember(self, row: int) -> None:
+        """Keep the present job of a row, which is about to be replaced."""
+        requests = np.concatenate(list(self.table.requests_at(np.array([row])).values()))
+        self.replaced.setdefault(row, (self.table.jobs[row], int(self.table.gangs[row]), requests))
 
     def resolve(self) -> CurrentAllocation:
         """Solve for all jobs and return the allocation. Raises `ProofError` if it is not what the event-driven mode derived."""
-        found = self.solve(self.policy_input.in_natural_order())
+        table, zeros = self.table, np.zeros(len(self.rows))
+        rows = self.rows[sorted(range(len(self.rows)), key=lambda i: natural_key(str(table.ids[self.rows[i]])))]
+        jobs, gangs, requests = table.jobs[rows], table.gangs[rows], table.requests_at(rows)
+        for i in np.flatnonzero(np.isin(rows, list(self.replaced))).tolist():
+            jobs[i], gangs[i], earlier = self.replaced[rows.item(i)]
+            for column, value in zip(requests.values(), earlier.tolist(), strict=True):
+                column[i] = value
+        requests["steps_done"] = self.steps_done[rows]
+        history = zeros, zeros, zeros, self.running_on[rows], None
+        found = self.solve(PolicyInput(self.now_seconds, rows, jobs, gangs, requests, *history, whole_gangs=self.whole_gangs))
         fractions, place = found.allocation.time_fractions, {job_id: i for i, job_id in enumerate(found.problem.job_ids)}
         expected = np.zeros_like(fractions)
         expected[[place[job_id] for job_id in self.assignments.ids], self.assignments.held.types] = 1.0

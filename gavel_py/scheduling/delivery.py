@@ -228,7 +228,7 @@ def _sum_by_job(table: Floats) -> Floats:
 
 def _sum(values: Floats) -> float:
     """Return the sum in order, whatever its length; pairwise sums differ in the last digit from those of `JobDelivery`."""
-    return float(np.cumsum(values)[-1]) if len(values) else 0.0
+    return float(np.cumsum(values)[-1]) if len(values) else 0
 
 
 @dataclass(frozen=True)

@@ -195,8 +195,12 @@ class RunningGangs:
     def of(self, rows: Indices) -> HeldGpus:
         """Return the GPUs of these rows."""
         if self.moved is not None and not self.moved and np.array_equal(rows, self._rows):
-            return self._held
+            return self._held  # nothing has changed since the round began
         return self._held.take(np.where(self.types[rows] >= 0, self._places[rows], -1))
+
+    def holds(self, rows: Indices, held: HeldGpus) -> bool:
+        """Return whether just these gangs, as they were handed out, hold GPUs."""
+        return held is self._held and not self.moved and self.moved is not None and len(rows) == self._count
 
     def fit(self, capacity: int) -> None:
         """Make room for this number of rows."""

@@ -85,10 +85,6 @@ class DeliveryLedger:
         ledger._offered, ledger._round_seconds = decode(document["offered"]), float(document["round_seconds"])
         return ledger
 
-    def has_deficits(self, rows: Indices) -> bool:
-        """Return whether any of these jobs has a deficit or surplus."""
-        return bool(self.deficits.any()) and bool(self.deficits[rows].any())
-
     def begin_allocation(self) -> None:
         """Count rounds received anew, for a new allocation."""
         self.received[:] = 0.0

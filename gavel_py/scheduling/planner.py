@@ -179,12 +179,15 @@ class RoundPlanner:
         decision = None if event_planner is None or not len(state.table) else event_planner.decide(state)
         if event_planner is None or decision is None:
             return None
-        rows = state.table.in_order_of_ids
-        options = {"whole_gangs": self.options.whole_gangs, "with_history": False}
         allocation = LazyAllocation(
-            PolicyInput.of(state.table, rows, start, state.gangs.types[rows], None, **options),
+            start,
+            state.table.in_order_of_ids,
+            state.table,
+            state.table.columns["steps_done"].copy(),
+            state.gangs.types.copy(),
             state.assignments(decision.rows, decision.held),
             decision.excluded,
+            self.options.whole_gangs,
             # All nodes are up now, and may be down when the allocation is resolved.
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
         )

@@ -23,7 +23,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.scheduling.commit import adopt, begin_round, build_round
-from gavel_py.scheduling.current_allocation import PolicyInput
+from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.jobs import Departure, changed_job
@@ -379,6 +379,8 @@ class RoundScheduler(Synchronized):
         row = state.table.known(job_id)
         gang, job = state.table.gangs.item(row), changed_job(state.table.job(row), fields)
         requests = self._checked([job])
+        if isinstance(state.allocation, LazyAllocation):
+            state.allocation.remember(row)
         state.table.replace(job, requests)
         if requests["gangs"].item(0) != gang:
             state.stop(row)
@@ -501,9 +503,10 @@ class RoundScheduler(Synchronized):
         state.table.check_gone(job_ids, state.rows_in_decision)
         rows = state.table.forget(unique)
         state.ledger.forget(rows)
-        gone = np.isin(state.last_rows, rows)
-        if gone.any():
-            state.last_rows = np.where(gone, -1, state.last_rows)
+        gone = np.zeros(state.table.capacity, dtype=bool)
+        gone[rows] = True
+        if gone[state.last_rows].any():
+            state.last_rows = np.where(gone[state.last_rows], -1, state.last_rows)
         state.colocation_ledger.forget(unique)
 
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:

@@ -218,7 +218,7 @@ class SchedulerState:
         """Rows of the jobs of the current allocation; while another one is being decided, of all jobs with a history."""
         if self.is_calling_out:
             return self.table.saved_rows
-        return np.zeros(0, dtype=np.int64) if self.allocation is None else self.allocation.policy_input.rows
+        return np.zeros(0, dtype=np.int64) if self.allocation is None else self.allocation.rows
 
     @property
     def excluded(self) -> dict[str, str]:

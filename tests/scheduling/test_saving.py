@@ -208,7 +208,7 @@ def truncated(text: str) -> str:
         (lambda _: "", "is not valid JSON"),
         (lambda _: "[]", "is not the state of a scheduler, as RoundScheduler.save writes it"),
         (lambda _: '{"jobs": []}', "is not the state of a scheduler"),
-        (lambda text: text.replace('"job_type":"fast"', '"job_type":"slow"', 1), "is damaged or was changed by hand"),
+        (lambda text: text.replace('"fast","slow"', '"slow","slow"', 1), "is damaged or was changed by hand"),
         (
             lambda text: text.replace('"version":3', '"version":4', 1),
             "has version 4, and this gavel-py reads up to version 3",

@@ -323,13 +323,20 @@ class EventDrivenPlanner:
         if found is None:
             return None
         self._decisions += 1
-        self._latest = self._decision(state, stop, found), {*stop, *found}
+        latest = state.last.assignments if state.last is not None else None
+        if not stop and not found and isinstance(latest, Assignments) and state.gangs.holds(state.last_rows, latest.held):
+            decision = EventDecision(state.last_rows, latest.held, self._queue.excluded)
+        else:
+            decision = self._decision(state, stop, found)
+        self._latest = decision, {*stop, *found}
         return self._latest[0]
 
     def _has_deficits(self, state: SchedulerState) -> bool:
         """Return whether a job in the queue has a deficit, as after rounds that were counted."""
-        deficits = state.ledger.deficits
-        return bool(deficits.any()) and bool(deficits[[state.table.by_id[job_id] for job_id in self._queue.by_id]].any())
+        if not state.ledger.deficits.any():
+            return False
+        rows = [state.table.by_id[job_id] for job_id in self._queue.by_id]
+        return bool(state.ledger.deficits[rows].any())
 
     def _affected(self, state: SchedulerState) -> Set[str] | None:
         """Return the jobs that may run elsewhere or have changed since the latest decision, None for all."""
