@@ -73,12 +73,12 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
     )
 
 
-def begin_round(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus, keeps: Mask) -> None:
+def begin_round(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus, keeps: Mask, round_seconds: float) -> None:
     """Enter a round that begins now in accounts, histories and running gangs; arguments as for `build_round`."""
     gangs, columns = state.gangs, state.table.columns
     if gangs.holds(rows, held):
         gangs.moved = set()
-        _enter(state, new_round, rows, held)
+        _enter(state, new_round, rows, held, round_seconds)
         return
     is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
     if len(new):
@@ -90,19 +90,21 @@ def begin_round(state: SchedulerState, new_round: Round, rows: Indices, held: He
     started = rows[new]
     columns["running_since_seconds"][started], columns["has_run"][started] = new_round.start_seconds, True
     gangs.begin(rows, held, is_spread)
-    _enter(state, new_round, rows, held)
+    _enter(state, new_round, rows, held, round_seconds)
 
 
-def _enter(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus) -> None:
+def _enter(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus, round_seconds: float) -> None:
     """Enter a round in the accounts, and make it the latest one."""
     if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
-        _account(state, state.allocation, new_round, rows, held)
+        _account(state, state.allocation, new_round, rows, held, round_seconds)
     state.plan, state.last, state.last_rows, state.newly_failed = None, new_round, rows, {}
 
 
-def _account(state: SchedulerState, current: CurrentAllocation, new_round: Round, rows: Indices, held: HeldGpus) -> None:
+def _account(
+    state: SchedulerState, current: CurrentAllocation, new_round: Round, rows: Indices, held: HeldGpus, round_seconds: float
+) -> None:
     """Enter promised and received time of a round in all accounts."""
-    problem, round_seconds = current.problem, new_round.end_seconds - new_round.start_seconds
+    problem = current.problem
     # Jobs that have left since the round was planned are promised nothing.
     present = current.present(state.table)[:, None]
     fractions = current.fractions * present

@@ -80,11 +80,13 @@ class HeldGpus:
 
     def take(self, gangs: Indices) -> HeldGpus:
         """Return the GPUs of these gangs; -1 stands for a gang without GPUs."""
+        if not len(self):
+            return HeldGpus.none(len(gangs))
         there = gangs >= 0
-        sizes = np.where(there, self.sizes[gangs], 0) if len(self) else np.zeros(len(gangs), dtype=np.int64)
+        sizes = np.where(there, self.sizes[gangs], 0)
         starts = _starts(sizes)
         index = np.repeat(self.starts[gangs] - starts[:-1], sizes) + np.arange(starts[-1])
-        types = np.where(there, self.types[gangs], -1) if len(self) else np.full(len(gangs), -1, dtype=np.int64)
+        types = np.where(there, self.types[gangs], -1)
         parts = None if self.parts is None else np.where(there, self.parts[gangs], 1.0)
         partners = self.partners
         if partners:

@@ -172,7 +172,7 @@ class RoundScheduler(Synchronized):
             plan = self._planner.revise(state, plan)
         keeps = state.gangs.of(plan.rows).same_as(plan.held)
         new_round = build_round(state, plan.rows, plan.held, keeps, start, self.round_seconds)
-        begin_round(state, new_round, plan.rows, plan.held, keeps)
+        begin_round(state, new_round, plan.rows, plan.held, keeps, self.round_seconds)
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
             counts = (len(state.table), len(new_round.assignments), *changes)
