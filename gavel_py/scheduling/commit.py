@@ -12,7 +12,7 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import waits_of
-from gavel_py.scheduling.held_gpus import HeldGpus
+from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Round
 from gavel_py.scheduling.state import RoundPlan, SchedulerState
 

@@ -320,7 +320,7 @@ class DeliveryReport:
     def shortfall_by_reason(self) -> dict[Wait, float]:
         """Σ_i s_i · shortfall seconds by reason; they add up to `shortfall_gpu_seconds`."""
         by_reason = np.where(self._accounts.short > 0, self._accounts.short, 0.0).T
-        return {reason: _sum(self._accounts.num_gpus * short) for reason, short in zip(WAITS, by_reason, strict=True)}
+        return {reason: float(_sum(self._accounts.num_gpus * short)) for reason, short in zip(WAITS, by_reason, strict=True)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""

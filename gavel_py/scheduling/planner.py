@@ -32,13 +32,12 @@ from gavel_py.scheduling.current_allocation import (
     solve_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.placement.free_gpus import FreeGpus
-from gavel_py.scheduling.placement.gangs import ResourceRequests, preferences_of
+from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, preferences_of
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round_planning import plan_round
 from gavel_py.scheduling.state import RoundPlan, SchedulerState

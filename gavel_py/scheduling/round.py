@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gavel_py.scheduling.held_gpus import HeldGpus
+from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.placement.topology import Gpu, Layout
 
 

@@ -8,11 +8,10 @@ import numpy as np
 
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeResources
-from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference, ResourceRequests, Spans
+from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference, ResourceRequests, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE
 
 

@@ -25,12 +25,12 @@ from gavel_py.problem.job import Job, JobSet
 from gavel_py.scheduling.commit import adopt, begin_round, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.jobs import Departure, changed_job
 from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
+from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.problem_cache import is_by_type

@@ -14,18 +14,111 @@ from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
-from gavel_py.scheduling.held_gpus import HeldGpus, RunningGangs
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.placement.free_gpus import FreeResources
-from gavel_py.scheduling.placement.gangs import Spans
+from gavel_py.scheduling.placement.gangs import HeldGpus, Spans
 from gavel_py.scheduling.placement.topology import Layout
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignments, Round
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner
+
+
+class RunningGangs:
+    """The gangs that hold GPUs, by their rows in the `JobTable`.
+
+    Attributes:
+        layout: All GPUs of the cluster.
+        types: (rows,) columns of the accelerator types, -1 for none.
+        is_spread: (rows,) whether a gang is on more nodes than it needs.
+        moved: Rows of jobs whose GPUs may have changed since the latest round began; None if no round has begun in this process.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.types: Indices = np.zeros(0, dtype=np.int64)
+        self.is_spread: Mask = np.zeros(0, dtype=bool)
+        self.moved: set[int] | None = None
+        self._rows: Indices = np.zeros(0, dtype=np.int64)
+        self._held = HeldGpus.none(0)
+        self._places: Indices = np.zeros(0, dtype=np.int64)  # (rows,) index in `_held`
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def rows(self) -> Indices:
+        """(N,) rows of the gangs, ascending."""
+        return np.flatnonzero(self.types >= 0)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether any GPUs are shared by several jobs."""
+        return bool(self._held.partners)
+
+    def gpus_of(self, row: int) -> list[int]:
+        """Return the GPUs of one row."""
+        return self._held.list_of(self._places.item(row)) if self.types[row] >= 0 else []
+
+    def of(self, rows: Indices) -> HeldGpus:
+        """Return the GPUs of these rows."""
+        if self.moved is not None and not self.moved and np.array_equal(rows, self._rows):
+            return self._held  # nothing has changed since the round began
+        return self._held.take(np.where(self.types[rows] >= 0, self._places[rows], -1))
+
+    def holds(self, rows: Indices, held: HeldGpus) -> bool:
+        """Return whether just these gangs, as they were handed out, hold GPUs."""
+        return held is self._held and not self.moved and self.moved is not None and len(rows) == self._count
+
+    def fit(self, capacity: int) -> None:
+        """Make room for this number of rows."""
+        more = capacity - len(self.types)
+        if more > 0:
+            self.types = np.concatenate([self.types, np.full(more, -1, dtype=np.int64)])
+            self.is_spread = np.concatenate([self.is_spread, np.zeros(more, dtype=bool)])
+            self._places = np.concatenate([self._places, np.zeros(more, dtype=np.int64)])
+
+    def begin(self, rows: Indices, held: HeldGpus, is_spread: Mask) -> None:
+        """Replace all gangs by those of a round that begins; held, is_spread: (N,) of these rows."""
+        self.types.fill(-1)
+        self.types[rows], self.is_spread[rows], self._places[rows] = held.types, is_spread, np.arange(len(rows))
+        self._rows, self._held, self._count, self.moved = rows, held, len(rows), set()
+
+    def put(self, row: int, held: HeldGpus, *, is_spread: bool) -> None:
+        """Set the GPUs of one gang."""
+        rows = np.append(self.rows[self.rows != row], row)
+        others = self.of(rows[:-1])
+        joined = HeldGpus(
+            np.concatenate([others.types, held.types]),
+            np.concatenate([others.starts, others.starts[-1] + held.starts[1:]]),
+            np.concatenate([others.gpus, held.gpus]),
+            None if others.parts is None else np.append(others.parts, 1.0),
+            others.partners,
+        )
+        moved = None if self.moved is None else self.moved | {row}
+        self.begin(rows, joined, np.append(self.is_spread[rows[:-1]], is_spread))
+        self.moved = moved
+
+    def stop(self, row: int) -> None:
+        """Take all GPUs away from a gang, if it holds any; its partners keep theirs."""
+        if self.types[row] < 0:
+            return
+        self.types[row] = -1
+        self._count -= 1
+        if self.moved is not None:
+            self.moved.add(row)
+
+    def drop_partner(self, job_id: str, row: int) -> None:
+        """Record that a job no longer shares its GPUs with the gang of a row."""
+        place, partners = int(self._places[row]), dict(self._held.partners)
+        partners[place] = tuple(other for other in partners.get(place, ()) if other != job_id)
+        self._held = replace(self._held, partners={i: others for i, others in partners.items() if others})
+        if self.moved is not None:
+            self.moved.add(row)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
 from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import RoundDemand, choose_jobs
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.placement.free_gpus import FreeResources
-from gavel_py.scheduling.placement.gangs import ResourceRequests, Spans
+from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, Spans
 from gavel_py.scheduling.placement.topology import Layout
 from gavel_py.scheduling.round import Assignment, Assignments
 from gavel_py.scheduling.round_planning import plan_round

@@ -13,9 +13,8 @@ import numpy as np
 
 from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.colocation.groups import ColocationGroups
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism.demand import RoundDemand
-from gavel_py.scheduling.placement.gangs import ResourceRequests
+from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 
 __all__ = ["plan_groups"]
 

@@ -15,9 +15,9 @@ import numpy as np
 from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.job import Job
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.ledger import MAX_DEFICIT_ROUNDS, MAX_PAYBACK_ROUNDS
 from gavel_py.scheduling.mechanism.demand import RoundDemand
+from gavel_py.scheduling.placement.gangs import HeldGpus
 
 
 class PartnerKey(NamedTuple):

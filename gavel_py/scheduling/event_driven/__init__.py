@@ -22,12 +22,11 @@ from gavel_py.scheduling.event_driven.queue import (
     QueuedJob,
     can_keep_order,
 )
-from gavel_py.scheduling.held_gpus import HeldGpus
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, find_preferred
-from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
+from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignments

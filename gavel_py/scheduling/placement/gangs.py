@@ -1,18 +1,21 @@
-"""Gangs to be placed, as arrays: their requests, the nodes that they need at least, and the placements that they should have.
+"""Gangs as arrays: requests, the nodes that they need at least, the placements that they should have, and the GPUs that they hold.
 
 `assign.py` places them; `free_gpus.py` has the rule of the best fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.io.snapshots import decode, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
@@ -183,3 +186,153 @@ class Spans:
     def is_spread(self, accelerator: str, gpus: Sequence[Gpu]) -> bool:
         """Return whether a gang is on more nodes than it needs."""
         return len(gpus) > 1 and len({node for node, _ in gpus}) > self.min_nodes(accelerator, len(gpus))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldGpus:
+    """The GPUs of N gangs, by their numbers in a `Layout`; H GPUs in all.
+
+    Attributes:
+        types: (N,) columns of the accelerator types, -1 for gangs without GPUs.
+        starts: (N + 1,) the first GPU of each gang in `gpus`, and H.
+        gpus: (H,) GPUs, gang after gang.
+        parts: (N,) the part of its GPU that each job requests, 1 for whole gangs; None if all are 1.
+        partners: {gang: ids of the jobs on the same GPUs} for gangs that share them.
+    """
+
+    types: Indices
+    starts: Indices
+    gpus: Indices
+    parts: Floats | None = None
+    partners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, types: Sequence[int] | Indices, gpus: Sequence[Sequence[int]]) -> HeldGpus:
+        """Return the GPUs of gangs, given one after the other."""
+        lengths = np.array([len(each) for each in gpus], dtype=np.int64)
+        flat = np.array([gpu for each in gpus for gpu in each], dtype=np.int64)
+        return cls(np.array(types, dtype=np.int64), _starts(lengths), flat)
+
+    @classmethod
+    def none(cls, count: int) -> HeldGpus:
+        """Return the GPUs of gangs that hold none."""
+        return cls(np.full(count, -1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    @property
+    def runs(self) -> Mask:
+        """(N,) the gangs that hold GPUs."""
+        runs: Mask = self.types >= 0
+        return runs
+
+    @cached_property
+    def sizes(self) -> Indices:
+        """(N,) number of GPUs."""
+        sizes: Indices = np.diff(self.starts)
+        return sizes
+
+    @cached_property
+    def owners(self) -> Indices:
+        """(H,) the gang that holds each GPU."""
+        owners: Indices = np.repeat(np.arange(len(self)), self.sizes)
+        return owners
+
+    @property
+    def shares(self) -> Floats:
+        """(N,) GPUs that are accounted to each job: its part of one GPU, or an equal part of the GPUs for each co-located job."""
+        shares = self.sizes.astype(float)
+        for gang, others in self.partners.items():
+            shares[gang] /= 1 + len(others)
+        return shares if self.parts is None else np.where((self.parts < 1) & self.runs, self.parts, shares)
+
+    def list_of(self, gang: int) -> list[int]:
+        """Return the GPUs of one gang."""
+        gpus: list[int] = self.gpus[self.starts[gang] : self.starts[gang + 1]].tolist()
+        return gpus
+
+    def take(self, gangs: Indices) -> HeldGpus:
+        """Return the GPUs of these gangs; -1 stands for a gang without GPUs."""
+        if not len(self):
+            return HeldGpus.none(len(gangs))
+        there = gangs >= 0
+        sizes = np.where(there, self.sizes[gangs], 0)
+        starts = _starts(sizes)
+        index = np.repeat(self.starts[gangs] - starts[:-1], sizes) + np.arange(starts[-1])
+        types = np.where(there, self.types[gangs], -1)
+        parts = None if self.parts is None else np.where(there, self.parts[gangs], 1.0)
+        partners = self.partners
+        if partners:
+            partners = {i: partners[gang] for i, gang in enumerate(gangs.tolist()) if gang in partners}
+        return HeldGpus(types, starts, self.gpus[index], parts, partners)
+
+    def where(self, keep: Mask) -> HeldGpus:
+        """Return the GPUs of all gangs, none for those not to keep."""
+        return self if (keep | ~self.runs).all() else self.take(np.where(keep, np.arange(len(self)), -1))
+
+    def replaced(self, gangs: Indices, other: HeldGpus) -> HeldGpus:
+        """Return the GPUs of all gangs, those of `other`, in order, for these gangs; parts and partners are dropped."""
+        both = HeldGpus(
+            np.concatenate([self.types, other.types]),
+            np.concatenate([self.starts, self.starts[-1] + other.starts[1:]]),
+            np.concatenate([self.gpus, other.gpus]),
+        )
+        source = np.arange(len(self))
+        source[gangs] = len(self) + np.arange(len(other))
+        return both.take(source)
+
+    def same_as(self, other: HeldGpus) -> Mask:
+        """Return (N,) which gangs hold the same GPUs, in the same order, as in `other`; False for gangs without GPUs."""
+        if self is other:
+            return self.runs
+        same: Mask = self.runs & (self.types == other.types) & (self.sizes == other.sizes)
+        rows = np.flatnonzero(same)
+        sizes = self.sizes[rows]
+        owners = np.repeat(rows, sizes)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        differs = self.gpus[self.starts[owners] + within] != other.gpus[other.starts[owners] + within]
+        same[owners[differs]] = False
+        return same
+
+    def num_nodes(self, layout: Layout) -> Indices:
+        """Return (N,) the number of nodes of each gang."""
+        nodes = layout.node_of[self.gpus]
+        if not (self.sizes > 1).any():
+            return self.sizes
+        pairs = np.unique(self.owners * len(layout.names) + nodes)
+        counts: Indices = np.bincount(pairs // max(1, len(layout.names)), minlength=len(self))
+        return counts
+
+    def with_partners_among(self, job_ids: Collection[str]) -> HeldGpus:
+        """Return the GPUs with partners reduced to these jobs."""
+        if not self.partners:
+            return self
+        partners = {gang: tuple(other for other in others if other in job_ids) for gang, others in self.partners.items()}
+        return replace(self, partners={gang: others for gang, others in partners.items() if others})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the GPUs as plain data."""
+        return {
+            "types": encode(self.types),
+            "sizes": encode(self.sizes),
+            "gpus": encode(self.gpus),
+            "parts": encode(self.parts),
+            "partners": [[gang, list(others)] for gang, others in self.partners.items()],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], layout: Layout) -> HeldGpus:
+        """Restore the GPUs from `to_dict`; raises `ValueError` for GPUs that the layout does not have."""
+        types, sizes, gpus, parts = (decode(document[name]) for name in ("types", "sizes", "gpus", "parts"))
+        inside = len(types) == len(sizes) and len(gpus) == sizes.sum() and np.isin(gpus, np.arange(layout.num_gpus)).all()
+        if not inside or not np.isin(types, np.arange(-1, len(layout.types))).all():
+            raise ValueError("gangs hold GPUs that the cluster does not have")
+        return cls(types, _starts(sizes), gpus, parts, {gang: tuple(others) for gang, others in document["partners"]})
+
+
+def _starts(sizes: Indices) -> Indices:
+    """Return (N + 1,) the sums of sizes before each gang, and of all."""
+    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
