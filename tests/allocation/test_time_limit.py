@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.solving import highs
+from gavel_py.optimization.solving import highs, prices
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
@@ -197,10 +197,14 @@ def test_without_expiry_the_answer_is_that_without_a_limit() -> None:
         assert limited.status is free.status
 
 
-def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound() -> None:
+@pytest.mark.parametrize(("rows_for_prices", "seconds"), [(10**9, 0.4), (prices.MANY_ROWS, 0.07)])
+def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(
+    rows_for_prices: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prices, "MANY_ROWS", rows_for_prices)
     chance = np.random.default_rng(0)
     large = gp.AllocationProblem.from_arrays(chance.lognormal(size=(12_000, 4)), [700] * 4)
-    solver = gp.Solver("max_min_fairness", time_limit_seconds=0.4)
+    solver = gp.Solver("max_min_fairness", time_limit_seconds=seconds)
     found = solver.solve(large)
     assert found.status is STOPPED
     assert found.gap is not None
