@@ -62,6 +62,7 @@ class RoundPlanner:
 
     def decide(self, state: SchedulerState, start: float) -> RoundPlan:
         """Return the plan of the round that begins at `start` seconds. Raises whatever the policy's solve raises."""
+        state.drop_unused_gangs()
         plan = self._decide_at_event(state, start)
         if plan is not None:
             return plan

@@ -269,6 +269,7 @@ class RoundScheduler(Synchronized):
         unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
         has = f"it has {', '.join(profile.accelerators)}"
         InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
+        _ = self._state.current_allocation  # a lazy one is solved with the throughputs with which it was decided
         self._planner = replace(self._planner, profile=profile)
         self._state.require_solve()
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner
 
 
+MAX_UNUSED_FACTOR, UNUSED_SLACK = 4, 20_000
+"""Gangs are numbered anew when there are more than `factor * rows + slack` of them."""
+
+
 class RunningGangs:
     """The gangs that hold GPUs, by their rows in the `JobTable`.
 
@@ -244,6 +248,19 @@ class SchedulerState:
             self.cache = ProblemCache(cluster, profile, whole_gangs, table.models)
             table.update_requests(self.cache)
         return self.cache
+
+    def drop_unused_gangs(self) -> None:
+        """Number the gangs anew if most of them are of jobs that have been forgotten, whose rows would be kept for ever."""
+        table = self.table
+        if len(table.models) <= MAX_UNUSED_FACTOR * table.capacity + UNUSED_SLACK:
+            return
+        current = self.current_allocation
+        same = None if current is None else current.policy_input.gangs == table.gangs[current.rows]
+        table.number_gangs(by_type=table.is_by_type)
+        self.cache = self.event_planner = None
+        if current is not None and same is not None:
+            gangs = np.where(same, table.gangs[current.rows], -1)  # -1: a gang that has changed since
+            self.allocation = replace(current, policy_input=replace(current.policy_input, gangs=gangs))
 
     # Queries
 

@@ -262,3 +262,33 @@ def test_another_profile_must_know_the_cluster() -> None:
     for _ in range(9):
         latest = made.next_round()
     assert latest.assignments["a"].accelerator == "v100"
+
+
+@pytest.mark.parametrize("by_events", [False, True])
+def test_gangs_of_forgotten_jobs_are_dropped_and_change_no_round(monkeypatch: pytest.MonkeyPatch, by_events: bool) -> None:
+    """To a profile of the user each job is a gang of its own."""
+    policy = "shortest_job_first" if by_events else "max_min_fairness"
+
+    def played() -> tuple[list[gp.Round], int]:
+        made = scheduler("v100:3,k80:2", by_events=by_events, policy=policy)
+        rounds = []
+        for number in range(25):
+            made.submit(job(f"j{number}", 1 + number % 2, ["fast", "slow"][number % 2], total_steps=9000))
+            if number % 3 == 0:
+                made.update(f"j{number}", num_gpus=2)
+            if number >= 4:
+                made.complete(f"j{number - 4}")
+            rounds.append(made.next_round())
+            if number >= 4:
+                made.forget(f"j{number - 4}")
+            if number == 20:
+                made.solve_seconds = 0.0 if by_events else 1e4
+        return rounds, len(made._state.table.models)
+
+    expected, kept = played()
+    monkeypatch.setattr("gavel_py.scheduling.state.MAX_UNUSED_FACTOR", 0)
+    monkeypatch.setattr("gavel_py.scheduling.state.UNUSED_SLACK", 6)
+    found, left = played()
+    assert found == expected
+    assert kept > 25
+    assert left < 12
