@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving import highs, prices
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
@@ -300,3 +302,24 @@ def test_the_command_returns_what_is_known(tmp_path: Path, gavel: Gavel) -> None
     assert document["status"] == "time_limit"
     assert document["objective"]["gap"] > 1e-6
     assert gavel(*command, "--time-limit-seconds", "0").code == 2
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput"])
+def test_a_limit_that_ends_the_program_of_undecided_jobs_leaves_an_allocation_of_all(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that program has found is the time of some jobs only."""
+    solve = AllocationLP.solve
+
+    def stopped(self: AllocationLP, *arguments: Any) -> Any:
+        if len(self.jobs) < 4_000:
+            raise highs.TimeLimitReached(None, (np.zeros((len(self.jobs), 4)),))
+        return solve(self, *arguments)
+
+    monkeypatch.setattr(AllocationLP, "solve", stopped)
+    chance = np.random.default_rng(0)
+    large = gp.AllocationProblem.from_arrays(chance.lognormal(size=(4_000, 4)), [250] * 4)
+    found = gp.solve(large, policy, time_limit_seconds=1e6)
+    assert found.status is STOPPED
+    assert found.time_fractions.shape == (4_000, 4)
+    found.verify()

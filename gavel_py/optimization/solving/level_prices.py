@@ -17,7 +17,7 @@ from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving.best_responses import BestResponses
-from gavel_py.optimization.solving.highs import LinearSolver, Solution
+from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.optimization.solving.prices import (
@@ -111,6 +111,8 @@ def find_level(levels: Levels, solver: LinearSolver, *, efficiency: bool) -> Bes
             found = _found(priced, _first_point(priced, start), solver, efficiency=efficiency)
         except SolverError:
             continue
+        except TimeLimitReached:
+            raise TimeLimitReached from None  # what a program has found so far is the time of the undecided jobs only
         if found is not None:
             return found
     return None

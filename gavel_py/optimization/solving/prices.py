@@ -23,7 +23,7 @@ from gavel_py.optimization.formulation.linear_rows import shortfalls
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import BestResponses, Choices
-from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, LinearSolver
+from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, LinearSolver, TimeLimitReached
 from gavel_py.problem.arrays import Floats, Mask
 
 MANY_ROWS = 3_000
@@ -293,13 +293,15 @@ def _completed(jobs: JobClasses, gains: Floats, market: Market, box: Box, solver
     """Return (G, K) the time of all jobs, with (K,) prices and shadow prices."""
     fractions, rows = chosen_times(market, jobs), market.undecided
     program = _last_program(jobs, gains, market)
-    solution = program.solve(solver, "prices")
+    try:
+        solution = program.solve(solver, "prices")
+        shadow_prices = program.shadow_prices(solver)
+    except TimeLimitReached:
+        raise TimeLimitReached from None  # what the program has found so far is the time of these rows only
     fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
     _fit(jobs, fractions)
     has_more = program.jobs.capacities > 0
-    prices, gains_of_more = (
-        np.where(has_more, each, box.prices) for each in (program.prices(solution), program.shadow_prices(solver))
-    )
+    prices, gains_of_more = (np.where(has_more, each, box.prices) for each in (program.prices(solution), shadow_prices))
     return fractions, prices, gains_of_more
 
 
