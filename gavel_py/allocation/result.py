@@ -41,6 +41,7 @@ class Figures:
     spread_fractions: Floats | None
     throughputs: Floats
     normalized_throughputs: Floats
+    vs_fair_share: Floats
     utilization: Floats
 
 
@@ -48,14 +49,15 @@ def figures_of(columns: Columns, times: TimeShares) -> Figures:
     """Return the figures of an answer in these columns."""
     problem, fractions = columns.base, times.fractions
     capacities, share = problem.capacities, problem.equal_share
-    if problem.excluded:
-        share = np.where(problem.runnable.any(axis=1), share, 0.0)
+    share = np.where(problem.runnable.any(axis=1), share, 0.0) if problem.excluded else share
     throughputs, used = times.job_throughputs, columns.gpus(fractions, times.num_gpus)
+    normalized, fair = np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0), problem.fair_share
     return Figures(
         time_fractions=times.by_job(columns.aggregate(fractions)),
         spread_fractions=columns.spread(times),
         throughputs=throughputs,
-        normalized_throughputs=np.divide(throughputs, share, out=np.zeros_like(share), where=share > 0),
+        normalized_throughputs=normalized,
+        vs_fair_share=np.divide(normalized, fair, out=np.zeros_like(fair), where=fair > 0),
         utilization=np.divide(used, capacities, out=np.zeros_like(capacities), where=capacities > 0),
     )
 
@@ -116,7 +118,8 @@ class Allocation:
         pairs: The pairs of jobs that share GPUs, and for how long; None if no jobs may share. Their time is part of X_ij, and a
             pair occupies its GPUs once.
         throughputs: (N,) Σ_j T_ij X_ij, steps/s, each part at the speed of its placement.
-        normalized_throughputs: (N,) throughput over P_i, the throughput of an equal share; 0 for excluded jobs.
+        normalized_throughputs: (N,) v_i, throughput over P_i, that on the cluster's mix of GPUs all the time; 0 for excluded jobs.
+        vs_fair_share: (N,) v_i / min(1, w_i C / (s_i Σ w)), 1 = as fast as on the job's slice of the cluster; NaN if not in a file.
         utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs.
         objective_value: The objective, recomputed from time_fractions; None for ordered policies and formulas.
         objective_bound: A bound on the objective of all valid allocations, by dual prices.
@@ -141,6 +144,7 @@ class Allocation:
     pairs: Pairs | None = None
     throughputs: Floats
     normalized_throughputs: Floats
+    vs_fair_share: Floats
     utilization: Floats
     objective_value: float | None
     objective_bound: float | None
@@ -289,6 +293,7 @@ class Allocation:
                 pairs=Pairs.from_list(document["pairs"], [job["job_id"] for job in jobs], types) if "pairs" in document else None,
                 throughputs=np.array([job["throughput"] for job in jobs], dtype=float),
                 normalized_throughputs=np.array([job["normalized_throughput"] for job in jobs], dtype=float),
+                vs_fair_share=np.array([job.get("vs_fair_share") for job in jobs], dtype=float),
                 utilization=np.array([document["utilization"][t] for t in types], dtype=float),
                 objective_value=document["objective"]["value"],
                 objective_bound=document["objective"]["bound"],
@@ -321,6 +326,7 @@ class Allocation:
             **spread,
             "throughput": float(self.throughputs[i]),
             "normalized_throughput": float(self.normalized_throughputs[i]),
+            **({} if np.isnan(self.vs_fair_share[i]) else {"vs_fair_share": float(self.vs_fair_share[i])}),
         }
 
     def _by_type(self, values: Floats) -> dict[str, float]:

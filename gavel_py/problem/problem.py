@@ -107,6 +107,18 @@ class AllocationProblem:
         return self.throughputs @ (self.share_capacities / (self.share_capacities.sum() or 1.0))
 
     @cached_property
+    def fair_share(self) -> Floats:
+        """(N,) min(1, w_i C / (s_i Σ w)), the part of its time that a job could run on its weighted slice of the cluster.
+
+        C: GPUs in all, of `share_capacities`; s_i: GPUs of the gang; w: weights, summed over the jobs that can run.
+        """
+        weights = self.weights
+        if self.excluded:
+            weights = np.where(self.runnable.any(axis=1), weights, 0.0)
+        slices: Floats = self.weights * (self.share_capacities.sum() / (weights.sum() or 1.0)) / self.num_gpus
+        return np.minimum(1.0, slices)
+
+    @cached_property
     def isolated_throughput(self) -> Floats:
         """(N,) iso_i, steps/s in the isolated share of 1/N of the cluster, N the jobs that can run (`isolated_throughputs`)."""
         count = self.num_jobs - len(self.excluded)

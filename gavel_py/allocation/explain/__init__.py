@@ -77,6 +77,7 @@ def explain(
         gpus=_by_type(allocation, problem.num_gpus[i] * held[i]),
         throughput=float(allocation.throughputs[i]),
         normalized_throughput=float(allocation.normalized_throughputs[i]),
+        vs_fair_share=float(allocation.vs_fair_share[i]),
         certain=reasons.certain,
         objective=allocation.objective_value,
         bound=allocation.objective_bound,

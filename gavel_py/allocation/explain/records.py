@@ -102,7 +102,8 @@ class Explanation:
         time_fractions: {type: x_j}.
         gpus: {type: s x_j}, shared GPUs count half.
         throughput: Steps per second.
-        normalized_throughput: Throughput over that of an equal share.
+        normalized_throughput: Throughput over that of running all the time on the cluster's mix of GPUs.
+        vs_fair_share: The same over the job's fair share; see `Allocation`. None for an explanation from a file without it.
         certain: True if it is proven that every optimal allocation gives the job this throughput.
         objective: Value of the policy's objective, None if it has none.
         bound: Proven bound on the objective, None if the policy has none.
@@ -136,6 +137,7 @@ class Explanation:
     others: Others
     partners: tuple[Partner, ...] = ()
     together: tuple[Together, ...] = ()
+    vs_fair_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain data, as `gavel explain --json` prints it (docs/file-formats.md)."""
@@ -152,7 +154,8 @@ class Explanation:
         try:
             lists = {name: tuple(record(**part) for part in document[name]) for name, record in _LISTS.items()}
             rest = {"notes": tuple(document["notes"]), "others": Others(**document["others"])}
-            return cls(**document | lists | rest)
+            own = {name: value for name, value in document.items() if name != "schema_version"}
+            return cls(**own | lists | rest)
         except (KeyError, TypeError) as error:
             raise InputError(f"this is not an explanation as gavel writes it: {type(error).__name__} {error}") from None
 
