@@ -12,8 +12,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test quick deep lint types unit lock clean
 
+EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
+
 demo: $(VENV)/ready
-	$(BIN)/gavel solve examples/jobs.csv --cluster examples/cluster.yaml --policy max_min_fairness --rounds 3
+	@$(BIN)/gavel solve $(EXAMPLE) -p fifo -p max_min_fairness -p max_min_fairness,agnostic=true
+	@echo
+	@$(BIN)/gavel solve $(EXAMPLE) -p max_min_fairness --rounds 1
+	@echo "Next: $(BIN)/gavel solve --help, $(BIN)/gavel policies, docs/tutorial.md"
 
 test: lint types unit
 
@@ -39,9 +44,10 @@ deep: $(VENV)/ready
 $(VENV)/ready: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'gavel-py needs Python 3.11 or newer; name one with: make PYTHON=python3.12'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo 'Installing gavel-py and its requirements into $(VENV), which takes a minute or two ...'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Renews requirements/dev.txt from pyproject.toml; needs pip-tools (pip install pip-tools).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 
@@ -10,7 +9,8 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
-from gavel_py.cli.output import counted, emit, gang_text, number, table_text, unused_text, width
+from gavel_py.cli.output import counted, emit, gang_text, json_text, number, unused_text
+from gavel_py.cli.tables import table_text, width
 
 TOLERANCE = 1e-6
 """Relative change below which a value counts as unchanged."""
@@ -48,7 +48,7 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         inputs = load(request)
         explanation = gp.explain(inputs.problem(sharing=sharing), job_id, policy, partner=partner)
     if request.form == "json":
-        emit(json.dumps(explanation.to_dict(), indent=2, allow_nan=False), request.out)
+        emit(json_text(explanation.to_dict()), request.out)
     else:
         parts = [*_report(explanation, policy.label, sharing=sharing, partner=partner), unused_text(inputs.cluster.left_out)]
         emit("\n".join(part for part in parts if part), request.out)
@@ -75,7 +75,8 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
 def _share(explanation: gp.Explanation, label: str) -> str:
     size = explanation.num_gpus
     gang = f"{gang_text(size)} of a GPU" if size < 1 else counted(int(size), "GPU")
-    speed = f"{number(explanation.throughput)} steps/s, {number(explanation.normalized_throughput)} of an equal share"
+    share = "" if explanation.vs_fair_share is None else f", {explanation.vs_fair_share:.3g} times its fair share"
+    speed = f"{number(explanation.throughput)} steps/s, speed {number(explanation.normalized_throughput)}{share}"
     times = [f"{part:.1%} on {name}" for name, part in explanation.time_fractions.items() if part >= MIN_TIME]
     waits = 1 - sum(explanation.time_fractions.values())
     if waits >= MIN_TIME:

@@ -23,7 +23,8 @@ import click
 from click.shell_completion import CompletionItem
 
 import gavel_py as gp
-from gavel_py.cli.output import counted, number, table_text
+from gavel_py.cli.output import counted, number
+from gavel_py.cli.tables import table_text
 from gavel_py.errors import together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -58,17 +59,10 @@ def option(*names: str, **settings: Any) -> Any:
     return field(metadata={"names": names, "option": settings})
 
 
-def flags(**helps: str) -> Any:
-    """Declare a field of a record of options as alternative flags, {value: help}."""
-    return field(metadata={"flags": helps})
-
-
 def _parameters(name: str, hint: Any, declared: Mapping[str, Any]) -> Iterator[Decorator]:
     """Yield the parameters of a field, from what it was declared with and from its type."""
     if "argument" in declared:
         yield click.argument(name, **declared["argument"])
-    for value, text in declared.get("flags", {}).items():
-        yield click.option(f"--{value}", name, flag_value=value, help=text)
     if "option" in declared:
         names = [*declared["names"], name]
         if not any(each.startswith("--") for each in names):
@@ -204,10 +198,20 @@ class Common:
 
 @dataclass(frozen=True)
 class Output:
-    """Options for format and destination of the output; form: "json", "csv" or None for tables."""
+    """Options for format and destination of the output."""
 
-    form: str | None = flags(json="Print JSON and nothing else.", csv="Print CSV and nothing else.")
-    out: Path | None = option(type=FILE, help="Write there instead.")
+    as_json: bool = option("--json", help="Print JSON and nothing else.")
+    as_csv: bool = option("--csv", help="Print CSV and nothing else.")
+    out: Path | None = option(type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.as_csv:
+            raise click.UsageError("--json and --csv are two formats of the same output; leave out one of them")
+
+    @property
+    def form(self) -> Literal["json", "csv"] | None:
+        """The format of the output, None for tables."""
+        return "json" if self.as_json else "csv" if self.as_csv else None
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,22 @@
-"""Output of the commands: tables that fit the terminal, progress bars, and files that are replaced atomically."""
+"""Output of the commands: JSON, CSV, numbers as text, progress bars, and files that are replaced atomically."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
-import shutil
 import stat
-import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
 from gavel_py.errors import Fault, InputError
-
-MIN_TEXT_WIDTH = 16
-"""Width down to which a column of text is folded, in characters."""
-
-PIPE_WIDTH = 1000
-"""Width of tables in pipes and files, in characters."""
 
 REDRAW_SECONDS = 0.2
 """Least time between two updates of a progress bar; an update takes a few milliseconds."""
@@ -36,6 +28,7 @@ def emit(text: str, out: Path | None) -> None:
     if out is None:
         click.echo(text, nl=False)
         return
+    text = click.unstyle(text)
     try:
         target = out.resolve()  # the target of a link is replaced, not the link
         if target.exists() and not target.is_file():
@@ -60,6 +53,19 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
+SCHEMA_VERSION = 1
+"""Version of the JSON documents of all commands: raised when a key changes its meaning or goes, not when one is added."""
+
+
+def json_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return a document, or a list of documents, as JSON with the version of its schema."""
+    if isinstance(document, Mapping):
+        versioned: Any = {"schema_version": SCHEMA_VERSION, **document}
+    else:
+        versioned = [{"schema_version": SCHEMA_VERSION, **each} for each in document]
+    return json.dumps(versioned, indent=2, allow_nan=False, default=str)
+
+
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return CSV text with a header line."""
     buffer = io.StringIO()
@@ -67,51 +73,6 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return buffer.getvalue()
-
-
-def table_text(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
-    """Return a table that fits the terminal, with the first `text_columns` columns left-aligned and the others right-aligned.
-
-    Text is folded if necessary, numbers are not; if the columns do not fit, each row becomes a paragraph.
-    """
-    cells = [list(row) for row in rows]
-    widest = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    min_widths = [min(MIN_TEXT_WIDTH, w) if i < text_columns else w for i, w in enumerate(widest)]
-    room = width()
-    heading = f"{title}\n\n".lstrip("\n")
-    if sum(min_widths) + 2 * len(columns) + 2 > room:
-        return heading + "\n".join(_paragraph(columns, row, room) for row in cells)
-    return heading + _grid(columns, cells, text_columns, min_widths, room)
-
-
-def _paragraph(columns: Sequence[str], row: Sequence[str], room: int) -> str:
-    first, *others = (f"{name}: {cell}" for name, cell in zip(columns, row, strict=True) if cell)
-    folded = (textwrap.fill(line, room, initial_indent="  ", subsequent_indent="    ") for line in others)
-    return "\n".join([textwrap.fill(first, room), *folded]) + "\n"
-
-
-def _grid(columns: Sequence[str], cells: Sequence[Sequence[str]], text_columns: int, min_widths: Sequence[int], room: int) -> str:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for index, column in enumerate(columns):
-        is_number = index >= text_columns
-        justify: Literal["left", "right"] = "right" if is_number else "left"
-        table.add_column(Text(column), justify=justify, overflow="fold", no_wrap=is_number, min_width=min_widths[index])
-    for row in cells:
-        table.add_row(*map(Text, row))
-    text = io.StringIO()
-    Console(file=text, width=room, force_terminal=False, legacy_windows=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
-
-
-def width() -> int:
-    """Return the width of tables in characters: that of the terminal, or `PIPE_WIDTH` in pipes and files."""
-    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return max(20, shutil.get_terminal_size().columns) if is_known else PIPE_WIDTH
 
 
 def counted(count: int, word: str) -> str:
@@ -125,11 +86,6 @@ def unused_text(gpus: Mapping[str, int]) -> str:
     return f"GPUs not used, since the profile lacks their type: {listed}\n" if listed else ""
 
 
-def wrapped(lines: Iterable[str]) -> str:
-    """Return the lines wrapped to the width of the terminal, with an indent in continuation lines."""
-    return "".join(textwrap.fill(line, width(), subsequent_indent="    ") + "\n" for line in lines)
-
-
 def gang_text(num_gpus: float) -> str:
     """Return the size of a gang as text; a fraction of a GPU has four significant digits."""
     return f"{num_gpus:.4g}" if num_gpus < 1 else str(num_gpus)
@@ -138,6 +94,29 @@ def gang_text(num_gpus: float) -> str:
 def number(value: float | None) -> str:
     """Return a number with four significant digits, or "-" for None."""
     return "-" if value is None else f"{value:.4g}"
+
+
+SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
+
+MIN_UNITS = 2
+"""Smallest value for which a unit is used: 90 minutes are easier to read than 1.5 hours."""
+
+
+def unit_of(seconds: Iterable[float | None], largest: str = "hours") -> tuple[str, float]:
+    """Return name and length in seconds of the unit that suits these times, up to the unit `largest`."""
+    longest = max((abs(value) for value in seconds if value is not None), default=0.0)
+    allowed = SHOWN[[name for name, _ in SHOWN].index(largest) :]
+    return next(((name, length) for name, length in allowed if longest >= MIN_UNITS * length), ("s", 1.0))
+
+
+def time_text(seconds: float) -> str:
+    """Return a time with its unit.
+
+    >>> time_text(5400), time_text(86400 * 3.25)
+    ('90 minutes', '3.25 days')
+    """
+    name, length = unit_of([seconds], "days")
+    return f"{seconds / length:.3g} {name}"
 
 
 Show = Callable[[Callable[[], tuple[float, str]], bool], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +10,8 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import JSON, find_policy, warnings_shown
-from gavel_py.cli.output import table_text
+from gavel_py.cli.output import json_text
+from gavel_py.cli.tables import table_text
 
 
 @click.group("policies", invoke_without_command=True)
@@ -26,7 +26,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         sources = {name: gp.policy_source(name) for name in classes}
     if as_json:
         documents = [_document(name, cls, sources[name]) for name, cls in classes.items()]
-        click.echo(json.dumps(documents, indent=2, default=str))
+        click.echo(json_text(documents))
         return
     columns = ["policy", "family", "options", "what it does"]
     rows = [

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 from pathlib import Path
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import FILE, JSON, PATH, STORE
-from gavel_py.cli.output import emit, gang_text, number, table_text
+from gavel_py.cli.output import emit, gang_text, json_text, number
+from gavel_py.cli.tables import table_text
 
 MEMORY = "GB/GPU"
 """Column of the GPU memory of a gang on each GPU; the largest figure where a row stands for several accelerators."""
@@ -32,7 +32,7 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
     """List the profiles that --profile can name."""
     summaries = store.summaries()
     if as_json:
-        emit(json.dumps([dataclasses.asdict(summary) for summary in summaries], indent=2), None)
+        emit(json_text([dataclasses.asdict(summary) for summary in summaries]), None)
         return
     rows = []
     for each in summaries:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,32 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import inputs
-from gavel_py.cli.output import csv_text, emit, gang_text, table_text, unused_text, width
+from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, time_text, unused_text
+from gavel_py.cli.tables import (
+    Column,
+    cell_width,
+    folded_names,
+    gpus_text,
+    listed,
+    parts_text,
+    shortened,
+    styled,
+    table_text,
+    width,
+    wrapped,
+)
 
 SAME = "= stays where it was"
 
 MAX_JOBS = 5
 """Limit of the jobs listed with a deficit; the JSON output has all of them."""
+
+FEW_JOBS = 10
+"""Number of jobs up to which `gavel rounds` shows the GPUs of each job in each round without --all."""
+
+MAX_NODES = 6
+MAX_LINES = 12
+"""Limits of the nodes shown of the first round, and of the rounds summed up in a line; --all shows all of them."""
 
 TOLERANCE = 1e-3
 """Rounding error of times in GPU-seconds and of deficits in rounds."""
@@ -30,7 +49,12 @@ TOLERANCE = 1e-3
 @click.option("--plot", type=inputs.PATH, metavar="FILE", help="Draw the rounds too, as .svg or .png.")
 @click.option("--sharing", **inputs.SHARING)
 @click.option("--min-gain", **inputs.MIN_GAIN)
-def command(request: inputs.Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None) -> None:
+@click.option(
+    "--all", "all_jobs", is_flag=True, help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs."
+)
+def command(
+    request: inputs.Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None, all_jobs: bool
+) -> None:
     """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
 
     The job set stays as it is: no job makes progress, arrives or leaves.
@@ -63,13 +87,17 @@ def command(request: inputs.Request, num_rounds: int, plot: Path | None, sharing
             "delivery": delivery.to_dict(),
             **loaded.unused,
         }
-        emit(json.dumps(document, indent=2, allow_nan=False), request.out)
+        emit(json_text(document), request.out)
     elif request.form == "csv":
         emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
         constraints = inputs.constraints_text([(policy.label, allocation)])
-        parts = (rounds_text(loaded.jobs, rounds), delivery_text(delivery), constraints, unused_text(loaded.cluster.left_out))
-        emit("\n".join(part for part in parts if part), request.out)
+        if all_jobs or len(loaded.jobs) <= FEW_JOBS:
+            shown = table_of_rounds(loaded.jobs, rounds)
+        else:
+            shown = rounds_text(loaded.cluster, rounds, "--plot")
+        delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery)
+        emit(parts_text((shown, delivered, constraints, unused_text(loaded.cluster.left_out))), request.out)
 
 
 def play(loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, **options: Any) -> tuple[gp.RoundScheduler, list[gp.Round]]:
@@ -89,22 +117,7 @@ def _csv_rows(rounds: Iterable[gp.Round]) -> Iterable[list[object]]:
                 yield [round_.index, round_.start_seconds, job_id, state, assignment.accelerator, node, index]
 
 
-def gpus_text(gpus: Iterable[tuple[str, int]]) -> str:
-    """Return (node, index) pairs as text such as "a:0-3 b:5"."""
-    return " ".join(f"{node}:{_ranges([index for _, index in group])}" for node, group in groupby(gpus, key=lambda gpu: gpu[0]))
-
-
-def _ranges(numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for value in sorted(numbers):
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
+def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
     """Return tables of jobs x rounds that fit the terminal; "=" marks a job that keeps its GPUs."""
     if not jobs:
         return "No jobs.\n"
@@ -120,8 +133,82 @@ def rounds_text(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
             # GPUs are printed in the first round of a table and where they change.
             stays = [k != group[0] and row[k] == row[k - 1] and job.job_id in rounds[k].kept for k in group]
             rows.append([job.job_id, gang_text(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
-        tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", columns, rows, text_columns=len(columns)))
+        aligned = [Column(columns[0], "name"), *(Column(name, "text") for name in columns[1:])]
+        tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", aligned, rows))
     return "\n".join(tables)
+
+
+def rounds_text(cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str, *, details: bool = False) -> str:
+    """Return a line for each node of the first round, and a line for each further round; details: all of them, else some.
+
+    all_nodes: the option that shows all nodes.
+    """
+    if not rounds:
+        return ""
+    first, *later = rounds
+    nodes = _nodes(cluster, first)
+    shown = nodes if details or len(nodes) <= MAX_NODES else _examples(nodes)
+    some = "" if len(shown) == len(nodes) else f"; all nodes: {all_nodes}"
+    title = styled(f"Round {first.index}, {_length(first)}: {_busy(cluster, first)}{some}", "title")
+    lines = []
+    names = [" ".join(folded_names(node.names)) for node in shown]
+    first_width = min(max(map(cell_width, names), default=0), max(12, width() // 3))
+    for node, name in zip(shown, names, strict=True):
+        label = shortened(name, first_width)
+        label += " " * (first_width - cell_width(label))
+        lines.append(f"  {label}  {listed(node.jobs, width() - first_width - 4)}")
+    text = wrapped([title]) + "".join(f"{line}\n" for line in lines)
+    last = len(later) if details else MAX_LINES
+    lines = [f"Round {each.index}: {_changes(each)}; {_busy(cluster, each)}" for each in later[:last]]
+    if len(later) > last:
+        lines.append(f"{len(later) - last} more rounds: --all")
+    return text + wrapped(lines)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of one GPU type on which the same jobs run. jobs: them, and the GPUs that are free."""
+
+    accelerator: str
+    names: list[str]
+    jobs: list[str]
+
+
+def _nodes(cluster: gp.Cluster, round_: gp.Round) -> list[Nodes]:
+    """Return the nodes in a round, those with the same jobs together."""
+    held: dict[str, dict[str, float]] = {node.name: {} for node in cluster.nodes}
+    used: dict[str, set[int]] = {node.name: set() for node in cluster.nodes}
+    for job_id, assignment in round_.assignments.items():
+        for node_name, index in assignment.gpus:
+            held[node_name][job_id] = held[node_name].get(job_id, 0) + assignment.gpu_part
+            used[node_name].add(index)
+    alike: dict[tuple[str, ...], Nodes] = {}
+    for node in cluster.nodes:
+        jobs = [job_id if gpus == 1 else f"{job_id} x{gpus:g}" for job_id, gpus in held[node.name].items()]
+        free = node.num_gpus - len(used[node.name])
+        if free:
+            jobs.append(f"{free} of {counted(node.num_gpus, 'GPU')} free")
+        found = alike.setdefault((node.accelerator, *jobs), Nodes(node.accelerator, [], jobs or ["no GPUs"]))
+        found.names.append(node.name)
+    return list(alike.values())
+
+
+def _examples(nodes: Sequence[Nodes]) -> list[Nodes]:
+    """Return the first nodes of each GPU type, as far as there is room."""
+    return list({node.accelerator: node for node in reversed(nodes)}.values())[::-1][:MAX_NODES]
+
+
+def _length(round_: gp.Round) -> str:
+    return time_text(round_.end_seconds - round_.start_seconds)
+
+
+def _busy(cluster: gp.Cluster, round_: gp.Round) -> str:
+    busy = len({gpu for assignment in round_.assignments.values() for gpu in assignment.gpus})
+    return f"{counted(len(round_.assignments), 'job')} on {busy} of {counted(cluster.num_gpus, 'GPU')}"
+
+
+def _changes(round_: gp.Round) -> str:
+    return f"{len(round_.started)} start or move, {len(round_.kept)} stay, {len(round_.preempted)} stop"
 
 
 def _groups(widths: list[int], room: int) -> list[list[int]]:
@@ -134,42 +221,47 @@ def _groups(widths: list[int], room: int) -> list[list[int]]:
     return groups
 
 
-def _limits(delivery: gp.DeliveryReport) -> str:
-    """Return a sentence on the smallest deficit possible in whole rounds and on the largest of any job, or "" without deficits."""
-    if delivery.shortfall_gpu_seconds <= TOLERANCE:
-        return ""
-    bound, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
-    return (
-        f"Whole rounds cannot leave less than {bound:.4g} ({delivery.least_undelivered_share:.2%}) owed; "
-        f"no job is more than {behind:.1f} rounds behind.\n"
-    )
-
-
-def delivery_text(delivery: gp.DeliveryReport) -> str:
-    """Return a summary of promised and delivered time, and a table of the jobs with the largest deficits."""
+def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> str:
+    """Return what jobs were due by the allocation and what whole rounds gave them, in GPU-hours."""
     promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
     ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
-    summary = (
-        f"Promised {promised:.4g} GPU-hours: {promised - deficit:.4g} delivered, "
-        f"{deficit:.4g} ({delivery.undelivered_share:.2%}) still owed,\n"
-        f"which later rounds serve first, as far as whole gangs fit.\n{_limits(delivery)}"
-        f"Beyond the promise: {idle:.4g} GPU-hours of idle GPUs to waiting jobs; "
-        f"{ahead:.4g} GPU-hours to jobs ahead of their own fractions.\n"
-    )
+    if not promised and not idle:
+        return ""
+    many = f"{len(rounds)} rounds" if len(rounds) != 1 else "1 round"
+    text = f"By the allocation, jobs are due {promised:.4g} GPU-hours in {many}; {promised - deficit:.4g} were delivered"
+    lines = [f"{text}."]
+    if deficit * 3600 > TOLERANCE:
+        lines = [f"{text}, {deficit:.4g} ({delivery.undelivered_share:.2%}) follow in later rounds."]
+        least, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
+        text = f"A round is all or nothing for a job, so at least {least:.4g} ({delivery.least_undelivered_share:.2%}) had to wait"
+        lines.append(f"{text}; no job is more than {behind:.1f} rounds behind.")
+    extra = [(idle, "on GPUs that would have been idle"), (ahead, "to jobs ahead of their own share")]
+    given = [f"{hours:.4g} GPU-hours {how}" for hours, how in extra if hours * 3600 > TOLERANCE]
+    if given:
+        lines.append(f"Beyond that: {' and '.join(given)}.")
     misplaced = delivery.misplaced_gpu_seconds / 3600
     if misplaced:
-        summary += f"In a slower placement than promised, spread or not: {misplaced:.4g} of the delivered GPU-hours.\n"
+        lines.append(f"On a slower choice of nodes than promised, spread or not: {misplaced:.4g} of the delivered GPU-hours.")
+    return wrapped(lines, indent="")
+
+
+def late_jobs_text(delivery: gp.DeliveryReport) -> str:
+    """Return why jobs wait, and a table of the jobs that are the furthest behind."""
     hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
-    if hours:
-        reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
-        summary += f"Owed because {reasons}, in GPU-hours.\n"
+    reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
+    why = wrapped([f"Why it waits, in GPU-hours: {reasons}."], indent="") if hours else ""
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:
-        return summary
+        return why
     rows = []
     for job in short[:MAX_JOBS]:
         times = [f"{seconds:.0f}" for seconds in (job.promised_seconds, job.delivered_seconds, job.shortfall_seconds)]
-        rows.append([job.job_id, gang_text(job.num_gpus), *times, str(job.why or "")])
-    columns = ["job", "GPUs", "promised, s", "delivered, s", "owed, s", "mostly because"]
+        rows.append([job.job_id, str(job.why or ""), gang_text(job.num_gpus), *times])
+    columns = [
+        Column("job", "name"),
+        Column("mostly because", "prose", 1),
+        Column("GPUs"),
+        *map(Column, ("due, s", "got, s", "behind, s")),
+    ]
     more = f", the first {MAX_JOBS} of {len(short)}" if len(short) > MAX_JOBS else ""
-    return summary + "\n" + table_text(f"Jobs that are owed most{more}", columns, rows)
+    return why + "\n" + table_text(f"Jobs furthest behind{more}", columns, rows)

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli import inputs
-from gavel_py.cli.output import counted, csv_text, emit, gang_text, number, table_text, unused_text, width
+from gavel_py.cli import allocation_text, inputs
+from gavel_py.cli.allocation_text import left_out_text
+from gavel_py.cli.output import csv_text, emit, json_text, number, unused_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
+from gavel_py.cli.tables import parts_text, table_text, wrapped
 from gavel_py.errors import decimal_hint, nearest
 
 if TYPE_CHECKING:
@@ -30,10 +30,13 @@ FORM = "TYPE+N, TYPE-N or TYPE=N, several with ',' between them"
 MAX_JOBS = 3
 """Limit of the jobs listed that gain, and of those that lose; the JSON output has all of them."""
 
-NOTE = "v: a job's throughput over that of an equal share of the cluster as it is, in all rows"
+NOTE = "speed: 1 = always running on the mix of GPUs of the cluster as it is, in all rows"
 
 TOLERANCE = 1e-6
-"""Change of v below which it counts as unchanged."""
+"""Change of speed below which it counts as unchanged."""
+
+TOP = 10
+"""Groups of equal jobs listed by default."""
 
 
 Parts = tuple[tuple[str, str, int], ...]
@@ -97,15 +100,15 @@ class WhatIf:
 
 
 def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> str:
-    """Return tables of objective and v for each cluster, utilisation, shadow prices, and the jobs that gain and lose most."""
+    """Return tables of objective and speed for each cluster, utilisation, shadow prices, and the jobs that gain and lose most."""
     then = {what_if.change: what_if.allocation for what_if in what_ifs}
     clusters = {"as it is": now} | then
-    columns, by_type = ["cluster", "objective", "total v", "least v"], ["cluster", *now.accelerator_types]
+    columns, by_type = ["cluster", "objective", "total speed", "least speed"], ["cluster", *now.accelerator_types]
     rows = [[name, *_outcome(allocation)] for name, allocation in clusters.items()]
     used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]
     prices = [[name, *map(number, each.shadow_prices)] for name, each in clusters.items() if each.shadow_prices is not None]
     parts = [
-        table_text(f"What if, under {label}", columns, rows) + textwrap.fill(NOTE, width()) + "\n",
+        table_text(f"What if, under {label}", columns, rows) + wrapped([NOTE], indent=""),
         table_text("GPUs used", by_type, used),
         *([table_text("Objective per extra GPU", by_type, prices)] if prices else []),
         *(_jobs(name, now, allocation) for name, allocation in then.items()),
@@ -127,28 +130,17 @@ def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
     shown = [*gain[:MAX_JOBS].tolist(), *lose[:MAX_JOBS][::-1].tolist()]
     title = f"{name}: {len(gain)} of {len(change)} jobs gain, {len(lose)} lose"
     fresh = {job_id: reason for job_id, reason in then.excluded.items() if job_id not in now.excluded}
-    left_out = _left_out("Left out then", fresh)
+    left_out = left_out_text("Left out then", fresh, all_of_them=False)
     if not shown:
         return f"{title}\n{left_out}"
     rows = [[now.job_ids[i], number(before[i]), number(after[i]), f"{change[i]:+.4g}"] for i in shown]
-    return table_text(f"{title}; most of all", ["job", "v now", "v then", "change"], rows) + left_out
+    return table_text(f"{title}; most of all", ["job", "speed now", "speed then", "change"], rows) + left_out
 
 
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the indices of positive changes, the largest first."""
     order: NDArray[np.int64] = (-change).argsort(kind="stable")
     return order[change[order] > TOLERANCE]
-
-
-def _left_out(heading: str, reasons: Mapping[str, str]) -> str:
-    return f"{heading}:\n" + "".join(f"  {job_id}: {reason}\n" for job_id, reason in reasons.items()) if reasons else ""
-
-
-SPREAD = "*"
-"""Marks time fractions that are at least partly spread over more nodes than necessary."""
-
-MAX_STAGES = 10
-"""Limit of the lexicographic stages listed; the JSON output has all of them."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +167,14 @@ class Request(inputs.Request):
     )
     sharing: bool = inputs.option(**inputs.SHARING)
     min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
+    top: int | None = inputs.option(
+        type=click.IntRange(min=1), metavar="N", help=f"Show the N worst-off jobs, equal ones in one row [{TOP}]."
+    )
+    all_jobs: bool = inputs.option("--all", help="Show each job, and each node.")
+    by: Literal["tenant", "type", "node"] | None = inputs.option(
+        help="Show sums by tenant or job type instead of jobs, or with --rounds what runs on each node."
+    )
+    output: Literal["wide"] | None = inputs.option("-o", help="Show all columns, with whole names, whatever the width.")
 
 
 @click.command("solve")
@@ -193,6 +193,10 @@ def command(request: Request) -> None:
     changes = {text: tuple(_parts(text)) for text in request.what_if}
     if changes and request.num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
+    if request.all_jobs and request.top:
+        raise click.UsageError("--all shows every job and --top N some of them; leave out one of them")
+    if request.by == "node" and not request.num_rounds:
+        raise click.UsageError("--by node shows what runs on each node in a round; give --rounds N with it")
     gain, limit = inputs.min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
     with inputs.warnings_shown():
         policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
@@ -208,11 +212,11 @@ def command(request: Request) -> None:
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
     if request.form == "json":
         documents = [result.document for result in results]
-        emit(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False), request.out)
+        emit(json_text(documents[0] if len(documents) == 1 else documents), request.out)
     elif request.form == "csv":
         emit(_csv(results), request.out)
     else:
-        emit(_report(loaded, results, sharing=request.sharing), request.out)
+        emit(_report(request, loaded, results), request.out)
 
 
 @dataclass(frozen=True)
@@ -220,11 +224,16 @@ class Result:
     """The allocation of one policy, with its first rounds (--rounds) and changed clusters (--what-if)."""
 
     label: str
+    problem: gp.AllocationProblem
     allocation: gp.Allocation
     rounds: list[gp.Round]
     delivery: gp.DeliveryReport | None
     document: dict[str, Any]
     what_ifs: tuple[WhatIf, ...] = ()
+
+    def screen(self, jobs: gp.JobSet) -> allocation_text.Screen:
+        """Return what the screens of an allocation show."""
+        return allocation_text.Screen(self.label, jobs, self.problem, self.allocation, sum(self.document["seconds"].values()))
 
 
 def _result(
@@ -242,12 +251,12 @@ def _result(
     if not request.num_rounds:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
-        return Result(policy.label, allocation, [], None, document, what_ifs)
+        return Result(policy.label, problem, allocation, [], None, document, what_ifs)
     options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
     scheduler, rounds = play(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
-    return Result(policy.label, allocation, rounds, delivery, document)
+    return Result(policy.label, problem, allocation, rounds, delivery, document)
 
 
 def _csv(results: list[Result]) -> str:
@@ -258,100 +267,50 @@ def _csv(results: list[Result]) -> str:
     for result in results:
         for change, allocation in [("", result.allocation), *((each.change, each.allocation) for each in result.what_ifs)]:
             rows += _csv_lines([*([change] if what_if else []), result.label], allocation)
-    return csv_text([*what_if, "policy", "job_id", *types, "throughput", "normalized_throughput", "excluded"], rows)
+    return csv_text(
+        [*what_if, "policy", "job_id", *types, "throughput", "normalized_throughput", "vs_fair_share", "excluded"], rows
+    )
 
 
 def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[object]]:
-    for job_id, fractions, throughput, normalized in zip(
-        allocation.job_ids,
-        allocation.time_fractions.tolist(),
-        allocation.throughputs.tolist(),
-        allocation.normalized_throughputs.tolist(),
-        strict=True,
-    ):
-        yield [*first, job_id, *fractions, throughput, normalized, allocation.excluded.get(job_id, "")]
+    figures = (allocation.throughputs, allocation.normalized_throughputs, allocation.vs_fair_share)
+    columns = [*allocation.time_fractions.T.tolist(), *(figure.tolist() for figure in figures)]
+    for job_id, *numbers in zip(allocation.job_ids, *columns, strict=True):
+        yield [*first, job_id, *numbers, allocation.excluded.get(job_id, "")]
 
 
-def _report(loaded: inputs.Inputs, results: list[Result], *, sharing: bool) -> str:
-    parts = [_jobs_table(loaded, results[0].allocation)] if len(results) == 1 and not results[0].what_ifs else []
-    for result in results:
+def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> str:
+    screens = [result.screen(loaded.jobs) for result in results]
+    parts = (
+        _answer(request, loaded, results[0], screens[0])
+        if len(results) == 1
+        else [allocation_text.compared_text(screens, wide=request.output == "wide")]
+    )
+    for result in results if len(results) > 1 else ():
         if result.delivery is not None:
-            heading = [f"Rounds under {result.label}"] if len(results) > 1 else []
-            parts += [*heading, rounds_text(loaded.jobs, result.rounds), delivery_text(result.delivery)]
+            parts += [f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, "--by node", details=request.all_jobs)]
+            parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
     sizes = {job.job_id: job.num_gpus for job in loaded.jobs}
-    for result in results if sharing else ():
+    for result in results if request.sharing else ():
         parts.append(inputs.sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
-    parts.append(_left_out("Left out", results[0].allocation.excluded))
-    parts.append((_summary(results[0]) if len(results) == 1 else _comparison(results)) + unused_text(loaded.cluster.left_out))
+    excluded = results[0].allocation.excluded
+    parts.append(allocation_text.left_out_text("Left out", excluded, all_of_them=request.all_jobs))
     parts.append(inputs.constraints_text((result.label, result.allocation) for result in results))
     parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
-    return "\n".join(part for part in parts if part)
+    routes = "".join(map(allocation_text.route_text, screens)) if len(results) > 1 else ""
+    parts.append(routes + unused_text(loaded.cluster.left_out))
+    return parts_text(parts)
 
 
-def _jobs_table(loaded: inputs.Inputs, allocation: gp.Allocation) -> str:
-    jobs = {job.job_id: job for job in loaded.jobs}
-    columns = ["job", "job type", "GPUs", *(f"on {name}" for name in allocation.accelerator_types), "steps/s", "x equal"]
-    rows = []
-    for i, job_id in enumerate(allocation.job_ids):
-        fractions = [_share(allocation, i, j) for j in range(len(allocation.accelerator_types))]
-        speed = [number(allocation.throughputs[i]), number(allocation.normalized_throughputs[i])]
-        rows.append([job_id, jobs[job_id].job_type, gang_text(jobs[job_id].num_gpus), *fractions, *speed])
-    title = f"Time of each job on each accelerator type ({allocation.policy})"
-    spread = allocation.spread_fractions
-    note = f"{SPREAD} for all or some of it on more nodes than the gang needs (spread_fractions in the JSON)\n"
-    table = table_text(title, columns, rows, text_columns=2)
-    return table if spread is None or not (spread > 0).any() else table + note
-
-
-def _share(allocation: gp.Allocation, i: int, j: int) -> str:
-    part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
-    return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
-
-
-def _summary(result: Result) -> str:
-    allocation = result.allocation
-    prices = allocation.shadow_prices
-    rows = [
-        [name, f"{used:.1%}", "-" if prices is None else number(prices[j])]
-        for j, (name, used) in enumerate(zip(allocation.accelerator_types, allocation.utilization, strict=True))
-    ]
-    table = table_text("", ["accelerator", "GPUs used", "objective per extra GPU"], rows)
-    stated = allocation.status is gp.AllocationStatus.FORMULA
-    objective = f"no objective ({'a formula states it' if stated else 'jobs are served in order'})"
-    if allocation.objective_value is not None:
-        objective = f"objective {allocation.objective_value:.6g}, proven bound {allocation.objective_bound:.6g}"
-    served = len(allocation.job_ids) - len(allocation.excluded)
-    seconds = sum(result.document["seconds"].values())
-    summary = f"{result.label}: {objective}; {counted(served, 'job')}, {seconds:.2f} s\n"
-    return f"{table}\n{summary}{stages_text(allocation)}{_route_text(result)}"
-
-
-def stages_text(allocation: gp.Allocation) -> str:
-    """Return a line for each stage of a lexicographic objective."""
-    lines = [f"  {stage.name}: {stage.value:.6g}, proven bound {stage.bound:.6g}\n" for stage in allocation.stages[:MAX_STAGES]]
-    more = len(allocation.stages) - len(lines)
-    return "".join(lines) + (f"  ... and {more} more\n" if more else "")
-
-
-def _route_text(result: Result) -> str:
-    """Return lines with the bound on the loss by merging, the notes of the policy, and the faster routes that failed."""
-    route, gap = result.allocation.route, result.allocation.gap
-    lines = []
-    if route is not None and route.reduction == "merged" and gap is not None:
-        lines = [f"{result.label}: jobs of nearly equal speed were merged, which costs at most {gap:.2%} of the objective"]
-    lines += [f"{result.label}: {note}" for note in result.allocation.notes]
-    failed = () if route is None else route.failed
-    lines += [f"{result.label}: a quicker route gave no proven answer and another was taken ({text})" for text in failed]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _comparison(results: list[Result]) -> str:
-    types = results[0].allocation.accelerator_types
-    columns = ["policy", "objective", "total v", "least v", *(f"{name} used" for name in types), "seconds"]
-    rows = []
-    for result in results:
-        allocation = result.allocation
-        used = [f"{part:.1%}" for part in allocation.utilization]
-        rows.append([result.label, *_outcome(allocation), *used, f"{allocation.seconds['solve']:.2f}"])
-    note = "v: a job's throughput over that of an equal share of the cluster; objectives are each policy's own and do not compare\n"
-    return table_text("Policies compared", columns, rows) + note + "".join(_route_text(result) for result in results)
+def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:
+    """Return the parts on the allocation of one policy: its meaning, the use of GPUs, the jobs, and the rounds if there are any."""
+    wide = request.output == "wide"
+    parts = [allocation_text.head_text(screen), allocation_text.use_text(result.allocation, result.problem)]
+    if request.by in ("tenant", "type"):
+        parts.append(allocation_text.by_text(screen, request.by))
+    elif request.by is None and not result.what_ifs:
+        parts.append(allocation_text.jobs_text(screen, None if request.all_jobs else request.top or TOP, wide=wide))
+    if result.delivery is not None:
+        parts.append(rounds_text(loaded.cluster, result.rounds, "--by node", details=request.all_jobs or request.by == "node"))
+        parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
+    return parts

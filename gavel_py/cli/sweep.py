@@ -21,9 +21,10 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, argument, option, takes_options, warnings_shown
-from gavel_py.cli.output import counted, number, progress_bar, table_text, unused_text, wrapped
-from gavel_py.cli.simulate.options import MEASURE_JOBS, time_text, unit_of
+from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
+from gavel_py.cli.simulate.options import MEASURE_JOBS
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
+from gavel_py.cli.tables import table_text, wrapped
 
 ShowProgress = Callable[["gp.Progress"], None]
 Row = Mapping[str, str | float | None]
@@ -92,8 +93,8 @@ SHOWN = {
     "utilization": "GPUs used",
     "unfinished": "unfinished",
     "objective": "objective",
-    "total_normalized_throughput": "total v",
-    "least_normalized_throughput": "least v",
+    "total_normalized_throughput": "total speed",
+    "least_normalized_throughput": "least speed",
 }
 
 TIMES = {"mean_jct_seconds", "makespan_seconds"}

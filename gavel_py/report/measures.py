@@ -156,8 +156,8 @@ MEASURES = {
     "cpu_seconds": Measure("processor time", "time"),
     "objective": Measure("objective", better=None),
     "gap": Measure("gap"),
-    "total_normalized_throughput": Measure("total v", better="more"),
-    "least_normalized_throughput": Measure("least v", better="more"),
+    "total_normalized_throughput": Measure("total speed", better="more"),
+    "least_normalized_throughput": Measure("least speed", better="more"),
     "excluded": Measure("jobs left out"),
 }
 

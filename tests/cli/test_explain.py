@@ -43,7 +43,7 @@ def test_the_text_has_allocation_bindings_one_more_gpu_and_holders(gavel: Gavel)
     assert (code, err) == (0, "")
     headings = ["What holds it there", "What one more GPU would change", "Who has what it could use"]
     assert [heading for heading in headings if heading in out] == headings
-    assert out.startswith("resnet (1 GPU) under max_min_fairness: 1.2 steps/s, 0.8 of an equal share\n")
+    assert out.startswith("resnet (1 GPU) under max_min_fairness: 1.2 steps/s, speed 0.8, 1.2 times its fair share\n")
     assert ["bert", "0.5", "."] in [line.split() for line in out.splitlines()]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.cli import main
-from gavel_py.cli.solve import stages_text
+from gavel_py.cli.allocation_text import stages_text
 from gavel_py.policies.hierarchical import Hierarchical
 from gavel_py.testing import check_policy
 from tests.support.constrained_programs import wishes

@@ -69,8 +69,8 @@ def test_the_table_has_a_column_for_each_policy(gavel: Gavel, four: list[str]) -
     outcome = gavel(*four, "--events", *several(POLICIES))
     assert (outcome.code, outcome.err) == (0, "")
     assert "jobs.csv (csv): 4 jobs of 4 entries read." in outcome.out
-    assert cells(outcome.out, "completion time, mean (s)") == ["35", "34", "35", "43.5", "35"]
-    assert cells(outcome.out, "makespan (s)") == ["70", "66", "70", "53", "55"]
+    assert cells(outcome.out, "completion time, mean (s)") == ["35", "34*", "35", "43.5", "35"]
+    assert cells(outcome.out, "makespan (s)") == ["70", "66", "70", "53*", "55"]
     assert cells(outcome.out, "jobs finished") == ["4"] * 5
     assert "undelivered" not in outcome.out  # nothing is promised for a stated time
 
@@ -78,7 +78,7 @@ def test_the_table_has_a_column_for_each_policy(gavel: Gavel, four: list[str]) -
 def test_json_is_one_document(gavel: Gavel, four: list[str]) -> None:
     outcome = gavel(*four, "-p", "fifo,preemptive=false", "--round-seconds", "10", "--until", "2min", "--json")
     document = json.loads(outcome.out)
-    assert set(document) == {"trace", "profile", "settings", "complete", "policies"}
+    assert set(document) == {"schema_version", "trace", "profile", "settings", "complete", "policies"}
     assert document["trace"]["jobs"] == 4
     assert document["settings"] | {"round_seconds": 10.0, "until_seconds": 120.0, "seed": 0} == document["settings"]
     [played] = document["policies"]
@@ -158,9 +158,9 @@ def test_fairness_is_measured_against_isolated(gavel: Gavel, mixed: list[str]) -
 @pytest.mark.slow
 def test_gangs_have_their_own_table(gavel: Gavel, mixed: list[str]) -> None:
     alone = gavel(*mixed, "-p", "fifo")
-    assert [line.split()[0] for line in alone.out.split("Queueing delay by gang")[1].splitlines()[4:8]] == ["1", "2", "4", "8"]
+    assert [line.split()[0] for line in alone.out.split("Queueing delay by gang")[1].splitlines()[2:6]] == ["1", "2", "4", "8"]
     both = gavel(*mixed, "-p", "fifo", "-p", "shortest_job_first")
-    assert re.search(r"Queueing delay by gang, mean \(\w+\)\n\n +GPUs +fifo +shortest_job_first\n", both.out)
+    assert re.search(r"Queueing delay by gang, mean \(\w+\)\n +GPUs +fifo +shortest_job_first\n", both.out)
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
     outcome = gavel(*mixed, *several(["fifo", "max_min_fairness", "isolated"]), "--until", "2h")
     assert outcome.code == 0
     assert max(map(len, outcome.out.splitlines())) <= int(columns)
-    assert "max_min_fairness" in outcome.out
+    assert "max_min_" in outcome.out
 
 
 @pytest.mark.parametrize(

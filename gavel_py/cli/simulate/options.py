@@ -1,6 +1,6 @@
 """The options of gavel simulate, and the scenario they describe: trace, cluster, throughputs, node failures and maintenance.
 
-Times are typed as 90, 90s, 15min, 12h or 7d, and printed in a unit that suits them (`unit_of`). `load` assigns missing job types
+Times are typed as 90, 90s, 15min, 12h or 7d. `load` assigns missing job types
 and steps, and validates all inputs before the simulation starts.
 """
 
@@ -36,10 +36,6 @@ from gavel_py.cli.trace.files import FORMAT, STRICT, read
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
-
-MIN_UNITS = 2
-"""Smallest value for which a unit is used: 90 minutes are easier to read than 1.5 hours."""
 
 
 def seconds_of(text: str) -> float | None:
@@ -56,23 +52,6 @@ def seconds_of(text: str) -> float | None:
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) else None
-
-
-def unit_of(seconds: Iterable[float | None], largest: str = "hours") -> tuple[str, float]:
-    """Return name and length in seconds of the unit that suits these times, up to the unit `largest`."""
-    longest = max((abs(value) for value in seconds if value is not None), default=0.0)
-    allowed = SHOWN[[name for name, _ in SHOWN].index(largest) :]
-    return next(((name, length) for name, length in allowed if longest >= MIN_UNITS * length), ("s", 1.0))
-
-
-def time_text(seconds: float) -> str:
-    """Return a time with its unit.
-
-    >>> time_text(5400), time_text(86400 * 3.25)
-    ('90 minutes', '3.25 days')
-    """
-    name, length = unit_of([seconds], "days")
-    return f"{seconds / length:.3g} {name}"
 
 
 def time_option(text: str) -> float:

@@ -6,7 +6,6 @@ Finish-time fairness compares the completion time of each job with that under `i
 from __future__ import annotations
 
 import dataclasses
-import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,10 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import gavel_py as gp
-from gavel_py.cli.output import csv_text, gang_text, number, table_text, unused_text, width, wrapped
-from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, time_text, unit_of
+from gavel_py.cli import tables
+from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
+from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
+from gavel_py.cli.tables import table_text, width, wrapped
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
@@ -101,6 +102,8 @@ def _fairness_of(result: gp.SimulationResult, isolated: gp.SimulationResult) -> 
 Unit = Literal["count", "time", "clock", "share", "money", "number"]
 """How a value is printed; "clock" is wall-clock time of the simulator, "time" is simulated time."""
 
+Best = Literal["most", "least"] | None
+
 Value = Callable[[PolicyResult], float | None]
 FORMS = {"count": ",.0f", "share": ".1%", "clock": ".2f", "money": ",.2f"}
 
@@ -110,7 +113,8 @@ class Metric:
     """A figure of a simulation.
 
     name: column in CSV files; label: row in tables; value: computes the figure, None if it is undefined; optional: omitted from
-    tables if it is 0 for all policies.
+    tables if it is 0 for all policies; best: which value is best, None if that depends; family: metrics whose times have the same
+    unit in tables.
     """
 
     name: str
@@ -118,20 +122,28 @@ class Metric:
     unit: Unit
     value: Value
     optional: bool = False
+    best: Best = None
+    family: str = ""
 
     def is_shown(self, results: Sequence[PolicyResult]) -> bool:
         """Return whether tables have a row for the metric."""
         values = [self.value(each) for each in results]
         return any(values) or (not self.optional and any(value is not None for value in values))
 
-    def row(self, results: Sequence[PolicyResult]) -> list[str]:
-        """Return label and values as text, times in the unit that suits the largest one."""
+    def row(self, results: Sequence[PolicyResult], relatives: Sequence[Metric]) -> tables.Metric:
+        """Return the values, times in the unit that suits the largest one of the family; relatives: all metrics of the table."""
         values, label = [self.value(each) for each in results], self.label
         if self.unit in ("time", "clock"):
-            unit, length = unit_of(values)
+            family = [metric for metric in relatives if metric.family == self.family and metric.unit == self.unit]
+            unit, length = unit_of(metric.value(each) for metric in family for each in results)
             values, label = [_per(value, length) for value in values], f"{label} ({unit})"
-        form = FORMS.get(self.unit, ".4g")
-        return [label, *("-" if value is None else format(value, form) for value in values)]
+        # Times of the jobs that happen to have finished do not compare with those of more jobs.
+        is_fair = self.unit != "time" or len({each.result.summary.outcomes["finished"] for each in results}) == 1
+        return tables.Metric(label, values, partial(_formatted, FORMS.get(self.unit, ".4g")), self.best if is_fair else None)
+
+
+def _formatted(form: str, value: float) -> str:
+    return format(value, form)
 
 
 def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
@@ -141,19 +153,20 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
         yield Metric("measured", "jobs measured", "count", _measured)
     for outcome in ("finished", "failed", "cancelled", "active"):
         label = "jobs still in the system" if outcome == "active" else f"jobs {outcome}"
-        yield Metric(outcome, label, "count", partial(_entry, "outcomes", outcome), optional=outcome != "finished")
+        best: Best = "most" if outcome == "finished" else None
+        yield Metric(outcome, label, "count", partial(_entry, "outcomes", outcome), optional=outcome != "finished", best=best)
     if is_window:
         yield Metric("unfinished", "measured jobs not finished", "count", _of("unfinished"))
         yield Metric("ended_after_arrivals", "ended after the last arrival", "count", _of("ended_after_arrivals"), optional=True)
     yield from _distribution("jct", "completion time")
-    yield Metric("makespan_seconds", "makespan", "time", _of("makespan_seconds"))
+    yield Metric("makespan_seconds", "makespan", "time", _of("makespan_seconds"), best="least", family="completion time")
     yield from _distribution("queueing", "queueing delay")
     for name in results[0].result.summary.usage:
         yield Metric(f"{name}_utilization", f"{name} used", "share", partial(_entry, "utilization", name))
     if any(each.fairness is not None for each in results):
-        yield Metric("rho_mean", "ρ (against isolated), mean", "number", partial(_fairness, "mean"))
-        yield Metric("rho_max", "ρ, largest", "number", partial(_fairness, "max"))
-        yield Metric("rho_above_one", "ρ, jobs above 1", "share", partial(_fairness, "above_one"))
+        yield Metric("rho_mean", "ρ (against isolated), mean", "number", partial(_fairness, "mean"), best="least")
+        yield Metric("rho_max", "ρ, largest", "number", partial(_fairness, "max"), best="least")
+        yield Metric("rho_above_one", "ρ, jobs above 1", "share", partial(_fairness, "above_one"), best="least")
     yield Metric("with_deadline", "finished jobs with a deadline", "count", _of("with_deadline"), optional=True)
     yield Metric("late", "of these, late", "count", _late, optional=True)
     yield Metric("cost", "cost of the GPUs held", "money", _of("cost"), optional=True)
@@ -161,7 +174,7 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     yield Metric("preemptions", "preemptions", "count", _of("preemptions"))
     yield Metric("failures", "failures of jobs", "count", _of("failures"), optional=True)
     yield Metric("consolidated_share", "gangs on as few nodes as can be", "share", _consolidated)
-    yield Metric("undelivered_share", "undelivered of what was promised", "share", _undelivered)
+    yield Metric("undelivered_share", "undelivered of what was promised", "share", _undelivered, best="least")
     yield Metric("rounds", "rounds", "count", _of("rounds"))
     yield Metric("solver_seconds", "time of allocations", "clock", _of("solver_seconds"))
     yield Metric("wall_seconds", "time in all", "clock", _of("wall_seconds"))
@@ -169,7 +182,8 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
 
 def _distribution(name: str, label: str) -> Iterator[Metric]:
     for part, text in {"mean": "mean", "median": "median", "p90": "90 %", "p99": "99 %"}.items():
-        yield Metric(f"{name}_{part}_seconds", f"{label}, {text}", "time", _of(f"{name}.{part}"))
+        path = f"{name}.{part}"
+        yield Metric(f"{name}_{part}_seconds", f"{label}, {text}", "time", _of(path), best="least", family=label)
 
 
 def _of(path: str) -> Value:
@@ -213,13 +227,34 @@ def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Seq
     """Return the report on the trace, the tables, and notes."""
     parts = [report_text(scenario.trace.report) + "\n"]
     if results:
-        rows = [metric.row(results) for metric in metrics_of(results) if metric.is_shown(results)]
-        table = table_text("Simulation", ["metric", *(each.label for each in results)], rows)
+        rows = _rows(results, _with_deadline(scenario.trace, results))
+        table = tables.comparison_text("Simulation", [each.label for each in results], rows)
         parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results)]
     notes = [note for each in results for note in _notes(each)]
     if not_played:
         notes.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
     return "\n".join([*parts, *([wrapped(notes)] if notes else [])])
+
+
+IN_DEADLINES = ("with_deadline", "late")
+"""Metrics that tables show as one row, the deadlines met."""
+
+
+def _rows(results: Sequence[PolicyResult], due: int) -> Iterator[tables.Metric]:
+    """Yield the rows of the table; due: the number of measured jobs with a deadline."""
+    metrics = list(metrics_of(results))
+    for metric in metrics:
+        if metric.name == "with_deadline" and due:
+            met = [each.result.summary.with_deadline - each.result.summary.late for each in results]
+            yield tables.Metric("deadlines met", met, lambda value: f"{value:,.0f} of {due:,}", "most")
+        if metric.name not in IN_DEADLINES and metric.is_shown(results):
+            yield metric.row(results, metrics)
+
+
+def _with_deadline(trace: gp.Trace, results: Sequence[PolicyResult]) -> int:
+    jobs = [submission.job for submission in trace]
+    first, end = results[0].result.summary.measure_jobs or (0, len(jobs))
+    return sum(job.deadline_seconds is not None or job.deadline_factor is not None for job in jobs[first:end])
 
 
 def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
@@ -267,7 +302,7 @@ def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult
     }
     if unused := {name: count for name, count in scenario.cluster.left_out.items() if count}:
         document["unused_gpus"] = unused
-    return json.dumps(document, indent=2, allow_nan=False)
+    return json_text(document)
 
 
 def settings_of(request: Request) -> dict[str, Any]:

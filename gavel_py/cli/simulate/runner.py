@@ -27,9 +27,9 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import min_gain_of
-from gavel_py.cli.output import REDRAW_SECONDS, progress_bar
+from gavel_py.cli.output import REDRAW_SECONDS, progress_bar, time_text
 from gavel_py.cli.simulate.files import Outputs, is_parquet
-from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, seconds_of, time_text
+from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, seconds_of
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 

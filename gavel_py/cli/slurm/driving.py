@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,8 @@ import click
 import gavel_py as gp
 from gavel_py.cli import inputs
 from gavel_py.cli.inputs import JSON, MAX_ROUNDS, PATH, SECONDS, assignments, option, takes_options, warnings_shown
-from gavel_py.cli.output import counted, emit, number, table_text
+from gavel_py.cli.output import counted, emit, json_text, number
+from gavel_py.cli.tables import Column, folded_names, table_text
 from gavel_py.errors import decimal_hint
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -129,7 +129,7 @@ def status(request: Request, as_json: bool) -> None:
     """Show nodes and jobs as they are seen: what is managed, what each job is taken for, and what is left alone, and why."""
     with warnings_shown():
         picture = driver_of(request).look()
-    emit(json.dumps(status_document(picture), indent=2, allow_nan=False) if as_json else status_text(picture), None)
+    emit(json_text(status_document(picture)) if as_json else status_text(picture), None)
 
 
 @click.command("plan")
@@ -139,7 +139,7 @@ def plan(request: Request, as_json: bool) -> None:
     """Show what the next round would do, and why. Nothing is changed, and nothing is written."""
     with warnings_shown():
         decided = driver_of(request).plan()
-    emit(json.dumps(plan_document(decided), indent=2, allow_nan=False) if as_json else plan_text(decided), None)
+    emit(json_text(plan_document(decided)) if as_json else plan_text(decided), None)
 
 
 @click.command("run")
@@ -194,14 +194,17 @@ def status_text(picture: gp.SlurmPicture) -> str:
     nodes = [[str(node[name]) for name in shown] for node in _nodes(picture)]
     jobs = [
         [
-            *(job["job"], job["user"], job["job_type"] or "-", job["where"], job["role"]),
+            *(job["job"], job["user"], job["job_type"] or "-"),
+            *(_place_text(picture.snapshot.jobs[job["job"]].held) or job["where"], job["role"]),
             *(str(job["gpus"]), number(job["steps_done"]), number(job["total_steps"])),
         ]
         for job in _jobs(picture)
     ]
+    columns = [Column("job", "name"), Column("user", "name", 2), Column("type", "name"), Column("where", "prose")]
+    columns += [Column("standing", "prose"), Column("GPUs"), Column("steps", optional=1), Column("of", optional=1)]
     parts = [
         table_text("Nodes", ["node", "GPU type", "state", "GPUs", "managed", "others"], nodes, 3),
-        table_text("Jobs", ["job", "user", "type", "where", "standing", "GPUs", "steps", "of"], jobs, 5) if jobs else "No jobs.\n",
+        table_text("Jobs", columns, jobs) if jobs else "No jobs.\n",
         *(f"{note}\n" for note in picture.notes),
     ]
     return "\n".join(parts)
@@ -233,11 +236,13 @@ def plan_text(decided: gp.SlurmDecided) -> str:
             action = "move"
         if job_id in state.unplanned:
             action = "leave"
-        place = _place(where or (state.tracked[job_id].held if action in {"keep", "leave"} else {}))
+        place = _place_text(where or (state.tracked[job_id].held if action in {"keep", "leave"} else {}))
         rows.append([job_id, state.tracked[job_id].job_type, action, place, decided.waiting.get(job_id, "")])
     others = [f"{job_id}: {why}" for job_id, why in decided.picture.left_alone.items() if job_id not in state.tracked]
     head = f"Round {decided.begun.index}: {_counts(decided)}"
-    table = table_text(head, ["job", "type", "what", "where", "why it waits"], rows, 5) if rows else f"{head}\n"
+    columns = [Column("job", "name"), Column("type", "name", 1), Column("what", "text")]
+    columns += [Column("where", "prose"), Column("why it waits", "prose")]
+    table = table_text(head, columns, rows) if rows else f"{head}\n"
     unplanned = ["\nNot planned:\n" + "\n".join(f"  {line}" for line in others) + "\n"] if others else []
     return "".join([table, *unplanned, *(f"{note}\n" for note in decided.picture.notes)])
 
@@ -245,7 +250,7 @@ def plan_text(decided: gp.SlurmDecided) -> str:
 def applied_text(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> str:
     """Return a line on a round, and a line for each deviation from the decision."""
     lines = [f"Round {decided.begun.index}: {_counts(decided)}; {counted(len(applied.started), 'start')} as decided."]
-    lines += [f"  {job_id} runs on {_place(held)}, which was not decided" for job_id, held in applied.elsewhere.items()]
+    lines += [f"  {job_id} runs on {_place_text(held)}, which was not decided" for job_id, held in applied.elsewhere.items()]
     lines += [f"  {job_id} did not start: {why}" for job_id, why in applied.waiting.items()]
     lines += [f"  {job_id} did not stop in time" for job_id in applied.lingering]
     lines += [f"  {job_id} is left to Slurm: {why}" for job_id, why in decided.picture.state.unplanned.items()]
@@ -300,6 +305,14 @@ def _jobs(picture: gp.SlurmPicture) -> list[dict[str, Any]]:
 
 def _place(held: Mapping[str, int] | None) -> str:
     return " ".join(f"{node}:{gpus}" for node, gpus in (held or {}).items())
+
+
+def _place_text(held: Mapping[str, int] | None) -> str:
+    """Return the nodes of a job and its GPUs on each, nodes with the same number together."""
+    nodes: dict[int, list[str]] = {}
+    for node, gpus in (held or {}).items():
+        nodes.setdefault(gpus, []).append(node)
+    return " ".join(f"{name}:{gpus}" for gpus, names in nodes.items() for name in folded_names(names))
 
 
 def _order(job_id: str) -> tuple[int, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import JSON, PATH
-from gavel_py.cli.output import emit, number, table_text
+from gavel_py.cli.output import emit, json_text, number
+from gavel_py.cli.tables import table_text
 
 SHOWN = {
     "finished": ("jobs finished", 1.0),
@@ -40,7 +40,7 @@ def command(log: Path, as_json: bool, html: Path | None) -> None:
         gp.write_report([run], html)
         click.echo(f"The report is in {html}", err=True)
     if as_json:
-        emit(json.dumps({"labels": dict(run.labels), "metrics": dict(run.metrics)}, indent=2, allow_nan=False), None)
+        emit(json_text({"labels": dict(run.labels), "metrics": dict(run.metrics)}), None)
     else:
         emit(_text(run), None)
 

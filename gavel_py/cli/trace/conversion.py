@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import FILE, JSON, PATH, SEED, STORE, argument, assignments, find_profile, option, takes_options
-from gavel_py.cli.output import emit, table_text
+from gavel_py.cli.output import emit, json_text
+from gavel_py.cli.tables import table_text
 from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, write
 
 
@@ -73,7 +73,7 @@ def formats(as_json: bool) -> None:
     """List the formats that can be read."""
     known = gp.trace_formats()
     rows = [list(item) for item in known.items()]
-    emit(json.dumps(known, indent=2) if as_json else table_text("", ["format", "what it is"], rows, text_columns=2), None)
+    emit(json_text(known) if as_json else table_text("", ["format", "what it is"], rows, text_columns=2), None)
 
 
 @click.command("sample")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import JSON, PATH, STORE, argument, find_profile, option, takes_options
-from gavel_py.cli.output import emit, gang_text, number, table_text, width
+from gavel_py.cli.output import emit, gang_text, json_text, number
+from gavel_py.cli.tables import table_text, width
 from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, report_text
 
 MAX_NAMES = 10
@@ -52,7 +52,7 @@ def command(request: Request) -> None:
     if request.plot is not None:
         gp.plot_trace(trace, request.plot)
     if request.as_json:
-        emit(json.dumps({"read": trace.report.to_dict(), **summary.to_dict()}, indent=2, allow_nan=False), request.out)
+        emit(json_text({"read": trace.report.to_dict(), **summary.to_dict()}), request.out)
     else:
         emit("\n".join([report_text(trace.report), *_texts(summary)]), request.out)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import tempfile
 import textwrap
@@ -15,7 +14,8 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import FILE
-from gavel_py.cli.output import emit, width
+from gavel_py.cli.output import emit, json_text
+from gavel_py.cli.tables import width
 from gavel_py.errors import Fault
 
 STANDARD_INPUT = Path("-")
@@ -57,7 +57,7 @@ def write(trace: gp.Trace, out: Path | None, *, json_report: bool = False) -> No
     if suffix not in SUFFIXES:
         raise gp.InputError(Fault(str(out), "", f"cannot tell the format from the name; it must end in {', '.join(SUFFIXES)}"))
     emit(gp.trace_text(trace, SUFFIXES[suffix]), out)
-    text = json.dumps(trace.report.to_dict(), indent=2) if json_report else report_text(trace.report)
+    text = json_text(trace.report.to_dict()) if json_report else report_text(trace.report)
     if text:
         click.echo(text, err=out is None)
 

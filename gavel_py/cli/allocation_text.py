@@ -1,0 +1,349 @@
+"""Screens of an allocation: what was solved, the use of each GPU type, and the jobs, in groups of equal ones.
+
+Two numbers describe a job: *speed* is its throughput over that of running all the time on the cluster's mix of GPUs, and *vs. fair
+share* is its speed over that on its weighted slice of the cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gavel_py as gp
+from gavel_py.cli.output import counted, gang_text, number, time_text
+from gavel_py.cli.tables import Column, Metric, bar, comparison_text, listed, shortened, styled, table_text, width, wrapped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+NOTE = "speed 1: always on the cluster's mix of GPUs; vs. fair share 1: as on its slice"
+
+SPREAD = "*"
+"""Marks time fractions that are at least partly spread over more nodes than necessary."""
+
+MAX_STAGES = 10
+"""Limit of the lexicographic stages listed; the JSON output has all of them."""
+
+MAX_REASONS = 3
+"""Limit of the reasons listed for which jobs are left out; --all lists all of them."""
+
+MAX_TYPES, MAX_TYPE = 2, 12
+"""Limits of the GPU types listed of a job, and of the width of their names; -o wide has a column for each."""
+
+SAME = 1e-6
+"""Relative difference up to which two values are the same."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """An allocation to show.
+
+    Attributes:
+        label: The policy with its options.
+        jobs: The jobs, in the order of the problem.
+        problem: The problem that was solved.
+        allocation: The allocation.
+        seconds: Time of reading and solving.
+    """
+
+    label: str
+    jobs: gp.JobSet
+    problem: gp.AllocationProblem
+    allocation: gp.Allocation
+    seconds: float
+
+    @property
+    def served(self) -> list[int]:
+        """Rows of the jobs that can run."""
+        excluded = self.allocation.excluded
+        return [i for i, job_id in enumerate(self.allocation.job_ids) if job_id not in excluded]
+
+    @property
+    def deadlines(self) -> tuple[int, int]:
+        """Jobs that meet their deadline at the speeds of the allocation, and jobs with a deadline."""
+        import numpy as np
+
+        due, left = self.problem.deadlines_seconds, self.problem.steps_remaining
+        with np.errstate(invalid="ignore"):
+            met = self.allocation.throughputs * due >= left * (1 - SAME)
+        return int(met.sum()), int((~np.isnan(due)).sum())
+
+
+def solved_text(problem: gp.AllocationProblem, label: str) -> str:
+    """Return what was solved: the jobs, the GPUs of each type, and the policy."""
+    counts = [f"{count:g} {name}" for name, count in zip(problem.accelerator_types, problem.capacities.tolist(), strict=True)]
+    total = problem.capacities.sum()
+    gpus = f"{total:,g} {'GPU' if total == 1 else 'GPUs'}"
+    types = f" ({', '.join(counts)})" if len(counts) > 1 else f" of type {problem.accelerator_types[0]}" if counts else ""
+    jobs = f"{problem.num_jobs:,} {'job' if problem.num_jobs == 1 else 'jobs'}"
+    return f"{jobs} on {gpus}{types}{f', policy {label}' if label else ''}"
+
+
+def head_text(screen: Screen) -> str:
+    """Return what was solved and what the answer is, in sentences."""
+    allocation = screen.allocation
+    lines = [styled(solved_text(screen.problem, screen.label), "title"), _objective_text(screen)]
+    met, due = screen.deadlines
+    if due:
+        lines.append(f"Deadlines met at these speeds: {met} of {due}.")
+    idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
+    if idle:
+        start = f"{counted(len(idle), 'job')} without GPU time: "
+        lines.append(start + listed(idle, width() - len(start)))
+    return wrapped(lines) + details_text(screen)
+
+
+def details_text(screen: Screen) -> str:
+    """Return objective and bound as numbers, the stages of a lexicographic objective, and how the answer was found."""
+    allocation = screen.allocation
+    value, bound = allocation.objective_value, allocation.objective_bound
+    objective = "" if value is None else f"objective {value:.6g}, proven bound {bound:.6g}; "
+    found = f"{screen.label}: {objective}{counted(len(screen.served), 'job')}, {screen.seconds:.2f} s"
+    return wrapped([found]) + stages_text(allocation) + route_text(screen)
+
+
+def stages_text(allocation: gp.Allocation) -> str:
+    """Return a line for each stage of a lexicographic objective."""
+    lines = [f"  {stage.name}: {stage.value:.6g}, proven bound {stage.bound:.6g}" for stage in allocation.stages[:MAX_STAGES]]
+    more = len(allocation.stages) - len(lines)
+    return wrapped([*lines, *([f"  ... and {more} more"] if more else [])])
+
+
+def route_text(screen: Screen) -> str:
+    """Return lines with the bound on the loss by merging, the notes of the policy, and the faster routes that failed."""
+    route, gap = screen.allocation.route, screen.allocation.gap
+    lines = []
+    if route is not None and route.reduction == "merged" and gap is not None:
+        lines = [f"{screen.label}: jobs of nearly equal speed were merged, which costs at most {gap:.2%} of the objective"]
+    lines += [f"{screen.label}: {note}" for note in screen.allocation.notes]
+    failed = () if route is None else route.failed
+    lines += [f"{screen.label}: a quicker route gave no proven answer and another was taken ({text})" for text in failed]
+    return wrapped(lines)
+
+
+def percent(part: float) -> str:
+    """Return a part of 1 in per cent, or a large one as "2.5 times".
+
+    >>> percent(0.67), percent(2.5)
+    ('67 %', '2.5 times')
+    """
+    return f"{part:.3g} times" if part >= 2 else f"{100 * part:.3g} %"
+
+
+Meaning = Callable[[float, Screen], str]
+"""Returns what the value of an objective means, as the end of a sentence."""
+
+
+def _objective_text(screen: Screen) -> str:
+    allocation = screen.allocation
+    value = allocation.objective_value
+    if allocation.status is gp.AllocationStatus.EMPTY:
+        return "There is nothing to allocate: no job can run."
+    if value is None:
+        stated = allocation.status is gp.AllocationStatus.FORMULA
+        return (
+            f"No objective: {'a formula states the time of each job' if stated else 'jobs are served in the order of the policy'}."
+        )
+    is_soft = any(outcome.penalty is not None for outcome in allocation.constraints)
+    meaning = None if is_soft or math.isinf(value) else MEANINGS.get(allocation.policy)
+    text = f"the objective is {value:.6g}" if meaning is None else meaning(value, screen)
+    if allocation.status is gp.AllocationStatus.TIME_LIMIT:
+        return f"{styled('Time limit reached', 'warn')}, {allocation.gap or 0:.2%} from optimal at most: {text}."
+    return f"{styled('Proven optimal', 'good')}: {text}."
+
+
+def _worst_off(value: float, screen: Screen) -> str:
+    """The level of max-min fairness is that of the worst-off job against its fair share, unless that is limited to all the time."""
+    problem, served = screen.problem, screen.served
+    worst = float(screen.allocation.vs_fair_share[served].min(initial=math.inf))
+    total = float(problem.weights[served].sum())
+    level = value * total / (float(problem.share_capacities.sum()) or 1.0)
+    if math.isclose(worst, level, rel_tol=SAME):
+        return f"the worst-off job gets {percent(worst)} of its fair share"
+    if screen.allocation.options.get("agnostic"):
+        return f"the worst-off job has {number(value)} GPUs' worth of time per unit of weight, with all GPU types taken as equal"
+    return f"the worst-off job does the work of {_average(value)} per unit of weight"
+
+
+def _average(value: float) -> str:
+    return f"{number(value)} average {'GPU' if number(value) == '1' else 'GPUs'}"
+
+
+def _lateness(value: float, screen: Screen) -> str:  # noqa: ARG001
+    if value <= 0:
+        return f"every job ends at least {time_text(-value)} before its deadline"
+    return f"no job ends more than {time_text(value)} after its deadline"
+
+
+def _total(value: float, screen: Screen) -> str:
+    unit = "speeds of all jobs add up to" if screen.allocation.options.get("normalized", True) else "jobs do together, in steps/s,"
+    return f"the {unit} {number(value)}"
+
+
+MEANINGS: Mapping[str, Meaning] = {
+    "max_min_fairness": _worst_off,
+    "water_filling": _worst_off,
+    "hierarchical": lambda value, _: f"the worst-off tenant does the work of {_average(value)} per unit of weight",
+    "min_makespan": lambda value, _: f"the last job ends after {time_text(value)}",
+    "finish_time_fairness": lambda value, _: f"no job takes more than {number(value)} times its fair finish time",
+    "min_lateness": _lateness,
+    "max_total_throughput": _total,
+    "max_progress_rate": lambda value, _: f"all jobs together do {number(3600 * value)} jobs' worth of work an hour, by weight",
+    "throughput_per_dollar": lambda value, _: f"steps/s over the hourly price of the GPU type add up to {number(value)}",
+    "min_cost": lambda value, _: f"the GPUs cost {number(value)} an hour",
+}
+
+
+def use_text(allocation: gp.Allocation, problem: gp.AllocationProblem) -> str:
+    """Return a table of the use of each GPU type as bars, and what one more GPU adds to the objective."""
+    prices = allocation.shadow_prices
+    columns = [Column("GPU type", "name"), Column("GPUs used", "text", 2), Column(""), Column("of")]
+    if prices is not None:
+        columns.append(Column("objective per extra GPU", optional=1))
+    rows = []
+    for j, (name, used) in enumerate(zip(allocation.accelerator_types, allocation.utilization.tolist(), strict=True)):
+        row = [name, bar(used), f"{used:.1%}", f"{problem.capacities[j]:g}"]
+        rows.append(row if prices is None else [*row, number(prices[j])])
+    return table_text("", columns, rows)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal jobs with equal answers. rows: theirs, in the order of the problem."""
+
+    rows: NDArray[np.int64]
+
+    @property
+    def first(self) -> int:
+        """The row that stands for the group."""
+        return int(self.rows[0])
+
+
+def _groups(screen: Screen, *, apart: bool) -> list[Group]:
+    """Return the jobs that can run in groups of equal rows and answers, the worst off first, those without time last."""
+    import numpy as np
+
+    problem, allocation = screen.problem, screen.allocation
+    served = np.array(screen.served, dtype=np.int64)
+    if not len(served):
+        return []
+    texts: dict[tuple[str, str], int] = {}
+    named = [texts.setdefault((job.job_type, job.tenant), len(texts)) for job in screen.jobs]
+    answers = [allocation.time_fractions, *([] if allocation.spread_fractions is None else [allocation.spread_fractions])]
+    columns = [problem.throughputs, problem.num_gpus[:, None], problem.weights[:, None], np.array(named)[:, None]]
+    table = np.column_stack([*columns, *(np.round(each, 9) for each in answers)])[served]
+    if apart:
+        table = np.arange(len(served))[:, None]
+    numbers = np.unique(table, axis=0, return_inverse=True)[1].ravel()
+    order = np.argsort(numbers, kind="stable")
+    groups = [Group(served[part]) for part in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)]
+    has_time, share = allocation.time_fractions.sum(axis=1) > 0, allocation.vs_fair_share
+    key = {group.first: (not has_time[group.first], round(float(share[group.first]), 6), -len(group.rows)) for group in groups}
+    return sorted(groups, key=lambda group: (*key[group.first], group.first))
+
+
+def jobs_text(screen: Screen, top: int | None, *, wide: bool = False) -> str:
+    """Return a table of the jobs; top: the number of groups of equal jobs, None for a row for each job."""
+    groups = _groups(screen, apart=top is None)
+    if not groups:
+        return ""
+    shown = groups[: len(groups) if top is None else top]
+    listed_jobs, jobs = sum(len(group.rows) for group in shown), len(screen.served)
+    more = f"; {jobs - listed_jobs:,} more: --all" if listed_jobs < jobs else ""
+    spread = screen.allocation.spread_fractions
+    star = f"; {SPREAD}: on more nodes than needed" if spread is not None and spread[[g.first for g in shown]].any() else ""
+    has_time = [bool(screen.allocation.time_fractions[group.first].any()) for group in groups]
+    what = "Jobs with GPU time" if all(has_time[: len(shown)]) and not all(has_time) else "Jobs"
+    title = f"{what}, worst off first: {listed_jobs:,} of {jobs:,}{more}{star}"
+    types, equal = screen.allocation.accelerator_types, any(len(group.rows) > 1 for group in shown)
+    columns = [Column("job", "name"), Column("like it", "text"), Column("job type", "name", 2), Column("tenant", "name", 5)]
+    columns += [Column(f"on {name}") for name in types] if wide else [Column("time on GPUs", "text")]
+    columns += [Column("GPUs"), Column("weight", optional=3), Column("steps/s", optional=4), Column("speed", optional=1)]
+    columns.append(Column("vs. fair share"))
+    rows = [_row(screen, group, wide=wide) for group in shown]
+    left_out = {"like it": equal, "tenant": wide, "weight": wide or bool((screen.problem.weights != 1).any())}
+    kept = [i for i, column in enumerate(columns) if left_out.get(column.title, True) and any(row[i] for row in rows)]
+    table = table_text(title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], wide=wide)
+    return table + wrapped([NOTE], indent="")
+
+
+def _row(screen: Screen, group: Group, *, wide: bool) -> list[str]:
+    allocation, i, job = screen.allocation, group.first, screen.jobs[group.first]
+    types = range(len(allocation.accelerator_types))
+    shares = [_share(allocation, i, j) for j in types]
+    if not wide:
+        used = sorted((j for j in types if allocation.time_fractions[i, j] > 0), key=lambda j: -allocation.time_fractions[i, j])
+        texts = [f"{shares[j]} {shortened(allocation.accelerator_types[j], MAX_TYPE)}" for j in used]
+        shares = [
+            ", ".join([*texts[:MAX_TYPES], *([f"{len(texts) - MAX_TYPES} more"] if len(texts) > MAX_TYPES else [])]) or "none"
+        ]
+    like = f"+{len(group.rows) - 1}" if len(group.rows) > 1 else ""
+    figures = (screen.problem.weights[i], allocation.throughputs[i], allocation.normalized_throughputs[i])
+    first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, gang_text(job.num_gpus)]
+    return [*first, *map(number, figures), f"{allocation.vs_fair_share[i]:.2f}"]
+
+
+def _share(allocation: gp.Allocation, i: int, j: int) -> str:
+    part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
+    return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
+
+
+def by_text(screen: Screen, by: str) -> str:
+    """Return a table of the jobs of each tenant or job type; by: "tenant" or "type"."""
+    allocation, sizes = screen.allocation, screen.problem.num_gpus
+    members: dict[str, list[int]] = {}
+    for i in screen.served:
+        members.setdefault(screen.jobs[i].tenant if by == "tenant" else screen.jobs[i].job_type, []).append(i)
+    if not members:
+        return ""
+    types = allocation.accelerator_types
+    columns = [Column(by if by == "tenant" else "job type", "name"), Column("jobs"), Column("GPUs wanted")]
+    columns += [*(Column(f"{name} held", optional=1) for name in types), Column("speed, mean"), Column("vs. fair share, mean")]
+    columns.append(Column("vs. fair share, least"))
+    rows = []
+    for name, found in sorted(members.items(), key=lambda item: -len(item[1])):
+        held = sizes[found] @ allocation.time_fractions[found]
+        speed, share = allocation.normalized_throughputs[found], allocation.vs_fair_share[found]
+        counts = [f"{len(found):,}", number(sizes[found].sum()), *(number(each) for each in held)]
+        rows.append([name or "(none)", *counts, number(speed.mean()), f"{share.mean():.2f}", f"{share.min():.2f}"])
+    return table_text(f"Jobs by {'tenant' if by == 'tenant' else 'job type'} (GPUs held on average)", columns, rows)
+
+
+def left_out_text(heading: str, reasons: Mapping[str, str], *, all_of_them: bool = True) -> str:
+    """Return the jobs that can run nowhere, by reason."""
+    if not reasons:
+        return ""
+    jobs: dict[str, list[str]] = {}
+    for job_id, reason in reasons.items():
+        jobs.setdefault(reason, []).append(job_id)
+    shown = list(jobs.items())[: len(jobs) if all_of_them else MAX_REASONS]
+    lines = [f"  {', '.join(ids) if all_of_them else listed(ids, width() // 2)}: {reason}" for reason, ids in shown]
+    rest = sum(map(len, jobs.values())) - sum(len(ids) for _, ids in shown)
+    return f"{heading}:\n" + wrapped([*lines, *([f"  ... and {counted(rest, 'job')} more: --all"] if rest else [])])
+
+
+def compared_text(screens: Sequence[Screen], *, wide: bool) -> str:
+    """Return a comparison of policies on the same jobs."""
+    head = styled(solved_text(screens[0].problem, ""), "title")
+    labels = [screen.label for screen in screens]
+    return wrapped([head]) + comparison_text("Policies compared", labels, _metrics(screens), wide=wide)
+
+
+def _metrics(screens: Sequence[Screen]) -> Iterator[Metric]:
+    def of(figure: Callable[[gp.Allocation, list[int]], Any]) -> list[float | None]:
+        values = (figure(screen.allocation, screen.served) if screen.served else None for screen in screens)
+        return [None if value is None else float(value) for value in values]
+
+    due = screens[0].deadlines[1]
+    yield Metric("worst-off job, vs. fair share", of(lambda a, rows: a.vs_fair_share[rows].min()), lambda v: f"{v:.3f}", "most")
+    yield Metric("total speed of all jobs", of(lambda a, rows: a.normalized_throughputs[rows].sum()), number, "most")
+    if due:
+        yield Metric("deadlines met", [screen.deadlines[0] for screen in screens], lambda v: f"{v:.0f} of {due}", "most")
+    yield Metric("jobs without GPU time", of(lambda a, rows: (~a.time_fractions[rows].any(axis=1)).sum()), "{:.0f}".format)
+    capacities = screens[0].problem.capacities
+    used = [float(screen.allocation.utilization @ capacities) for screen in screens]
+    yield Metric("GPUs used", [each / (float(capacities.sum()) or 1.0) for each in used], "{:.1%}".format)
+    yield Metric("objective, in its own unit", [screen.allocation.objective_value for screen in screens], number)

@@ -1,0 +1,307 @@
+"""Layout of text on a terminal: tables, comparisons of policies, bars, lists of hosts, and colour.
+
+80 columns is the design width. A table that is too wide leaves out its optional columns, then shortens names in the middle, and at
+last becomes several tables with the same first column. Numbers are never cut. In pipes and files names are whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import click
+
+DESIGN_WIDTH = 80
+"""Width for which tables are laid out in pipes and files, in characters."""
+
+PIPE_WIDTH = 1000
+"""Width of sentences in pipes and files: each stays in one line."""
+
+FIRST_NAME, MIN_NAME, MIN_PROSE = 14, 12, 20
+"""Least widths of a first column of names, of other names, and of sentences."""
+
+MIN_CUT = 6
+"""Width to which the first column is cut if nothing else helps."""
+
+MIN_TITLE = 8
+"""Width below which the title of a column is not squeezed, as far as it has two lines."""
+
+BEST = "*"
+"""Marks the best policy in a row of a comparison."""
+
+BAR_WIDTH = 24
+
+_CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def is_screen() -> bool:
+    """Return whether the width of the output is known."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
+def width() -> int:
+    """Return the width of sentences in characters: that of the terminal, or `PIPE_WIDTH` in pipes and files."""
+    return max(20, shutil.get_terminal_size().columns) if is_screen() else PIPE_WIDTH
+
+
+def wrapped(lines: Iterable[str], indent: str = "    ") -> str:
+    """Return the lines wrapped to the width of the terminal, with an indent in continuation lines."""
+    return "".join(textwrap.fill(line, width(), subsequent_indent=indent, break_on_hyphens=False) + "\n" for line in lines)
+
+
+def parts_text(parts: Iterable[str]) -> str:
+    """Return the parts that are not empty, with a blank line between them."""
+    return "\n".join(part for part in parts if part)
+
+
+def has_colour() -> bool:
+    """Return whether standard output shows colours, and the user wants them (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, meaning: Literal["good", "warn", "bad", "title"]) -> str:
+    """Return the text in the colour of its meaning, or as it is if there are no colours."""
+    style = {"good": {"fg": "green"}, "warn": {"fg": "yellow"}, "bad": {"fg": "red"}, "title": {"bold": True}}[meaning]
+    return click.style(text, **style) if text and has_colour() else text  # type: ignore[arg-type]
+
+
+def cell_width(text: str) -> int:
+    """Return the number of characters that a text takes on a terminal; wide characters take two."""
+    from rich.cells import cell_len
+
+    return cell_len(_SGR.sub("", text))
+
+
+def shortened(text: str, room: int) -> str:
+    """Return the text with "…" in its middle if it takes more than `room` characters.
+
+    >>> shortened("language-model-0017", 11)
+    'langu…-0017'
+    """
+    if cell_width(text) <= room:
+        return text
+    head, tail = _start(text, room // 2), _start(text[::-1], (room - 1) // 2)[::-1]
+    return f"{head}…{tail}"
+
+
+def _start(text: str, room: int) -> str:
+    taken = 0
+    for index, character in enumerate(text):
+        taken += cell_width(character)
+        if taken > room:
+            return text[:index]
+    return text
+
+
+def listed(items: Sequence[str], room: int) -> str:
+    """Return as many of the items as fit one line, and the number of the others."""
+    text = ""
+    for index, item in enumerate(items):
+        longer, rest = f"{text}, {item}" if text else item, len(items) - index - 1
+        more = f" and {rest} more" if rest else ""
+        if text and is_screen() and cell_width(longer + more) > room:
+            return f"{text} and {rest + 1} more"
+        text = longer
+    return shortened(text, room) if is_screen() else text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    kind: numbers are right-aligned and whole, "text" left-aligned and whole; names are shortened, "prose" is folded. optional: left
+    out if the table is too wide, the highest number first; 0 for never.
+    """
+
+    title: str
+    kind: Literal["number", "text", "name", "prose"] = "number"
+    optional: int = 0
+
+
+def table_text(
+    title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[str]], text_columns: int = 1, *, wide: bool = False
+) -> str:
+    """Return a table that fits the terminal.
+
+    Columns given by their titles only are names, up to `text_columns`, and then numbers. wide: all columns, with whole names.
+    """
+    given = [c if isinstance(c, Column) else Column(c, "name" if i < text_columns else "number") for i, c in enumerate(columns)]
+    cells = [[_CONTROL.sub("?", cell) for cell in row] for row in rows]
+    room = (PIPE_WIDTH if wide else width()) if is_screen() or wide else DESIGN_WIDTH
+    parts = [_Part(given[i], [row[i] for row in cells], is_first=i == 0) for i in range(len(given))]
+    while sum(part.least + 2 for part in parts) > room and any(part.column.optional for part in parts):
+        parts.remove(max(parts, key=lambda part: part.column.optional))
+    heading = textwrap.fill(title, width()) + "\n" if title else ""
+    is_whole = wide or not is_screen()
+    blocks = [parts] if is_whole else _blocks(parts, room)
+    return styled(heading, "title") + "\n".join(_grid(block, room, is_whole=is_whole) for block in blocks)
+
+
+class _Part:
+    """A column with its cells, and its widths: the least, that of whole cells, and that with the title in one line."""
+
+    def __init__(self, column: Column, cells: list[str], *, is_first: bool) -> None:
+        self.column, self.cells = column, cells
+        longest = max(map(cell_width, cells), default=0)
+        words = _words(column.title)
+        self.natural, self.one_line = max(longest, _two_lines(words)), max(longest, cell_width(column.title))
+        least = {"name": FIRST_NAME if is_first else MIN_NAME, "prose": MIN_PROSE}.get(column.kind, longest)
+        self.least = min(self.natural, max(least, min(MIN_TITLE, _two_lines(words))))
+
+
+def _words(title: str) -> list[str]:
+    """Return the pieces of a title between which it may be folded: words with the space before them, parts of names."""
+    return re.findall(r"\s*[^\s,_]+[,_]?|[,_]", title)
+
+
+def _two_lines(words: Sequence[str]) -> int:
+    """Return the least width at which the words take at most two lines."""
+    halves = [("".join(words[:k]), "".join(words[k:]).strip()) for k in range(1, len(words) + 1)]
+    return min((max(map(cell_width, each)) for each in halves), default=0)
+
+
+def _blocks(parts: list[_Part], room: int) -> list[list[_Part]]:
+    """Return the columns in groups that fit, each with the first column."""
+    first, *others = parts
+    blocks = [[first]]
+    for part in others:
+        if len(blocks[-1]) > 1 and sum(each.least + 2 for each in [*blocks[-1], part]) > room:
+            blocks.append([first])
+        blocks[-1].append(part)
+    return blocks
+
+
+def _grid(parts: Sequence[_Part], room: int, *, is_whole: bool) -> str:
+    widths = [part.natural if is_whole else part.least for part in parts]
+    spare = room - sum(widths) - 2 * len(widths)
+    if spare < 0 and not is_whole and parts[0].column.kind in ("name", "prose"):
+        widths[0] = max(MIN_CUT, widths[0] + spare)
+    spare = max(0, spare)
+    for wanted in ([part.natural for part in parts], [part.one_line for part in parts]):
+        for i in sorted(range(len(parts)), key=lambda i: wanted[i] - widths[i]):
+            more = min(spare, wanted[i] - widths[i])
+            widths[i], spare = widths[i] + more, spare - more
+    heads = [_folded_title(part, each) for part, each in zip(parts, widths, strict=True)]
+    height = max(map(len, heads))
+    lines = [[""] * (height - len(head)) + head for head in heads]
+    text = [_line(parts, widths, row) for row in zip(*lines, strict=True)] if any(part.column.title for part in parts) else []
+    for row in zip(*(part.cells for part in parts), strict=True):
+        folded = [_folded(part, cell, each) for part, cell, each in zip(parts, row, widths, strict=True)]
+        height = max(map(len, folded))
+        text += [
+            _line(parts, widths, line) for line in zip(*([*cell, *[""] * (height - len(cell))] for cell in folded), strict=True)
+        ]
+    return "".join(f"{line}\n" for line in text)
+
+
+def _folded_title(part: _Part, room: int) -> list[str]:
+    lines: list[str] = []
+    for word in _words(part.column.title):
+        if lines and cell_width(lines[-1] + word) <= room:
+            lines[-1] += word
+        else:
+            lines.append(shortened(word.strip(), room))
+    return lines
+
+
+def _folded(part: _Part, cell: str, room: int) -> list[str]:
+    if part.column.kind == "prose":
+        half = 1 + (cell_width(cell) > len(cell))
+        return textwrap.wrap(cell, max(1, room // half)) or [""]
+    return [shortened(cell, room) if part.column.kind == "name" else cell]
+
+
+def _line(parts: Sequence[_Part], widths: Sequence[int], cells: Sequence[str]) -> str:
+    padded = []
+    for part, each, cell in zip(parts, widths, cells, strict=True):
+        space = " " * max(0, each - cell_width(cell))
+        padded.append(space + cell if part.column.kind == "number" else cell + space)
+    return "  " + "  ".join(padded).rstrip()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of a comparison: a figure of each policy.
+
+    values: one for each policy, None where it is not defined; form: the text of a value; best: which value is best, None if that
+    depends.
+    """
+
+    label: str
+    values: Sequence[float | None]
+    form: Callable[[float], str]
+    best: Literal["most", "least"] | None = None
+
+    def cells(self) -> list[str]:
+        """Return the values as text, the best marked with "*" if they differ."""
+        texts = ["-" if value is None else self.form(value) for value in self.values]
+        known = [value for value in self.values if value is not None]
+        if self.best is None or len(set(texts)) < 2 or not known:
+            return texts
+        wanted = self.form(max(known) if self.best == "most" else min(known))
+        return [styled(text + BEST, "good") if text == wanted else text for text in texts]
+
+
+def comparison_text(title: str, labels: Sequence[str], metrics: Iterable[Metric], *, wide: bool = False) -> str:
+    """Return a table with a row for each metric and a column for each policy; wide: as for `table_text`."""
+    rows = [[metric.label, *metric.cells()] for metric in metrics]
+    if not any(BEST in cell for row in rows for cell in row[1:]):
+        return table_text("", [Column(title, "prose"), *map(Column, labels)], rows, wide=wide)
+    rows = [[label, *(cell if BEST in cell else f"{cell} " for cell in cells)] for label, *cells in rows]
+    return table_text("", [Column(f"{title} ({BEST} best)", "prose"), *map(Column, labels)], rows, wide=wide)
+
+
+def bar(part: float) -> str:
+    """Return a bar for a part of 1."""
+    full = round(BAR_WIDTH * min(1.0, max(0.0, part)))
+    return "█" * full + "░" * (BAR_WIDTH - full)
+
+
+def folded_names(names: Iterable[str]) -> list[str]:
+    """Return names of hosts with their numbers as ranges.
+
+    >>> folded_names(["k80-b-0", "k80-b-1", "k80-b-3", "login"])
+    ['k80-b-[0-1,3]', 'login']
+    """
+    numbers: dict[tuple[str, int], list[int]] = {}
+    for name in dict.fromkeys(names):
+        stem, digits = re.fullmatch(r"(.*?)([0-9]{0,9})", name, re.DOTALL).groups()  # type: ignore[union-attr]
+        padded = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
+        numbers.setdefault((stem, padded), []).extend([int(digits)] if digits else [])
+    texts = []
+    for (stem, padded), found in numbers.items():
+        ranges = _ranges(found, padded)
+        texts.append(stem + (f"[{ranges}]" if len(found) > 1 else ranges))
+    return texts
+
+
+def gpus_text(gpus: Iterable[tuple[str, int]]) -> str:
+    """Return (node, index) pairs as text, nodes with the same GPUs together.
+
+    >>> gpus_text([("a-0", 0), ("a-0", 1), ("a-1", 0), ("a-1", 1), ("b", 5)])
+    'a-[0-1]:0-1 b:5'
+    """
+    by_node: dict[str, list[int]] = {}
+    for node, index in gpus:
+        by_node.setdefault(node, []).append(index)
+    same: dict[str, list[str]] = {}
+    for node, indices in by_node.items():
+        same.setdefault(_ranges(indices), []).append(node)
+    return " ".join(f"{name}:{ranges}" for ranges, nodes in same.items() for name in folded_names(nodes))
+
+
+def _ranges(numbers: Iterable[int], padded: int = 0) -> str:
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ",".join("-".join(f"{each:0{padded}d}" for each in dict.fromkeys((run[0], run[-1]))) for run in runs)

@@ -1,0 +1,201 @@
+"""Screens of the command line: their size at 80 and 40 columns, names of any form, and what they say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gavel_py.cli import tables
+from tests.support.commands import Gavel, enter_folder, runner
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
+SCREEN = 40
+"""Lines of a screen."""
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
+    enter_folder(tmp_path, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    return runner(capsys)
+
+
+def widest(text: str) -> int:
+    return max(map(tables.cell_width, text.splitlines()))
+
+
+def thousand_jobs(path: Path) -> str:
+    with open(EXAMPLES / "jobs.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    drawn = [rows[i * i % 997 % len(rows)] for i in range(1000)]
+    lines = [f"job-{i:04},{row['job_type']},{row['num_gpus']},{row['weight']}\n" for i, row in enumerate(drawn)]
+    path.write_text("job_id,job_type,num_gpus,weight\n" + "".join(lines))
+    return str(path)
+
+
+def test_the_demonstration_is_one_screen(gavel: Gavel) -> None:
+    """Runs the commands of `make demo`, and counts the lines that it prints itself."""
+    recipe = (ROOT / "Makefile").read_text().split("\ndemo:")[1].split("\n\n")[0].replace("$(EXAMPLE)", " ".join(EXAMPLE))
+    shown = []
+    for line in recipe.splitlines()[1:]:
+        program, *words = line.strip().removeprefix("@").split()
+        shown += gavel(*words).out.splitlines() if program == "$(BIN)/gavel" else [" ".join(words)]
+    assert len(shown) <= SCREEN
+    assert max(map(tables.cell_width, shown)) <= 80
+    text = "\n".join(shown)
+    for part in ("120 jobs on 112 GPUs", "agnostic=true", "(* best)", "105 more: --all", "████", "Round 0", "v100-a-0", "Next:"):
+        assert part in text
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "fifo", "max_total_throughput", "min_makespan", "isolated"])
+def test_a_thousand_jobs_are_one_screen(gavel: Gavel, tmp_path: Path, policy: str) -> None:
+    jobs = thousand_jobs(tmp_path / "many.csv")
+    if policy == "min_makespan":
+        jobs = EXAMPLE[0]
+    out = gavel("solve", jobs, "-c", EXAMPLE[2], "-p", policy).out
+    assert len(out.splitlines()) <= SCREEN
+    assert widest(out) <= 80
+
+
+def test_equal_jobs_are_one_row_unless_all_are_wanted(gavel: Gavel, tmp_path: Path) -> None:
+    jobs = thousand_jobs(tmp_path / "many.csv")
+    out = gavel("solve", jobs, "-c", EXAMPLE[2], "--top", "3").out
+    table = out.split("Jobs, worst off first")[1].splitlines()
+    counts = [int(line.split()[1]) for line in table if line.startswith("  job-")]
+    assert len(counts) == 3
+    assert table[0] == f": {sum(counts) + 3} of 1,000; {1000 - sum(counts) - 3} more: --all"
+    everything = gavel("solve", jobs, "-c", EXAMPLE[2], "--all").out
+    assert sum(line.startswith("  job-") for line in everything.splitlines()) == 1000
+
+
+def test_sums_by_tenant_and_type_count_every_job(gavel: Gavel) -> None:
+    for by, first in (("tenant", "vision"), ("type", "A3C")):
+        out = gavel("solve", *EXAMPLE, "--by", by).out
+        rows = [line.split() for line in out.split(f"Jobs by {'tenant' if by == 'tenant' else 'job type'}")[1].splitlines()]
+        assert any(row and row[0] == first for row in rows)
+    tenants = [row for row in rows if row]
+    assert tenants
+    assert "give --rounds N" in gavel("solve", *EXAMPLE, "--by", "node").err
+    nodes = gavel("solve", *EXAMPLE, "--by", "node", "--rounds", "1").out
+    assert all(f"  {name}" in nodes for name in ("v100-a-0", "v100-b-1", "p100-9", "k80-b-3"))
+
+
+def test_wide_output_has_all_columns_and_whole_names(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = gavel("solve", *EXAMPLE, "-o", "wide", "--all").out
+    assert "Recommendation (batch size 2048)" in out
+    header = next(line for line in out.splitlines() if line.startswith("  job "))
+    for title in ("tenant", "on v100", "on k80", "weight", "steps/s", "speed", "vs. fair share"):
+        assert title in header
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_names_of_any_form_fit(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    names = ["n" * 120, "訓練" * 40, "e\u0301" * 30, "job with spaces", "-", "\U0001f680" * 20]
+    (tmp_path / "jobs.csv").write_text("job_id,job_type,tenant\n" + "".join(f"{name},A3C,{name}\n" for name in names))
+    compared, nodes = ["-p", "fifo", "-p", "isolated"], ["--rounds", "2", "--by", "node"]
+    for more in ([], ["--rounds", "2"], ["--all"], ["--by", "tenant"], compared, nodes):
+        outcome = gavel("solve", "jobs.csv", "-c", "v100:1,k80:1", *more)
+        assert outcome.code == 0
+        assert widest(outcome.out) <= int(columns)
+    assert widest(gavel("rounds", "jobs.csv", "-c", "v100:1,k80:1", "-n", "3").out) <= int(columns)
+    jobs = json.loads(gavel("solve", "jobs.csv", "-c", "v100:1,k80:1", "--json").out)["jobs"]
+    assert [job["job_id"] for job in jobs] == names
+
+
+def test_control_characters_are_refused_in_files_and_shown_as_a_question_mark(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,job_type\na\x1b[31mb,A3C\n")
+    outcome = gavel("solve", "jobs.csv", "-c", "v100:1")
+    assert (outcome.code, "\x1b" in outcome.err) == (2, False)
+    assert tables.table_text("", ["a"], [["x\x07y\nz"]]).splitlines()[-1] == "  x?y?z"
+
+
+def test_nothing_to_show_is_shown(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("job_id,job_type\n")
+    (tmp_path / "large.csv").write_text("job_id,job_type,num_gpus\na,A3C,16\nb,A3C,32\n")
+    texts = {"none.csv": "There is nothing to allocate", "large.csv": "Left out:\n  a: its gang of 16 GPUs fits nowhere"}
+    for jobs, text in texts.items():
+        for more in ([], ["--rounds", "2"], ["--all"], ["--by", "tenant"], ["-o", "wide"], ["--top", "1"]):
+            outcome = gavel("solve", jobs, "-c", "v100:4", *more)
+            assert outcome.code == 0
+            assert text in outcome.out
+        assert gavel("solve", jobs, "-c", "v100:4", "-p", "fifo", "-p", "max_min_fairness").code == 0
+        assert gavel("rounds", jobs, "-c", "v100:4").code == 0
+
+
+def test_the_sentence_states_what_the_policy_maximises(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "speeds.csv").write_text("job_id,v100,k80\na,4,1\nb,2,1\nc,1,1\n")
+    (tmp_path / "jobs.csv").write_text("job_id,total_steps,deadline_seconds\na,100,\nb,50,\nc,40,1000\n")
+    small = ["jobs.csv", "--throughputs", "speeds.csv", "-c"]
+
+    def sentence(cluster: str, *more: str) -> str:
+        return gavel("solve", *small, cluster, *more).out.splitlines()[1]
+
+    assert sentence("v100:1,k80:1") == "Proven optimal: the worst-off job gets 120 % of its fair share."
+    assert sentence("v100:9") == "Proven optimal: the worst-off job does the work of 1 average GPU per unit of weight."
+    assert sentence("v100:1,k80:1", "-p", "min_makespan") == "Proven optimal: the last job ends after 46.7 s."
+    assert sentence("v100:1,k80:1", "-p", "min_lateness").startswith("Proven optimal: ")
+    assert sentence("v100:1,k80:1", "-p", "fifo") == "No objective: jobs are served in the order of the policy."
+    out = gavel("solve", *small, "v100:1,k80:1").out
+    assert "Deadlines met at these speeds: 1 of 1." in out
+    assert "deadlines met" in gavel("solve", *small, "v100:1,k80:1", "-p", "fifo", "-p", "isolated").out
+
+
+def in_terminal(*arguments: str, **environment: str) -> str:
+    """Return what a command prints on a terminal."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "gavel_py", *arguments]
+    surroundings = os.environ | {"TERM": "xterm"} | environment
+    with subprocess.Popen(command, stdout=slave, stderr=slave, cwd=ROOT, env=surroundings) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+        assert process.wait() == 0
+    os.close(master)
+    return shown.decode()
+
+
+def test_colours_are_for_terminals_only_and_can_be_switched_off() -> None:
+    command = ("solve", *EXAMPLE, "-p", "fifo", "-p", "max_min_fairness")
+    assert "\x1b[32m" in in_terminal(*command, COLUMNS="80", NO_COLOR="")
+    assert "\x1b" not in in_terminal(*command, COLUMNS="80", NO_COLOR="1")
+    done = subprocess.run([sys.executable, "-m", "gavel_py", *command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "\x1b" not in done.stdout
+
+
+def test_json_and_csv_together_are_an_error(gavel: Gavel) -> None:
+    outcome = gavel("solve", *EXAMPLE, "--json", "--csv")
+    assert outcome.code == 2
+    assert "--json and --csv are two formats of the same output; leave out one of them" in outcome.err
+    assert "leave out one of them" in gavel("solve", *EXAMPLE, "--all", "--top", "3").err
+
+
+def test_names_are_shortened_in_their_middle_and_numbers_never() -> None:
+    assert tables.shortened("language-model-0017", 11) == "langu…-0017"
+    assert tables.shortened("short", 5) == "short"
+    assert tables.cell_width(tables.shortened("訓練" * 9, 10)) <= 10
+
+
+def test_hosts_are_folded_as_slurm_does() -> None:
+    assert tables.folded_names(["n-0", "n-1", "n-3", "m09", "m10", "login"]) == ["n-[0-1,3]", "m09", "m10", "login"]
+    assert tables.gpus_text([("n-0", 0), ("n-0", 1), ("n-1", 0), ("n-1", 1), ("n-2", 3)]) == "n-[0-1]:0-1 n-2:3"
