@@ -6,9 +6,8 @@ alone. The package knows no simulator and no cluster manager: callers report wha
 """
 
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
-from gavel_py.scheduling.mechanism.deficit import choose_jobs
 from gavel_py.scheduling.mechanism.demand import RoundDemand
-from gavel_py.scheduling.mechanism.priority import choose_by_priority
+from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
 from gavel_py.scheduling.nodes import NodeState
 from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.placement.gangs import PlacementPreference

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from gavel_py.scheduling import RoundDemand, choose_jobs
-from gavel_py.scheduling.mechanism.deficit import serve
 from gavel_py.scheduling.mechanism.demand import TypeSelection
 from gavel_py.scheduling.mechanism.local_search import displace, exchange, improve, replace_one
+from gavel_py.scheduling.mechanism.rules import serve
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.support.examples import examples
 

@@ -1,7 +1,7 @@
 """Mechanisms: rules that select the jobs of a round and their accelerator types, as pure functions of a `RoundDemand`.
 
-`demand` defines the demand, scores and selections; `deficit` is the default rule, improved by `local_search`; `priority` is Gavel's
-published rule.
+`demand` defines the demand, scores and selections; `rules` has the default rule, improved by `local_search`, and Gavel's published
+one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import partial
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.scheduling.mechanism.deficit import choose_jobs
 from gavel_py.scheduling.mechanism.demand import Mechanism
-from gavel_py.scheduling.mechanism.priority import choose_by_priority, published_order
+from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs, published_order
 
 __all__ = ["MechanismName", "resolve_mechanism"]
 

@@ -1,17 +1,18 @@
-"""Selects the jobs of a round by their deficits: `choose_jobs`, the default mechanism.
+"""The rules that select the jobs of a round: `choose_jobs` by deficits, the default, and `choose_by_priority`, the published one.
 
 `serve` selects jobs greedily in a given order, without a step per job.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
-from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand, TypeSelection, scores_of
+from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand, TypeSelection, rounded, scores_of
 from gavel_py.scheduling.mechanism.local_search import improve
 
 
@@ -96,3 +97,46 @@ def _relative_speed(demand: RoundDemand) -> Floats:
     best = demand.throughputs.max(axis=1, keepdims=True, initial=0.0)
     relative: Floats = np.divide(demand.throughputs, best, out=np.zeros_like(demand.throughputs), where=best > 0)
     return relative
+
+
+PUBLISHED_ORDER = ("v100", "p100", "k80")
+
+FIRST_ROUNDS = 0.5
+"""Initial value of the time received, so that no priority is divided by 0."""
+
+
+def choose_by_priority(demand: RoundDemand, *, type_order: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """Return the (N,) column of the type on which each job runs this round, -1 for none, by the published rule (OSDI 2020).
+
+    The priority of a pair is X_ij / f_ij, where f_ij is the share of job i in all time received on type j under the current
+    allocation. Types are filled one after the other by priority; ties: deficit, then X; gangs that do not fit are skipped. With
+    `backfill`, jobs without a time fraction fill GPUs left over. Locked jobs come first; deficits under earlier allocations do not
+    count.
+
+    Args:
+        demand: What the round selects from.
+        type_order: Columns in the order in which types are filled; by default their own order.
+    """
+    fractions = rounded(demand.fractions)
+    selection = TypeSelection(demand.num_gpus, demand.capacities)
+    serve(selection, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
+    keys = (-_priorities(demand.received, fractions), -rounded(demand.deficits), -fractions)
+    order = range(len(demand.capacities)) if type_order is None else type_order
+    for eligible in (fractions > 0, fractions <= 0) if demand.backfill else (fractions > 0,):
+        for column in order:
+            of_type = np.arange(len(demand.capacities)) == column
+            serve(selection, demand.possible & eligible & of_type, *keys)
+    return selection.columns
+
+
+def published_order(accelerator_types: Sequence[str]) -> list[int]:
+    """Return the columns in the order of the published rule: v100, p100, k80, then all others in their own order."""
+    known = [accelerator_types.index(name) for name in PUBLISHED_ORDER if name in accelerator_types]
+    return [*known, *(j for j in range(len(accelerator_types)) if j not in known)]
+
+
+def _priorities(received: Floats, fractions: Floats) -> Floats:
+    """Return (N, K) X_ij / f_ij."""
+    clocks = received + FIRST_ROUNDS
+    result: Floats = rounded(fractions * clocks.sum(axis=0) / clocks)
+    return result
