@@ -12,12 +12,13 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import waits_of
+from gavel_py.scheduling.event_driven import EventDecision, GangChanges
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Round
-from gavel_py.scheduling.state import RoundPlan, SchedulerState
+from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 
-def adopt(state: SchedulerState, plan: RoundPlan) -> None:
+def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
     """Make a plan that of the next round, and its allocation the current one.
 
     Received rounds are counted anew for a new solution, but not for one that is only reused for other jobs. Raises `ProofError` if
@@ -58,7 +59,7 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
         assignments = state.assignments(rows, held)
     ids, runs = state.table.ids, np.zeros(state.table.capacity, dtype=bool)
     runs[rows] = True
-    before = state.last_rows[state.last_rows >= 0]
+    before = state.rows_of_last
     return Round(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
@@ -73,30 +74,60 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
     )
 
 
-def begin_round(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus, keeps: Mask, round_seconds: float) -> None:
-    """Enter a round that begins now in accounts, histories and running gangs; arguments as for `build_round`."""
-    gangs, columns = state.gangs, state.table.columns
-    if gangs.holds(rows, held):
-        gangs.moved = set()
-        _enter(state, new_round, rows, held, round_seconds)
-        return
-    is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
-    if len(new):
-        is_spread[new] = state.is_spread(held.take(new))
-    # Gangs that stopped have no start either; those that start get theirs below.
-    stopped = gangs.types >= 0
-    stopped[rows] = False
-    columns["running_since_seconds"][stopped] = np.nan
-    started = rows[new]
-    columns["running_since_seconds"][started], columns["has_run"][started] = new_round.start_seconds, True
-    gangs.begin(rows, held, is_spread)
-    _enter(state, new_round, rows, held, round_seconds)
-
-
-def _enter(state: SchedulerState, new_round: Round, rows: Indices, held: HeldGpus, round_seconds: float) -> None:
-    """Enter a round in the accounts, and make it the latest one."""
+def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float, round_seconds: float) -> Round:
+    """Begin a planned round now: enter it in accounts, histories and running gangs, and return it."""
+    if isinstance(plan, EventPlan) and plan.decision.changes is not None and isinstance(state.allocation, LazyAllocation):
+        return _begin_at_event(state, plan.decision, plan.decision.changes, start, round_seconds)
+    gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
+    keeps = gangs.of(rows).same_as(held)
+    new_round = build_round(state, rows, held, keeps, start, round_seconds)
+    if not gangs.holds(rows, held):
+        is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
+        if len(new):
+            is_spread[new] = state.is_spread(held.take(new))
+        # Gangs that stopped have no start either; those that start get theirs below.
+        stopped = gangs.types >= 0
+        stopped[rows] = False
+        columns["running_since_seconds"][stopped] = np.nan
+        started = rows[new]
+        columns["running_since_seconds"][started], columns["has_run"][started] = new_round.start_seconds, True
+        gangs.begin(rows, held, is_spread)
+    gangs.moved = set()
     if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
         _account(state, state.allocation, new_round, rows, held, round_seconds)
+    _make_latest(state, new_round, rows)
+    return new_round
+
+
+def _begin_at_event(
+    state: SchedulerState, decision: EventDecision, changes: GangChanges, start: float, round_seconds: float
+) -> Round:
+    """Begin a round that differs from the latest one in few gangs, in event mode."""
+    columns, layout, assignments, started = state.table.columns, state.layout, decision.assignments, changes.started_ids
+    new_round = Round(
+        index=0 if state.last is None else state.last.index + 1,
+        start_seconds=start,
+        assignments=assignments,
+        kept=tuple([job_id for job_id in assignments.ids if job_id not in started]) if started else assignments.ids,
+        started=started,
+        preempted=changes.preempted,
+        excluded=state.excluded,
+        end_seconds=start + round_seconds,
+        failed=dict(state.newly_failed),
+    )
+    for row in changes.stopped:
+        columns["running_since_seconds"][row] = np.nan
+        state.gangs.stop(row)
+    for row, (column, gpus) in changes.started.items():
+        columns["running_since_seconds"][row], columns["has_run"][row] = start, True
+        is_spread = len(gpus) > 1 and state.spans.is_spread(layout.types[column], layout.named(gpus))
+        state.gangs.put(row, column, gpus, is_spread=is_spread)
+    state.gangs.moved = set()
+    _make_latest(state, new_round, None)
+    return new_round
+
+
+def _make_latest(state: SchedulerState, new_round: Round, rows: Indices | None) -> None:
     state.plan, state.last, state.last_rows, state.newly_failed = None, new_round, rows, {}
 
 

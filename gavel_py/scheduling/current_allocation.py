@@ -420,8 +420,8 @@ class LazyAllocation:
     """
 
     now_seconds: float  # the time of the decision
-    rows: Indices  # rows of the jobs in the system then, in any order
     table: JobTable  # the jobs, as they are now
+    was_present: Mask  # (rows,) the jobs in the system then
     steps_done: Floats  # (rows,) then
     running_on: Indices  # (rows,) then
     assignments: Assignments  # the jobs that have all of their time on a type
@@ -430,6 +430,11 @@ class LazyAllocation:
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
     replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
 
+    @property
+    def rows(self) -> Indices:
+        """Rows of the jobs in the system then."""
+        return np.flatnonzero(self.was_present)
+
     def remember(self, row: int) -> None:
         """Keep the present job of a row, which is about to be replaced."""
         requests = np.concatenate(list(self.table.requests_at(np.array([row])).values()))
@@ -437,8 +442,9 @@ class LazyAllocation:
 
     def resolve(self) -> CurrentAllocation:
         """Solve for all jobs and return the allocation. Raises `ProofError` if it is not what the event-driven mode derived."""
-        table, zeros = self.table, np.zeros(len(self.rows))
-        rows = self.rows[sorted(range(len(self.rows)), key=lambda i: natural_key(str(table.ids[self.rows[i]])))]
+        table = self.table
+        rows = np.array(sorted(self.rows.tolist(), key=lambda row: natural_key(str(table.ids[row]))), dtype=np.int64)
+        zeros = np.zeros(len(rows))
         jobs, gangs, requests = table.jobs[rows], table.gangs[rows], table.requests_at(rows)
         for i in np.flatnonzero(np.isin(rows, list(self.replaced))).tolist():
             jobs[i], gangs[i], earlier = self.replaced[rows.item(i)]

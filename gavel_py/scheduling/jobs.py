@@ -152,8 +152,8 @@ class JobTable:
         gangs: (rows,) numbers of the gangs: equal for jobs with equal `GANG_FIELDS`.
         columns: Further columns: `REQUEST_COLUMNS` and `HISTORY_COLUMNS`.
         models: One job for each number of `gangs`.
-        changed: While tracked (`track`): ids of jobs that have arrived, changed or left since the reader last emptied it.
-        progressed: While tracked: ids of jobs in the system whose progress was reported since then.
+        changed: While tracked (`track`): rows of jobs that have arrived, changed or left since the reader last emptied it.
+        progressed: While tracked: rows of jobs in the system whose progress was reported since then.
     """
 
     def __init__(self) -> None:
@@ -172,8 +172,8 @@ class JobTable:
         self._free: list[int] = []
         self._count = 0
         self._natural, self._alphabetical = SortedRows(natural_key), SortedRows(str)
-        self.changed: set[str] = set()
-        self.progressed: set[str] = set()
+        self.changed: set[int] = set()
+        self.progressed: set[int] = set()
         self._is_tracked = False
 
     def __len__(self) -> int:
@@ -219,8 +219,7 @@ class JobTable:
     @property
     def is_present(self) -> Mask:
         """(rows,) the jobs in the system."""
-        present: Mask = np.zeros(self.capacity, dtype=bool)
-        present[self.in_natural_order] = True
+        present: Mask = self.columns["left"] < 0
         return present
 
     def row_of(self, job_id: str) -> int | None:
@@ -302,7 +301,7 @@ class JobTable:
         self._natural.add(ids, rows)
         self._alphabetical.add(ids, rows)
         if self._is_tracked:
-            self.changed.update(ids)
+            self.changed.update(rows)
 
     def update_requests(self, cache: ProblemCache) -> None:
         """Compute anew what depends on throughputs among the requests of the jobs in the system."""
@@ -317,7 +316,7 @@ class JobTable:
         """Replace a job in the system by one of the same id."""
         self._put(_index([self._present[job.job_id]]), [job], requests)
         if self._is_tracked:
-            self.changed.add(job.job_id)
+            self.changed.add(self._present[job.job_id])
 
     def _put(self, rows: slice | Indices, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
         self.jobs[rows] = objects_of(jobs)
@@ -341,6 +340,7 @@ class JobTable:
         for name in ("ids", "jobs", "gangs"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
+        # In rows without a job, `left` is 0 as for jobs that have left.
         self._requests, self._history = (np.pad(each, ((0, 0), (0, more))) for each in (self._requests, self._history))
         self._name_columns()
 
@@ -352,7 +352,7 @@ class JobTable:
                 self.known(job_id)
         self.columns["steps_done"][rows] = list(steps_done.values())
         if self._is_tracked:
-            self.progressed.update(steps_done)
+            self.progressed.update(rows)
 
     def remove(self, job_id: str, how: Departure) -> int:
         """Remove a job from the system and return its row. Raises `UnknownNameError`."""
@@ -362,8 +362,8 @@ class JobTable:
         self._natural.discard(job_id, row)
         self._alphabetical.discard(job_id, row)
         if self._is_tracked:
-            self.changed.add(job_id)
-            self.progressed.discard(job_id)
+            self.changed.add(row)
+            self.progressed.discard(row)
         self.columns["left"][row] = DEPARTURES.index(how)
         return row
 
@@ -388,15 +388,15 @@ class JobTable:
         failures = self.columns["failures"].item(self._departed[job_id])
         return f"left after {_failures(int(failures))}, and may not be tried again"
 
-    def check_gone(self, job_ids: Iterable[str], in_decision: Indices) -> None:
-        """Raise `InputError` unless these jobs have left; in_decision: rows of the jobs of the round decided last."""
+    def check_gone(self, job_ids: Iterable[str], is_in_decision: Mask) -> None:
+        """Raise `InputError` unless these jobs have left; is_in_decision: (rows,) the jobs of the round decided last."""
         for job_id in job_ids:
             if job_id in self._present:
                 raise InputError(Fault(f"job {job_id!r}", "job_id", "is still in the system; complete or cancel it first"))
             if job_id not in self._departed:
                 text = f"there was no such job{nearest(str(job_id), sorted([*self._present, *self._departed]))}"
                 raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
-            if self._departed[job_id] in in_decision:
+            if is_in_decision[self._departed[job_id]]:
                 text = "has left since the last round was decided; it can be forgotten when the next one is"
                 raise InputError(Fault(f"job {job_id!r}", "job_id", text))
 
@@ -410,7 +410,7 @@ class JobTable:
     def track(self, *, on: bool = True) -> None:
         """Start (or stop) filling `changed`, with all jobs at first, and `progressed`."""
         self._is_tracked = on
-        self.changed, self.progressed = set(self._present) if on else set(), set()
+        self.changed, self.progressed = set(self._present.values()) if on else set(), set()
 
     # Saving
 

@@ -40,7 +40,7 @@ from gavel_py.scheduling.placement.free_gpus import FreeGpus
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, preferences_of
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round_planning import plan_round
-from gavel_py.scheduling.state import RoundPlan, SchedulerState
+from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class RoundPlanner:
     profile: Profile
     options: SchedulerOptions
 
-    def decide(self, state: SchedulerState, start: float) -> RoundPlan:
+    def decide(self, state: SchedulerState, start: float) -> RoundPlan | EventPlan:
         """Return the plan of the round that begins at `start` seconds. Raises whatever the policy's solve raises."""
         state.drop_unused_gangs()
         plan = self._decide_at_event(state, start)
@@ -74,11 +74,11 @@ class RoundPlanner:
             held = self._select_and_place(state, current, self._locked(state, current, start))
         return _plan_of(state, start, current.rows, held, current)
 
-    def revise(self, state: SchedulerState, plan: RoundPlan) -> RoundPlan:
+    def revise(self, state: SchedulerState, plan: RoundPlan | EventPlan) -> RoundPlan:
         """Return a plan without the gangs that can no longer run as planned, and their GPUs offered to the other jobs."""
         valid, current = state.still_valid(plan), state.current_allocation
         if valid.all():
-            return plan
+            return RoundPlan(plan.start_seconds, plan.rows, plan.held, plan.allocation)
         assert current is not None  # noqa: S101
         places = np.full(state.table.capacity, -1, dtype=np.int64)
         places[plan.rows[valid]] = np.flatnonzero(valid)
@@ -162,18 +162,17 @@ class RoundPlanner:
         options, policy = self.options, self.solver.policy
         if not options.by_events or options.sharing or not isinstance(options.mechanism, str) or options.min_run_seconds:
             return None
-        kept = state.event_planner
-        if kept is not None and kept.holds_for(policy, self.profile, options.restart_seconds):
+        kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
+        if kept is not None and kept.holds_for(policy, cache, *seconds):
             return kept
         if not isinstance(policy, OrderedPolicy) or not EventDrivenPlanner.can(policy, state):
             state.event_planner = None
             state.table.track(on=False)
             return None
-        seconds = {"restart_seconds": options.restart_seconds, "round_seconds": options.round_seconds}
-        state.event_planner = EventDrivenPlanner(policy, state, self.cache(state), **seconds)
+        state.event_planner = EventDrivenPlanner(policy, state, cache, *seconds)
         return state.event_planner
 
-    def _decide_at_event(self, state: SchedulerState, start: float) -> RoundPlan | None:
+    def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan that follows from what has changed, None if the round must be decided in full."""
         event_planner, began = self.event_planner(state), time.perf_counter()
         decision = None if event_planner is None or not len(state.table) else event_planner.decide(state)
@@ -181,18 +180,18 @@ class RoundPlanner:
             return None
         allocation = LazyAllocation(
             start,
-            state.table.in_order_of_ids,
             state.table,
+            state.table.is_present,
             state.table.columns["steps_done"].copy(),
             state.gangs.types.copy(),
-            state.assignments(decision.rows, decision.held),
+            decision.assignments,
             decision.excluded,
             self.options.whole_gangs,
             # All nodes are up now, and may be down when the allocation is resolved.
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
         )
         state.solver_seconds += time.perf_counter() - began
-        return RoundPlan(start, decision.rows, decision.held, allocation, is_audited=event_planner.audit_is_due)
+        return EventPlan(start, decision, allocation, event_planner.audit_is_due)
 
     # Selection and placement
 

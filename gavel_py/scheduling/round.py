@@ -5,10 +5,14 @@ Why a job waits is not part of a round: `delivery.py` has the reasons (`Wait`, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.placement.topology import Gpu, Layout
@@ -55,27 +59,67 @@ class Assignment:
         return cls(document["accelerator"], gpus, tuple(document.get("shared_with", ())), document.get("gpu_part", 1.0))
 
 
+MAX_CHANGES = 64
+"""Up to this many gangs may differ between assignments and those from which they follow by changes."""
+
+
 class Assignments(Mapping[str, Assignment]):
     """{job_id: Assignment} of the jobs that run in a round, sorted by job_id; each `Assignment` is made when it is read.
 
     Attributes:
         ids: (N,) the jobs.
-        held: (N,) their GPUs.
         layout: The GPUs of the cluster.
     """
 
     def __init__(self, ids: tuple[str, ...], held: HeldGpus, layout: Layout) -> None:
-        self.ids, self.held, self.layout = ids, held, layout
+        """held: (N,) GPUs of the jobs."""
+        self.ids, self.layout, self._base, self._base_ids = ids, layout, held, ids
+        self._changes: dict[str, tuple[int, list[int]] | None] = {}
+
+    def changed(self, gone: Iterable[str], new: Mapping[str, tuple[int, list[int]]]) -> Assignments:
+        """Return the assignments without some jobs, and with others on these types and GPUs, by their numbers in the layout.
+
+        This takes little time however many gangs run: arrays are made when they are read.
+        """
+        if not new and not gone:
+            return self
+        ids = list(self.ids)
+        for job_id in gone:
+            del ids[bisect_left(ids, job_id)]
+        for job_id in new:
+            if job_id not in self:
+                insort(ids, job_id)
+        before = self if len(self._changes) <= MAX_CHANGES else Assignments(self.ids, self.held, self.layout)
+        made = copy(before)
+        vars(made).pop("held", None)
+        vars(made)["_base_index"] = before._base_index
+        made.ids, made._changes = tuple(ids), {**made._changes, **dict.fromkeys(gone), **new}
+        return made
 
     @cached_property
-    def _index(self) -> dict[str, int]:
-        return dict(zip(self.ids, range(len(self.ids)), strict=True))
+    def _base_index(self) -> dict[str, int]:
+        return dict(zip(self._base_ids, range(len(self._base_ids)), strict=True))
+
+    @cached_property
+    def held(self) -> HeldGpus:
+        """(N,) the GPUs of the jobs."""
+        if not self._changes:
+            return self._base
+        own = [(i, place) for i, job_id in enumerate(self.ids) if (place := self._changes.get(job_id)) is not None]
+        at = np.array([self._base_index.get(job_id, -1) for job_id in self.ids], dtype=np.int64)
+        new = HeldGpus.of([column for _, (column, _) in own], [gpus for _, (_, gpus) in own])
+        return self._base.take(at).replaced(np.array([i for i, _ in own], dtype=np.int64), new)
 
     def __getitem__(self, job_id: str) -> Assignment:
-        return self._at(self._index[job_id])
+        if job_id not in self._changes:
+            return self._at(self._base_index[job_id])
+        place = self._changes[job_id]
+        if place is None:
+            raise KeyError(job_id)
+        return Assignment(self.layout.types[place[0]], self.layout.named(place[1]))
 
     def __contains__(self, job_id: object) -> bool:
-        return job_id in self._index
+        return self._changes[job_id] is not None if job_id in self._changes else job_id in self._base_index
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids)
@@ -94,7 +138,7 @@ class Assignments(Mapping[str, Assignment]):
         return repr(dict(self))
 
     def _at(self, i: int) -> Assignment:
-        held = self.held
+        held = self._base
         gpus = self.layout.named(held.list_of(i))
         part = 1.0 if held.parts is None else held.parts.item(i)
         return Assignment(self.layout.types[held.types.item(i)], gpus, held.partners.get(i, ()), part)

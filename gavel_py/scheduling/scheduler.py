@@ -30,13 +30,12 @@ from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
-from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.problem_cache import is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
-from gavel_py.scheduling.state import RoundPlan, SchedulerState
+from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 logger = logging.getLogger(__name__)
 
@@ -170,9 +169,7 @@ class RoundScheduler(Synchronized):
         plan = self._plan(start)
         if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
             plan = self._planner.revise(state, plan)
-        keeps = state.gangs.of(plan.rows).same_as(plan.held)
-        new_round = build_round(state, plan.rows, plan.held, keeps, start, self.round_seconds)
-        begin_round(state, new_round, plan.rows, plan.held, keeps, self.round_seconds)
+        new_round = begin_round(state, plan, start, self.round_seconds)
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
             counts = (len(state.table), len(new_round.assignments), *changes)
@@ -232,7 +229,7 @@ class RoundScheduler(Synchronized):
             raise InputError(fault("now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
         return float(now_seconds)
 
-    def _plan(self, start: float) -> RoundPlan:
+    def _plan(self, start: float) -> RoundPlan | EventPlan:
         """Return the plan of the next round; decide it now if there is none."""
         state = self._state
         if state.plan is None:
@@ -483,8 +480,8 @@ class RoundScheduler(Synchronized):
         requested = state.table.jobs[row].num_gpus
         if len(found) != requested:
             raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {requested} in all, found {len(found)}"))
-        held = HeldGpus.of([state.layout.type_number[accelerator]], [state.layout.numbers(found).tolist()])
-        state.gangs.put(row, held, is_spread=bool(state.is_spread(held)[0]))
+        column, numbers = state.layout.type_number[accelerator], state.layout.numbers(found).tolist()
+        state.gangs.put(row, column, numbers, is_spread=state.spans.is_spread(accelerator, found))
         columns = state.table.columns
         columns["running_since_seconds"][row] = np.nan if state.last is None else state.last.start_seconds
         columns["has_run"][row] = True
@@ -501,13 +498,9 @@ class RoundScheduler(Synchronized):
             UnknownNameError: A job never was in the system.
         """
         state, unique = self._state, set(job_ids)
-        state.table.check_gone(job_ids, state.rows_in_decision)
-        rows = state.table.forget(unique)
-        state.ledger.forget(rows)
-        gone = np.zeros(state.table.capacity, dtype=bool)
-        gone[rows] = True
-        if gone[state.last_rows].any():
-            state.last_rows = np.where(gone[state.last_rows], -1, state.last_rows)
+        state.table.check_gone(job_ids, state.is_in_decision)
+        state.note_forgotten(unique)
+        state.ledger.forget(state.table.forget(unique))
         state.colocation_ledger.forget(unique)
 
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
@@ -516,7 +509,7 @@ class RoundScheduler(Synchronized):
         requests = state.table.requests_of(jobs)
         event_planner = planner.event_planner(state)
         # Jobs like others that are known have been checked.
-        new = event_planner is None or not all(map(event_planner.profiler.knows, jobs))
+        new = event_planner is None or not event_planner.profiler.knows(jobs, requests["gangs"].tolist())
         cache = planner.cache(state)
         cache.complete(jobs, requests)
         if new:

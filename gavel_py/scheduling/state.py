@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignments, Round
 
 if TYPE_CHECKING:
-    from gavel_py.scheduling.event_driven import EventDrivenPlanner
+    from gavel_py.scheduling.event_driven import EventDecision, EventDrivenPlanner
 
 
 MAX_UNUSED_FACTOR, UNUSED_SLACK = 4, 20_000
@@ -49,6 +49,7 @@ class RunningGangs:
         self._rows: Indices = np.zeros(0, dtype=np.int64)
         self._held = HeldGpus.none(0)
         self._places: Indices = np.zeros(0, dtype=np.int64)  # (rows,) index in `_held`
+        self._new: dict[int, list[int]] = {}  # {row: GPUs} of gangs that are not in `_held`
         self._count = 0
 
     def __len__(self) -> int:
@@ -66,17 +67,21 @@ class RunningGangs:
 
     def gpus_of(self, row: int) -> list[int]:
         """Return the GPUs of one row."""
-        return self._held.list_of(self._places.item(row)) if self.types[row] >= 0 else []
+        if self.types[row] < 0:
+            return []
+        return self._new[row] if row in self._new else self._held.list_of(self._places.item(row))
 
     def of(self, rows: Indices) -> HeldGpus:
         """Return the GPUs of these rows."""
+        if self._new:
+            self._gather()
         if self.moved is not None and not self.moved and np.array_equal(rows, self._rows):
             return self._held  # nothing has changed since the round began
         return self._held.take(np.where(self.types[rows] >= 0, self._places[rows], -1))
 
     def holds(self, rows: Indices, held: HeldGpus) -> bool:
         """Return whether just these gangs, as they were handed out, hold GPUs."""
-        return held is self._held and not self.moved and self.moved is not None and len(rows) == self._count
+        return held is self._held and not self._new and not self.moved and self.moved is not None and len(rows) == self._count
 
     def fit(self, capacity: int) -> None:
         """Make room for this number of rows."""
@@ -91,33 +96,39 @@ class RunningGangs:
         self.types.fill(-1)
         self.types[rows], self.is_spread[rows], self._places[rows] = held.types, is_spread, np.arange(len(rows))
         self._rows, self._held, self._count, self.moved = rows, held, len(rows), set()
+        self._new = {}
 
-    def put(self, row: int, held: HeldGpus, *, is_spread: bool) -> None:
-        """Set the GPUs of one gang."""
-        rows = np.append(self.rows[self.rows != row], row)
-        others = self.of(rows[:-1])
-        joined = HeldGpus(
-            np.concatenate([others.types, held.types]),
-            np.concatenate([others.starts, others.starts[-1] + held.starts[1:]]),
-            np.concatenate([others.gpus, held.gpus]),
-            None if others.parts is None else np.append(others.parts, 1.0),
-            others.partners,
-        )
-        moved = None if self.moved is None else self.moved | {row}
-        self.begin(rows, joined, np.append(self.is_spread[rows[:-1]], is_spread))
-        self.moved = moved
+    def put(self, row: int, column: int, gpus: list[int], *, is_spread: bool) -> None:
+        """Set the type and the GPUs of one gang."""
+        self.stop(row)
+        self.types[row], self.is_spread[row], self._new[row] = column, is_spread, gpus
+        self._count += 1
+        if self.moved is not None:
+            self.moved.add(row)
+
+    def _gather(self) -> None:
+        """Move the gangs of `_new` into the arrays."""
+        rows, new = self.rows, np.array([*self._new], dtype=np.int64)
+        held = self._held.take(np.where(np.isin(rows, new), -1, self._places[rows]))
+        parts = None if held.parts is None else np.where(held.runs, held.parts, 1.0)
+        joined = held.replaced(np.searchsorted(rows, new), HeldGpus.of(self.types[new], list(self._new.values())))
+        self._rows, self._held, self._new = rows, replace(joined, parts=parts, partners=held.partners), {}
+        self._places[rows] = np.arange(len(rows))
 
     def stop(self, row: int) -> None:
         """Take all GPUs away from a gang, if it holds any; its partners keep theirs."""
         if self.types[row] < 0:
             return
         self.types[row] = -1
+        self._new.pop(row, None)
         self._count -= 1
         if self.moved is not None:
             self.moved.add(row)
 
     def drop_partner(self, job_id: str, row: int) -> None:
         """Record that a job no longer shares its GPUs with the gang of a row."""
+        if self._new:
+            self._gather()
         place, partners = int(self._places[row]), dict(self._held.partners)
         partners[place] = tuple(other for other in partners.get(place, ()) if other != job_id)
         self._held = replace(self._held, partners={i: others for i, others in partners.items() if others})
@@ -136,6 +147,26 @@ class RoundPlan:
     is_audited: bool = False  # whether the policy's answer to the whole problem must be compared with this event-driven decision
 
 
+@dataclass(frozen=True, eq=False)
+class EventPlan:
+    """A round that has been decided in event mode from what has changed; attributes as of `RoundPlan`."""
+
+    start_seconds: float
+    decision: EventDecision
+    allocation: LazyAllocation
+    is_audited: bool
+
+    @property
+    def rows(self) -> Indices:
+        """(N,) rows of the jobs that run, sorted by their ids."""
+        return self.decision.rows
+
+    @property
+    def held(self) -> HeldGpus:
+        """(N,) their GPUs."""
+        return self.decision.assignments.held
+
+
 @dataclass
 class SchedulerState:
     """What a scheduler knows: jobs, nodes, accounts, the current allocation, running gangs, and the latest and planned rounds.
@@ -151,9 +182,9 @@ class SchedulerState:
     inputs_changed_meanwhile: bool = False
     must_solve_meanwhile: bool = False
     is_calling_out: bool = False  # whether a policy or mechanism is running; the state is consistent then
-    plan: RoundPlan | None = None  # the next round, if it is planned
+    plan: RoundPlan | EventPlan | None = None  # the next round, if it is planned
     last: Round | None = None  # the round begun last
-    last_rows: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # its jobs; -1 for those forgotten since
+    last_rows: Indices | None = None  # those of its jobs that are not forgotten; None for all of them, by their ids
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
@@ -235,8 +266,6 @@ class SchedulerState:
         if document["last"] is not None:
             state.last = Round.from_dict(document["last"] | {"assignments": {}})
             state.last = replace(state.last, assignments=_assignments_from_dict(document["last"]["assignments"], state.layout))
-            found = [state.table.row_of(job_id) for job_id in state.last.assignments]
-            state.last_rows = np.array([-1 if row is None else row for row in found], dtype=np.int64)
         return state
 
     def problem_cache(self, profile: Profile, *, whole_gangs: bool) -> ProblemCache:
@@ -324,11 +353,14 @@ class SchedulerState:
         return self.allocation
 
     @property
-    def rows_in_decision(self) -> Indices:
-        """Rows of the jobs of the current allocation; while another one is being decided, of all jobs with a history."""
-        if self.is_calling_out:
-            return self.table.saved_rows
-        return np.zeros(0, dtype=np.int64) if self.allocation is None else self.allocation.rows
+    def is_in_decision(self) -> Mask:
+        """(rows,) the jobs of the current allocation; while another one is being decided, all jobs."""
+        if isinstance(self.allocation, LazyAllocation) and not self.is_calling_out:
+            return self.allocation.was_present
+        found = np.full(self.table.capacity, self.is_calling_out)
+        if self.allocation is not None:
+            found[self.allocation.rows] = True
+        return found
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -340,7 +372,21 @@ class SchedulerState:
         """Notes on the current allocation, for its rounds."""
         return (self.allocation.note,) if isinstance(self.allocation, CurrentAllocation) and self.allocation.note else ()
 
-    def still_valid(self, plan: RoundPlan) -> Mask:
+    @property
+    def rows_of_last(self) -> Indices:
+        """Rows of the jobs of the round begun last, without those that have been forgotten."""
+        if self.last_rows is not None:
+            return self.last_rows
+        found = [] if self.last is None else [self.table.row_of(job_id) for job_id in self.last.assignments]
+        return np.array([row for row in found if row is not None], dtype=np.int64)
+
+    def note_forgotten(self, job_ids: Collection[str]) -> None:
+        """Drop jobs that are about to be forgotten from those of the round begun last; their ids may be used again."""
+        if self.last is not None and any(job_id in self.last.assignments for job_id in job_ids):
+            rows = self.rows_of_last
+            self.last_rows = rows[[self.table.ids[row] not in job_ids for row in rows.tolist()]]
+
+    def still_valid(self, plan: RoundPlan | EventPlan) -> Mask:
         """Return (N,) the planned gangs that are in the system, unchanged and unfinished, and whose GPUs are usable.
 
         A gang that runs on a draining node keeps its place, since its lease may have been renewed; none starts there.

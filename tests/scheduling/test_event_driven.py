@@ -17,7 +17,7 @@ import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.fifo import Fifo
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
-from gavel_py.scheduling.event_driven.queue import can_keep_order
+from gavel_py.scheduling.event_driven.queue import JobQueue, can_keep_order
 from gavel_py.scheduling.planner import RoundPlanner
 from tests.support.examples import examples
 from tests.support.fakes import refusal
@@ -145,7 +145,7 @@ def test_what_has_changed_is_remembered_only_until_the_next_decision(round_secon
     while simulation.step():
         table = simulation.scheduler._state.table
         assert len(table.changed) <= 3  # within a step few jobs come or end
-        assert table.progressed <= table.by_id.keys()
+        assert table.progressed <= set(table.by_id.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.Monk
     for name in "ab":
         scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
-    monkeypatch.setattr(Fifo, "seats", lambda _, wishes, *__: ([*[-1] * (len(wishes) - 1), 0], []))
+    monkeypatch.setattr(JobQueue, "_taken_type", lambda _, each: 0 if each.job_id == "c" else -1)
     scheduler.complete("a")
     scheduler.submit(gp.Job("c", job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
@@ -187,6 +187,24 @@ def test_policies_that_need_rounds_are_refused() -> None:
     with pytest.raises(gp.InputError, match="parts of their time"):
         scheduler.policy = "max_min_fairness"  # type: ignore[assignment]
     assert scheduler.policy.name == "fifo"
+
+
+def test_jobs_whose_steps_are_unknown() -> None:
+    def played() -> list[gp.Round]:
+        scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, "fifo", by_events=True)
+        rounds = []
+        for i in range(6):
+            scheduler.submit(gp.Job(f"j{i}", job_type=TYPES[i % 4], num_gpus=1 + i % 2, arrival_seconds=i))
+            rounds.append(scheduler.next_round(i))
+            if i % 2:
+                scheduler.complete(min(scheduler.running))
+        return rounds
+
+    with counting() as made:
+        found = played()
+    assert made == [True] * len(found)
+    with always_asking():
+        assert played() == found
 
 
 def assignments_with_another_policy_in_between() -> list[dict[str, gp.Assignment]]:

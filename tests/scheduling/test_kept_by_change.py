@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.policies import OrderedPolicy
-from gavel_py.scheduling.event_driven import EventDrivenPlanner, PlacementCache
-from gavel_py.scheduling.event_driven.queue import IncrementalSelection, JobProfile, JobQueue, QueuedJob
+from gavel_py.scheduling.event_driven import EventDrivenPlanner
+from gavel_py.scheduling.event_driven.queue import BY_POSITION, JobQueue
+from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, JobProfiler, QueuedJob
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.state import SchedulerState
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
@@ -24,56 +25,59 @@ from tests.support.examples import examples
 @contextmanager
 def counted_anew() -> Iterator[None]:
     """Compare kept state with computed state at each decision."""
-    follow_seats, follow_gpus, follow_line = IncrementalSelection.update, PlacementCache.update, JobQueue.update
-    follow_decision = EventDrivenPlanner.decide
+    follow_selection, follow_queue, follow_decision = JobQueue.select, JobQueue.update, EventDrivenPlanner.decide
 
-    def seats(self: IncrementalSelection, order: Sequence[QueuedJob], changed: Any, runs: Any) -> set[str]:
-        before = {each.job_id: self.column_of(each) for each in self._selected.values()}
-        moved = follow_seats(self, order, changed, runs)
-        expected, free = seats_anew(self._policy, order, self._capacities, runs(order))
-        assert [self.column_of(each) for each in order] == expected
-        assert self._free == free
-        now = {each.job_id: seat for each, seat in zip(order, expected, strict=True) if seat >= 0}
-        assert {job_id for job_id, _ in before.items() ^ now.items()} <= moved
+    def select(self: JobQueue) -> list[QueuedJob]:
+        before = {each: each.column for each in self.by_row.values()}
+        running_on = {each: each.runs_on for each in self.by_row.values()}
+        moved = follow_selection(self)
+        check_selection(self, self._policy, running_on)
+        assert {each for each in self.by_row.values() if each.column != before[each]} == set(moved)
         return moved
 
-    def gpus(self: PlacementCache, running: Any, among: Any, changed: Any) -> None:
-        follow_gpus(self, running, among, changed)
-        assert all((job_id in self._held) == (job_id in running) == (job_id in self.type_of) for job_id in among)
-        assert all(self._gpus_of(*self._held[job_id]) == gpus for job_id, gpus in running.items())
-
-    def line(self: JobQueue, table: JobTable) -> bool:
-        anew, all_of_them = JobQueue(self._policy, self._profiler), copy(table)
-        all_of_them.changed, all_of_them.progressed = set(table.by_id), set()
-        found = follow_line(self, table)
-        assert found == follow_line(anew, all_of_them)
-        assert [each.position for each in self.order] == [each.position for each in anew.order]
-        assert self.by_id.keys() == anew.by_id.keys() == {each.job_id for each in self.order}
+    def update(self: JobQueue) -> bool:
+        table = copy(self._table)
+        anew = JobQueue(self._policy, table, self._profiler, self._capacities)
+        table.changed, table.progressed = set(table.by_id.values()), set()
+        found = follow_queue(self)
+        assert found == follow_queue(anew)
+        positions, expected = ({row: each.position for row, each in queue.by_row.items()} for queue in (self, anew))
+        assert positions == expected
         assert list(self.excluded.items()) == list(anew.excluded.items())
         return found
 
     def decided(self: EventDrivenPlanner, state: SchedulerState) -> Any:
         found = follow_decision(self, state)
-        assert found is None or self._gpus.type_of == dict(
-            zip(state.table.ids[found.rows].tolist(), found.held.types.tolist(), strict=True)
-        )
+        if found is not None:
+            entries = self._queue.by_row.values()
+            running = {each.job_id: self._place_of(each) for each in entries if each.runs_on >= 0}
+            assert all(each.column == each.runs_on for each in entries)
+            assert list(found.assignments) == sorted(running)
+            layout, held = state.layout, found.assignments.held
+            for i, (job_id, assignment) in enumerate(found.assignments.items()):
+                column, gpus = running[job_id]
+                assert assignment == gp.Assignment(layout.types[column], layout.named(gpus))
+                assert (held.types[i], held.list_of(i)) == (column, gpus)
         return found
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(EventDrivenPlanner, "decide", decided)
-        patched.setattr(JobQueue, "update", line)
-        patched.setattr(IncrementalSelection, "update", seats)
-        patched.setattr(PlacementCache, "update", gpus)
+        patched.setattr(JobQueue, "update", update)
+        patched.setattr(JobQueue, "select", select)
         yield
 
 
-def seats_anew(
-    policy: OrderedPolicy, order: Sequence[QueuedJob], capacities: Sequence[float], runs: list[int]
-) -> tuple[list[int], list[float]]:
-    """Return the types that the policy selects for these jobs, and the free GPUs."""
-    left = list(capacities)
-    seats, _ = policy.seats([each.job_profile.types for each in order], [each.job_profile.size for each in order], runs, left)
-    return seats, left
+def check_selection(queue: JobQueue, policy: OrderedPolicy, running_on: dict[QueuedJob, int]) -> None:
+    """Compare the types of all jobs and the free GPUs with those that the policy selects."""
+    order, left = sorted(queue.by_row.values(), key=BY_POSITION), list(map(float, queue._capacities))
+    may_stay = [running_on[each] if running_on[each] in each.profile.types else -1 for each in order]
+    seats, _ = policy.seats([list(each.profile.types) for each in order], [each.size for each in order], may_stay, left)
+    assert [each.column for each in order] == seats
+    assert queue._free == left
+    assert queue._selected == [each for each in order if each.column >= 0]
+    assert sorted(entry for waiting in queue._waiting.values() for entry in waiting) == [
+        (each.position, each) for each in order if each.column < 0
+    ]
 
 
 @settings(max_examples=examples(40, costly=True))
@@ -139,32 +143,38 @@ def tell(made: gp.RoundScheduler, call: str, number: int, pick: int) -> None:
 @settings(max_examples=examples(200))
 @given(
     policy=st.sampled_from(POLICIES),
-    sizes=st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=25),
-    wishes=st.lists(st.sampled_from([[0, 1, 2], [1, 0, 2], [2], [0]]), min_size=25, max_size=25),
+    sizes=st.lists(st.sampled_from([1, 1, 2, 3]), min_size=25, max_size=25),
+    wishes=st.lists(st.sampled_from([(0, 1, 2), (1, 0, 2), (2,), (0,)]), min_size=25, max_size=25),
     lives=st.lists(st.tuples(st.permutations(range(25)), st.integers(0, 25), st.integers(0, 24)), max_size=8),
     moves=st.booleans(),
 )
 def test_the_incremental_selection_equals_a_full_one(
-    policy: str, sizes: list[int], wishes: list[list[int]], lives: list[Any], moves: bool
+    policy: str, sizes: list[int], wishes: list[tuple[int, ...]], lives: list[Any], moves: bool
 ) -> None:
-    """Jobs arrive, leave and change positions; a new job of the same id is another object, as in `JobQueue`."""
+    """Jobs arrive, leave, change and get other sort keys."""
     chosen = policy_of(policy)
     assert isinstance(chosen, OrderedPolicy)
-    capacities = [6.0, 4.0, 3.0]
-    kept, there = IncrementalSelection(chosen, capacities), {i: entry(i, size, wishes[i]) for i, size in enumerate(sizes)}
-    present: set[int] = set()
+    table = JobTable()
+    profiles = [
+        JobProfile(size, True, types, 1.0, 0, [0, 0, 0], [1, 1, 1], None) for size, types in zip(sizes, wishes, strict=True)
+    ]
+    queue = JobQueue(chosen, table, cast("JobProfiler", lambda row: profiles[row]), [6, 4, 3])
+    jobs = [gp.Job(f"j{i}", num_gpus=size, total_steps=1) for i, size in enumerate(sizes)]
+    table.add(jobs, table.requests_of(jobs))
+    table.track()
+    places = dict.fromkeys(range(25), 0.0)
+    queue._keys = lambda entries: [places[each.row] for each in entries]  # type: ignore[method-assign]
+    present = set(range(25))
     for order, count, renewed in lives:
-        some = [i for i in order if i in there][:count]
-        now = some if moves else sorted(some)
-        changed = present ^ set(now) | {renewed}
-        for i in changed & set(now):
-            there[i] = entry(i, sizes[i], wishes[i])
-        line, present = [there[i] for i in now], set(now)
-        kept.update(line, {f"j{i}" for i in changed}, lambda some: [each.job_profile.types[-1] for each in some])
-        runs = [each.job_profile.types[-1] for each in line]
-        assert [kept.column_of(each) for each in line] == seats_anew(chosen, line, capacities, runs)[0]
-
-
-def entry(number: int, size: int, wishes: list[int]) -> QueuedJob:
-    job_profile = JobProfile(size, True, wishes, 1.0, 0, [0, 0, 0], [1, 1, 1], None)
-    return QueuedJob(gp.Job(f"j{number}", num_gpus=size, total_steps=1), 1.0, job_profile, ())
+        now = set(order[:count])
+        places |= {row: float(place) for place, row in enumerate(order)} if moves else {}
+        table.columns["left"][sorted(present - now)], table.columns["left"][sorted(now)] = 0, -1
+        table.changed |= (present ^ now) | {renewed}
+        present = now
+        queue.update()
+        queue._move([each for row, each in queue.by_row.items()], [places[row] for row in queue.by_row])
+        running_on = {each: each.column for each in queue.by_row.values()}
+        queue.select()
+        check_selection(queue, chosen, running_on)
+        for each in queue.by_row.values():
+            each.runs_on = each.column

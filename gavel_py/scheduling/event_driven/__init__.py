@@ -7,21 +7,17 @@ jobs have deficits, or running gangs would have to make room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavel_py.policies import OrderedPolicy, Policy
-from gavel_py.scheduling.event_driven.queue import (
-    BY_POSITION,
-    IncrementalSelection,
-    JobProfiler,
-    JobQueue,
-    QueuedJob,
-    can_keep_order,
-)
+from gavel_py.scheduling.event_driven.queue import JobQueue, can_keep_order
+from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
@@ -33,220 +29,168 @@ from gavel_py.scheduling.round import Assignments
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices
-    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.scheduling.jobs import JobTable
     from gavel_py.scheduling.problem_cache import ProblemCache
     from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["EventDrivenPlanner", "PlacementCache", "PlacementRequest", "batch_of"]
-
-Natural = tuple[tuple[str | int, ...], str]
-
-
-class PlacementRequest(NamedTuple):
-    """A gang to be placed on a type."""
-
-    job_id: str  # the job
-    number: int  # the type, by its number in the layout
-    size: int  # GPUs
-    scope: int  # as in `GangBatch`
-    preference: int  # as in `GangBatch`
-    min_nodes: int  # as in `GangBatch`
-    natural: Natural  # the job's id as a natural sort key
-    hysteresis: float  # the job's hysteresis h in rounds
-
-    @property
-    def rank_if_running(self) -> tuple[float, Natural]:
-        """Sort key of importance among the gangs of the type if it runs there, as in `SelectedGangs`."""
-        return -(1.0 + self.hysteresis), self.natural
-
-    @property
-    def rank_if_new(self) -> tuple[float, Natural]:
-        """Sort key of importance if it is to start there."""
-        return -1.0, self.natural
-
-    @property
-    def hardest_first(self) -> tuple[bool, int, Natural]:
-        """Sort key in the order of placement among gangs that start (`hardest_first`)."""
-        return self.scope == ANYWHERE, -self.size, self.natural
-
-
-Gpus = tuple[int, list[int]]
-"""Number of a type, and GPUs of the cluster by number."""
+__all__ = ["EventDecision", "EventDrivenPlanner", "GangChanges", "PlacementCache", "batch_of"]
 
 
 class PlacementCache:
-    """The GPUs that gangs hold and the free GPUs of each type, kept between decisions while all nodes are up."""
+    """The free GPUs of each type beside the gangs of a queue, kept between decisions while all nodes are up."""
 
-    def __init__(self, layout: Layout, gang: Callable[[str, int], PlacementRequest]) -> None:
-        self.layout, self._gang, self._pool = layout, gang, FreeResources(layout)
-        parts = layout.parts
-        self._domains = [PlacementDomains(part, self._pool.free[part.gpus], *self._limits(t)) for t, part in enumerate(parts)]
+    def __init__(self, layout: Layout, restart_seconds: float = 0.0, round_seconds: float = 1.0) -> None:
+        self._layout, self._pool = layout, FreeResources(layout)
+        self._restart_seconds, self._round_seconds = restart_seconds, round_seconds
+        self._domains = [
+            PlacementDomains(part, self._pool.free[part.gpus], *self._limits(t)) for t, part in enumerate(layout.parts)
+        ]
         self.clear()
 
     def clear(self) -> None:
         """Forget all gangs."""
-        count = len(self.layout.parts)
-        self._held: dict[str, tuple[PlacementRequest, list[int]]] = {}  # requests and GPUs, numbered within their types
-        self.type_of: dict[str, int] = {}  # {job_id: number of its type}
-        self._on: list[dict[str, PlacementRequest]] = [{} for _ in range(count)]
+        count = len(self._layout.parts)
+        self._on: list[dict[str, QueuedJob]] = [{} for _ in range(count)]
         self._misplaced: list[dict[str, MisplacedGang]] = [{} for _ in range(count)]
         self._tried: list[tuple[object, ...]] = [()] * count
         self._free: list[FreeGpus | None] = [None] * count
 
-    def update(self, running: Mapping[str, Gpus], among: Iterable[str], changed: Set[str]) -> None:
-        """Record which gangs hold GPUs.
+    def hold(self, each: QueuedJob, column: int, gpus: list[int]) -> None:
+        """Record that a gang holds GPUs, which have been taken or are counted when they are first asked for."""
+        each.runs_on, each.gpus = column, gpus
+        self._on[column][each.job_id] = each
+        self._misplaced[column].pop(each.job_id, None)
+        preference, min_nodes = each.profile.preferences[column], each.profile.min_nodes[column]
+        if preference != PlacementPreference.ANY:
+            parts = self._layout.parts[column].parts_of(gpus)
+            if (len(parts) > min_nodes) != (preference == PlacementPreference.SPREAD):
+                misplaced = MisplacedGang(gpus, parts, preference, each.size, each.profile.scope, min_nodes)
+                self._misplaced[column][each.job_id] = misplaced
 
-        Args:
-            running: The GPUs of those gangs among these jobs that run.
-            among: Jobs that may hold other GPUs than recorded.
-            changed: Jobs that may have changed their request.
-        """
-        for job_id in among:
-            now, before = running.get(job_id), self._held.get(job_id)
-            if before is not None and (job_id in changed or now != self._gpus_of(*before)):
-                self.release(job_id)
-                before = None
-            if now is not None and before is None:
-                number, gpus = now
-                self._free[number] = None
-                self._hold(self._gang(job_id, number), [gpu - self.layout.parts[number].gpus.start for gpu in gpus])
-
-    @property
-    def jobs(self) -> Iterable[str]:
-        """Ids of the gangs that hold GPUs."""
-        return self._held
-
-    def _gpus_of(self, gang: PlacementRequest, gpus: list[int]) -> Gpus:
-        start = self.layout.parts[gang.number].gpus.start
-        return gang.number, [start + gpu for gpu in gpus]
-
-    def release(self, job_id: str) -> None:
-        """Record that a gang holds no GPUs."""
-        gang, gpus = self._held.pop(job_id)
-        del self._on[gang.number][job_id], self.type_of[job_id]
-        self._misplaced[gang.number].pop(job_id, None)
-        free = self._free[gang.number]
+    def release(self, each: QueuedJob) -> None:
+        """Record that a gang holds no GPUs any more."""
+        column, gpus, each.runs_on, each.gpus = each.runs_on, each.gpus, -1, []
+        del self._on[column][each.job_id]
+        self._misplaced[column].pop(each.job_id, None)
+        free = self._free[column]
         if free is not None:
             free.give_back(gpus)
 
-    def place(self, starting: Sequence[PlacementRequest]) -> dict[str, Gpus] | None:
-        """Return {job_id: type and GPUs} of the gangs whose GPUs change when these gangs start.
+    def place(self, starting: Sequence[QueuedJob]) -> set[QueuedJob] | None:
+        """Let gangs start on their types, and return the gangs whose GPUs have changed.
 
         The result equals a placement of all gangs from scratch. If some gangs have no place, return None and forget all gangs.
         """
-        found: dict[str, Gpus] = {}
-        by_type: list[list[PlacementRequest]] = [[] for _ in self._on]
-        for gang in starting:
-            by_type[gang.number].append(gang)
-        for number, gangs in enumerate(by_type):
-            placed = self._place_beside(number, gangs) if gangs else {}
-            if placed is None:
-                placed = self._place_all(number, gangs)
-            elif self._misplaced[number]:
-                placed |= self._migrate(number, gangs)
-            if placed is None:
+        changed = set(starting)
+        for column, misplaced in enumerate(self._misplaced):
+            gangs = [each for each in starting if each.column == column]
+            if gangs and not self._place_beside(column, gangs):
+                moved = self._place_all(column, gangs)
+            else:
+                moved = self._migrate(column, gangs) if misplaced else set()
+            if moved is None:
                 self.clear()
                 return None
-            found |= placed
-        return found
+            changed |= moved
+        return changed
 
-    def _migrate(self, number: int, starting: Sequence[PlacementRequest]) -> dict[str, Gpus]:
-        """Move misplaced gangs as `migrate_misplaced` does; no other gangs move."""
-        new, free, wrong = {gang.job_id for gang in starting}, self._free_of(number), self._misplaced[number]
-        # On the same free GPUs, migration would fail again.
-        attempt = list(wrong.values()), new & wrong.keys(), free.room.index().room.tobytes()
-        if attempt == self._tried[number]:
-            return {}
-        here = [self._on[number][job_id] for job_id in wrong]
-        gangs = sorted(here, key=lambda gang: gang.rank_if_new if gang.job_id in new else gang.rank_if_running)
-        moved = migrate_misplaced(free, [wrong[gang.job_id] for gang in gangs])
-        found = {gangs[i].job_id: self._move(gangs[i], gpus) for i, gpus in moved.items()}
-        self._tried[number] = () if found else attempt
-        return found
-
-    def _place_beside(self, number: int, gangs: Sequence[PlacementRequest]) -> dict[str, Gpus] | None:
-        """Place gangs beside the running ones, None if one of these would have to move."""
-        free, found = self._free_of(number), dict[str, Gpus]()
-        for gang in sorted(gangs, key=lambda gang: gang.hardest_first):
-            gpus = None if gang.preference == PlacementPreference.SPREAD else free.take_tightest(gang.size)
+    def _place_beside(self, column: int, gangs: Sequence[QueuedJob]) -> bool:
+        """Place gangs beside the running ones; return False if one of these would have to move."""
+        free = self._free_of(column)
+        for each in sorted(gangs, key=_hardest_first):
+            size, scope, preference = each.size, each.profile.scope, each.profile.preferences[column]
+            gpus = None if preference == PlacementPreference.SPREAD else free.take_tightest(size)
             if gpus is None:
-                if gang.preference != PlacementPreference.ANY:
-                    parts = find_preferred(gang.preference, free.room, gang.size, gang.scope, gang.min_nodes)
+                if preference != PlacementPreference.ANY:
+                    parts = find_preferred(preference, free.room, size, scope, each.profile.min_nodes[column])
                     gpus = None if parts is None else free.lowest(parts)
                 if gpus is None:
-                    gpus = free.find(gang.size, self._domains[number].narrowest(gang.size, gang.scope))
+                    gpus = free.find(size, self._domains[column].narrowest(size, scope))
                 if gpus is None:
-                    return None
+                    return False
                 free.take(gpus)
-            found[gang.job_id] = self._move(gang, gpus)
-        return found
+            self.hold(each, column, gpus)
+        return True
 
-    def _place_all(self, number: int, starting: Sequence[PlacementRequest]) -> dict[str, Gpus] | None:
-        """Place all gangs of a type, None if some have no place."""
-        new = {gang.job_id for gang in starting}
-        running = [gang for job_id, gang in self._on[number].items() if job_id not in new]
-        gangs = [gang for _, gang in sorted([*((g.rank_if_running, g) for g in running), *((g.rank_if_new, g) for g in starting)])]
-        held = [[] if gang.job_id in new else self._held[gang.job_id][1] for gang in gangs]
-        placement = self._run_pass(number, batch_of(gangs, held), new)
-        if not placement.placed.all():
-            return None
-        return {gangs[i].job_id: self._move(gangs[i], gpus) for i, gpus in placement.found.items()}
+    def _migrate(self, column: int, starting: Sequence[QueuedJob]) -> set[QueuedJob]:
+        """Move misplaced gangs as `migrate_misplaced` does; no other gangs move."""
+        free, wrong = self._free_of(column), self._misplaced[column]
+        new = {each.job_id for each in starting} & wrong.keys()
+        # On the same free GPUs, migration would fail again.
+        attempt = list(wrong.values()), new, free.room.index().room.tobytes()
+        if attempt == self._tried[column]:
+            return set()
+        gangs = self._by_importance([self._on[column][job_id] for job_id in wrong], new)
+        moved = migrate_misplaced(free, [wrong[each.job_id] for each in gangs])
+        for i, gpus in moved.items():
+            self.hold(gangs[i], column, gpus)
+        self._tried[column] = () if moved else attempt
+        return {gangs[i] for i in moved}
 
-    def _run_pass(self, number: int, batch: GangBatch, starting: Set[str]) -> PlacementPass:
-        """Place gangs on a type as `place_on_type` does, at first on the GPUs that are free while running gangs stay."""
-        for job_id in starting & self._on[number].keys():
-            self.release(job_id)
+    def _place_all(self, column: int, starting: Sequence[QueuedJob]) -> set[QueuedJob] | None:
+        """Place all gangs of a type, and return those whose GPUs have changed; None if some have no place."""
+        for each in starting:
+            if each.runs_on >= 0:  # placed beside the running ones in vain
+                self.release(each)
+        new = {each.job_id for each in starting}
+        gangs = self._by_importance([*self._on[column].values(), *starting], new)
+        batch = batch_of(gangs, column)
         stays = np.bincount(batch.owners, minlength=len(batch)) > 0
-        placement = PlacementPass(self._free_of(number), batch, stays, self._domains[number])
+        # At first on the GPUs that are free while running gangs stay.
+        placement = PlacementPass(self._free_of(column), batch, stays, self._domains[column])
         placement.place_all(hardest_first(batch))
         if placement.placed.all():
             placement.migrate_misplaced()
-            return placement
-        self._free[number] = None
-        return place_on_type(self._pool, number, batch)
+        else:
+            self._free[column] = None
+            placement = place_on_type(self._pool, column, batch)
+        if not placement.placed.all():
+            return None
+        found = {gangs[i]: gpus for i, gpus in placement.found.items() if gangs[i].gpus != gpus}
+        for each, gpus in found.items():
+            self.hold(each, column, gpus)
+        return set(found)
 
-    def _move(self, gang: PlacementRequest, gpus: list[int]) -> Gpus:
-        """Record the GPUs of a gang; return its type and GPUs."""
-        self._hold(gang, gpus)
-        return self._gpus_of(gang, gpus)
+    def _by_importance(self, gangs: Sequence[QueuedJob], new: Set[str]) -> list[QueuedJob]:
+        """Return gangs in the order of `SelectedGangs`; new: ids of those that start, and so have no hysteresis."""
+        restarts = np.array([each.restart_seconds for each in gangs])
+        rounds = np.where(np.isnan(restarts), self._restart_seconds, restarts) / self._round_seconds
+        gains = hysteresis_of(np.ones(len(gangs)), np.array([each.size for each in gangs]), rounds).tolist()
+        ranks = {each: 0.0 if each.job_id in new else -gain for each, gain in zip(gangs, gains, strict=True)}
+        return sorted(gangs, key=lambda each: (ranks[each], each.natural))
 
-    def _hold(self, gang: PlacementRequest, gpus: list[int]) -> None:
-        self._held[gang.job_id] = gang, gpus
-        self._on[gang.number][gang.job_id] = gang
-        self.type_of[gang.job_id] = gang.number
-        self._misplaced[gang.number].pop(gang.job_id, None)
-        if gang.preference != PlacementPreference.ANY:
-            parts = self.layout.parts[gang.number].parts_of(gpus)
-            if (len(parts) > gang.min_nodes) != (gang.preference == PlacementPreference.SPREAD):
-                misplaced = MisplacedGang(gpus, parts, gang.preference, gang.size, gang.scope, gang.min_nodes)
-                self._misplaced[gang.number][gang.job_id] = misplaced
-
-    def _free_of(self, number: int) -> FreeGpus:
-        free = self._free[number]
+    def _free_of(self, column: int) -> FreeGpus:
+        free = self._free[column]
         if free is None:
-            part = self.layout.parts[number]
+            part = self._layout.parts[column]
             there = np.ones(len(part.node_of), dtype=bool)
-            there[[gpu for job_id in self._on[number] for gpu in self._held[job_id][1]]] = False
-            self._free[number] = free = FreeGpus(part, there, *self._limits(number))
+            there[[gpu for each in self._on[column].values() for gpu in each.gpus]] = False
+            self._free[column] = free = FreeGpus(part, there, *self._limits(column))
         return free
 
-    def _limits(self, number: int) -> tuple[Floats, Floats]:
-        nodes = self.layout.parts[number].nodes
+    def _limits(self, column: int) -> tuple[Floats, Floats]:
+        nodes = self._layout.parts[column].nodes
         return self._pool.cpus[nodes], self._pool.memory_gb[nodes]
 
 
-def batch_of(gangs: Sequence[PlacementRequest], held: Sequence[Sequence[int]]) -> GangBatch:
-    """Return gangs on one type, most important first, as a batch; held: the GPUs of each gang so far."""
+def _hardest_first(each: QueuedJob) -> tuple[object, ...]:
+    """Return the sort key in the order of placement among gangs that start (`hardest_first`)."""
+    return each.profile.scope == ANYWHERE, -each.size, each.natural
+
+
+def batch_of(gangs: Sequence[QueuedJob], column: int) -> GangBatch:
+    """Return gangs on one type, most important first, as a batch."""
+    count, profiles = len(gangs), [each.profile for each in gangs]
     return GangBatch(
-        sizes=np.array([gang.size for gang in gangs], dtype=np.int64),
-        types=np.array([gang.number for gang in gangs], dtype=np.int64),
-        scopes=np.array([gang.scope for gang in gangs], dtype=np.int64),
-        even_splits=np.zeros(len(gangs), dtype=bool),
-        preferences=np.array([gang.preference for gang in gangs], dtype=np.int8),
-        min_nodes=np.array([gang.min_nodes for gang in gangs], dtype=np.int64),
-        per_gpu=[NOTHING] * len(gangs),
-        held=np.array([gpu for gpus in held for gpu in gpus], dtype=np.int64),
-        owners=np.repeat(np.arange(len(gangs)), [len(gpus) for gpus in held]),
+        sizes=np.array([each.size for each in gangs], dtype=np.int64),
+        types=np.full(count, column, dtype=np.int64),
+        scopes=np.array([profile.scope for profile in profiles], dtype=np.int64),
+        even_splits=np.zeros(count, dtype=bool),
+        preferences=np.array([profile.preferences[column] for profile in profiles], dtype=np.int8),
+        min_nodes=np.array([profile.min_nodes[column] for profile in profiles], dtype=np.int64),
+        per_gpu=[NOTHING] * count,
+        held=np.array([gpu for each in gangs for gpu in each.gpus], dtype=np.int64),
+        owners=np.repeat(np.arange(count), [len(each.gpus) for each in gangs]),
     )
 
 
@@ -255,12 +199,33 @@ AUDIT_EVERY = 1_000
 
 
 @dataclass(frozen=True, eq=False)
+class GangChanges:
+    """How the gangs of a round differ from those of the round before."""
+
+    stopped: list[int]  # rows of the gangs that lose their GPUs now
+    started: dict[int, tuple[int, list[int]]]  # {row: (type, GPUs)} of those that get other GPUs
+    started_ids: tuple[str, ...]  # their ids, sorted
+    preempted: tuple[str, ...]  # ids of the jobs in the system that ran and do not run now, in natural order
+
+
+@dataclass(frozen=True, eq=False)
 class EventDecision:
     """An event-driven decision."""
 
-    rows: Indices  # (N,) rows of the jobs that run, all of their time, sorted by their ids
-    held: HeldGpus  # (N,) their GPUs
+    assignments: Assignments  # the jobs that run, all of their time
     excluded: dict[str, str]  # {job_id: reason} of the jobs that can run nowhere
+    changes: GangChanges | None  # how they follow from those of the latest round; None if anything may have changed
+    table: JobTable
+
+    @cached_property
+    def rows(self) -> Indices:
+        """(N,) rows of the jobs that run, sorted by their ids."""
+        return np.array([self.table.row_of(job_id) for job_id in self.assignments.ids], dtype=np.int64)
+
+    @property
+    def held(self) -> HeldGpus:
+        """(N,) their GPUs."""
+        return self.assignments.held
 
 
 class EventDrivenPlanner:
@@ -274,25 +239,22 @@ class EventDrivenPlanner:
         return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
 
     def __init__(
-        self, policy: OrderedPolicy, state: SchedulerState, cache: ProblemCache, *, restart_seconds: float, round_seconds: float
+        self, policy: OrderedPolicy, state: SchedulerState, cache: ProblemCache, restart_seconds: float, round_seconds: float
     ) -> None:
-        layout = state.layout
-        self._profile = cache.profile
-        self.policy, self._restart_seconds, self._round_seconds = policy, restart_seconds, round_seconds
-        self.profiler = JobProfiler(policy, state.table, layout, state.spans, cache)
-        self._queue = JobQueue(policy, self.profiler)
-        self._gpus = PlacementCache(layout, self._gang)
-        self._names = layout.types
-        self._selection = IncrementalSelection(policy, state.nodes.cluster.capacities.tolist())
+        self._made_for = policy, cache, restart_seconds, round_seconds
+        self.profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
+        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist())
+        self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds)
+        self._starts = [part.gpus.start for part in state.layout.parts]
+        self._preemptive = policy.preemptive
         self._decisions = 0
-        self._hysteresis: dict[tuple[int, float], float] = {}
-        self._changed: set[str] = set()
-        self._latest: tuple[EventDecision, set[str]] | None = None
+        self._latest: Assignments | None = None  # those of the latest decision, None until one is complete
         state.table.track()
 
-    def holds_for(self, policy: Policy, profile: Profile, restart_seconds: float) -> bool:
+    def holds_for(self, policy: Policy, cache: ProblemCache, restart_seconds: float, round_seconds: float) -> bool:
         """Return whether this planner was made for these arguments."""
-        return policy is self.policy and profile is self._profile and restart_seconds == self._restart_seconds
+        made_for, its_cache, *seconds = self._made_for
+        return policy is made_for and cache is its_cache and seconds == [restart_seconds, round_seconds]
 
     @property
     def audit_is_due(self) -> bool:
@@ -301,100 +263,102 @@ class EventDrivenPlanner:
 
     def decide(self, state: SchedulerState) -> EventDecision | None:
         """Return the decision, None if it must be made in full."""
-        table = state.table
-        self._changed |= table.changed
-        if not self._queue.update(table) or not state.nodes.all_up or self._has_deficits(state):
+        queue, latest = self._queue, self._latest
+        self._latest = None  # until the decision is complete
+        if not queue.update() or not state.nodes.all_up or state.gangs.are_shared:
             return None
-        affected, self._latest = self._affected(state), None  # None until the decision is complete
-        among = {*self._gpus.jobs, *state.running} if affected is None else affected
-        running = {job_id: gpus for job_id in among if (gpus := _gpus_of(state, job_id)) is not None}
-        if state.gangs.are_shared or not running.keys() <= self._queue.by_id.keys():
+        # The latest decision may have begun in part only, after further events.
+        began = latest is not None and state.last is not None and state.last.assignments is latest
+        lost = self._lost(state) if began else None
+        if lost is None and not self._start_anew(state):
             return None
-        self._gpus.update(running, among, self._changed)
-        if affected is None:
-            self._selection.clear()
-        changed, self._changed = self._changed, set()
-        reselected = self._selection.update(self._queue.order, changed, self._runs)
-        stop, start = self._differences(self._queue.by_id.keys() | running.keys() if affected is None else affected | reselected)
-        for job_id in stop:
-            self._gpus.release(job_id)
-        found = self._gpus.place(start)
+        reselected = queue.select()
+        affected = queue.by_row.values() if lost is None else dict.fromkeys([*reselected, *lost])
+        stopped = [each for each in affected if each.column != each.runs_on >= 0]
+        for each in stopped:
+            self._gpus.release(each)
+        found = self._gpus.place([each for each in affected if each.column >= 0 > each.runs_on])
         if found is None:
             return None
         self._decisions += 1
-        latest = state.last.assignments if state.last is not None else None
-        if not stop and not found and isinstance(latest, Assignments) and state.gangs.holds(state.last_rows, latest.held):
-            decision = EventDecision(state.last_rows, latest.held, self._queue.excluded)
+        changes = None
+        if latest is None or lost is None:
+            running = sorted((each for each in queue.by_row.values() if each.runs_on >= 0), key=attrgetter("job_id"))
+            held = HeldGpus.of([each.runs_on for each in running], [self._place_of(each)[1] for each in running])
+            self._latest = Assignments(tuple([each.job_id for each in running]), held, state.layout)
         else:
-            decision = self._decision(state, stop, found)
-        self._latest = decision, {*stop, *found}
-        return self._latest[0]
+            self._latest, changes = self._changed(state.table, latest, stopped, lost, found)
+        return EventDecision(self._latest, queue.excluded, changes, state.table)
 
-    def _has_deficits(self, state: SchedulerState) -> bool:
-        """Return whether a job in the queue has a deficit, as after rounds that were counted."""
-        if not state.ledger.deficits.any():
+    def _start_anew(self, state: SchedulerState) -> bool:
+        """Read which gangs run, and take their types from all jobs; return False if event-driven decisions are not possible."""
+        self._gpus.clear()
+        by_row, gangs = self._queue.by_row, state.gangs
+        for each in by_row.values():
+            each.runs_on, each.gpus = -1, []
+        rows = gangs.rows.tolist()
+        # Rounds that were counted may have left deficits.
+        if not by_row.keys() >= set(rows) or (state.ledger.deficits.any() and state.ledger.deficits[list(by_row)].any()):
             return False
-        rows = [state.table.by_id[job_id] for job_id in self._queue.by_id]
-        return bool(state.ledger.deficits[rows].any())
+        for row in rows:
+            column = gangs.types.item(row)
+            self._gpus.hold(by_row[row], column, [gpu - self._starts[column] for gpu in gangs.gpus_of(row)])
+        self._queue.clear()
+        return True
 
-    def _affected(self, state: SchedulerState) -> Set[str] | None:
-        """Return the jobs that may run elsewhere or have changed since the latest decision, None for all."""
-        if self._latest is None or state.gangs.moved is None or state.last is None:
+    def _lost(self, state: SchedulerState) -> list[QueuedJob] | None:
+        """Return the jobs whose gangs have changed or lost their GPUs since the latest round began, those that have left included.
+
+        None if gangs run that the round did not start.
+        """
+        queue, gangs, lost = self._queue, state.gangs, list[QueuedJob]()
+        if gangs.moved is None or any(gangs.types.item(row) >= 0 for row in gangs.moved):
             return None
-        decision, now = self._latest
-        # The decision may have begun as it was, or only in part, after further events.
-        began = isinstance(state.last.assignments, Assignments) and state.last.assignments.held is decision.held
-        # Rows of jobs that were forgotten have no id.
-        moved = {job_id for row in state.gangs.moved if (job_id := state.table.ids[row]) is not None}
-        return moved | self._changed | now if began else None
+        for old in queue.removed:
+            if old.runs_on < 0:
+                continue
+            each = queue.by_row.get(old.row)
+            if gangs.types.item(old.row) < 0:
+                self._gpus.release(old)
+                lost.append(old)
+            elif each is None:
+                return None
+            else:  # it has changed, and runs on
+                self._gpus.hold(each, old.runs_on, old.gpus)
+                lost.append(each)
+                if not self._preemptive and each.runs_on in each.profile.types:
+                    queue.keep_running(each)
+        queue.removed = []
+        for each in [queue.by_row[row] for row in gangs.moved if row in queue.by_row]:
+            if each.runs_on >= 0:
+                self._gpus.release(each)
+                lost.append(each)
+                if not self._preemptive:
+                    queue.deselect(each)
+        return lost
 
-    def _decision(self, state: SchedulerState, stop: Sequence[str], found: Mapping[str, Gpus]) -> EventDecision:
-        """Return the decision in which some gangs stop and others get these GPUs."""
-        table, runs = state.table, state.gangs.types >= 0
-        changed = [table.by_id[job_id] for job_id in found]
-        runs[[row for job_id in stop if (row := table.row_of(job_id)) is not None]] = False
-        runs[changed] = True
-        rows, places = state.sorted_by_id(runs), np.zeros(table.capacity, dtype=np.int64)
-        held = state.gangs.of(rows)
-        if found:
-            places[rows] = np.arange(len(rows))
-            held = held.replaced(places[changed], HeldGpus.of(*zip(*found.values(), strict=True)))
-        return EventDecision(rows, held, self._queue.excluded)
-
-    def _runs(self, order: Sequence[QueuedJob]) -> list[int]:
-        """Return the columns on which jobs run, -1 for none."""
-        type_of = self._gpus.type_of
-        return [type_of.get(each.job_id, -1) for each in order]
-
-    def _differences(self, affected: Set[str]) -> tuple[list[str], list[PlacementRequest]]:
-        """Return which of these jobs must stop where they run, and requests of those that start, in the order of the queue."""
-        type_of, stop, start = self._gpus.type_of, [], []
-        for job_id in affected:
-            each = self._queue.by_id.get(job_id)
-            runs, selected = type_of.get(job_id, -1), self._selection.column_of(each)
-            if runs != selected and runs >= 0:
-                stop.append(job_id)
-            if runs != selected and selected >= 0 and each is not None:
-                start.append(each)
-        start.sort(key=BY_POSITION)
-        return stop, [self._gang(each.job_id, self._selection.column_of(each)) for each in start]
-
-    def _gang(self, job_id: str, column: int) -> PlacementRequest:
-        each = self._queue.by_id[job_id]
-        job_profile = each.job_profile
-        restart = self._restart_seconds if each.restart_seconds is None else each.restart_seconds
-        key = job_profile.size, restart
-        if key not in self._hysteresis:
-            rounds = np.array([restart]) / self._round_seconds
-            self._hysteresis[key] = float(hysteresis_of(np.ones(1), np.array([job_profile.size]), rounds)[0])
-        preference, min_nodes = job_profile.preferences[column], job_profile.min_nodes[column]
-        return PlacementRequest(
-            job_id, column, job_profile.size, job_profile.scope, preference, min_nodes, each.natural, self._hysteresis[key]
+    def _changed(
+        self,
+        table: JobTable,
+        latest: Assignments,
+        stopped: Sequence[QueuedJob],
+        lost: Sequence[QueuedJob],
+        found: Set[QueuedJob],
+    ) -> tuple[Assignments, GangChanges]:
+        """Return the assignments that follow from the latest ones, and the changes."""
+        new = {each.job_id: each for each in found}
+        gone = {each.job_id: each for each in (*stopped, *lost) if each.runs_on < 0 and each.job_id not in new}
+        waiting = sorted((each for each in gone.values() if table.by_id.get(each.job_id) == each.row), key=attrgetter("natural"))
+        places = {job_id: self._place_of(each) for job_id, each in new.items()}
+        changes = GangChanges(
+            [each.row for each in stopped if each.job_id in gone],
+            {each.row: places[job_id] for job_id, each in new.items()},
+            tuple(sorted(new)),
+            tuple([each.job_id for each in waiting]),
         )
+        return latest.changed(gone, places), changes
 
-
-def _gpus_of(state: SchedulerState, job_id: str) -> Gpus | None:
-    """Return the type and GPUs of a job, None if it holds none."""
-    row = state.table.by_id.get(job_id)
-    column = -1 if row is None else state.gangs.types.item(row)
-    return None if row is None or column < 0 else (column, state.gangs.gpus_of(row))
+    def _place_of(self, each: QueuedJob) -> tuple[int, list[int]]:
+        """Return the type of a gang, and its GPUs by their numbers in the cluster."""
+        start = self._starts[each.runs_on]
+        return each.runs_on, [start + gpu for gpu in each.gpus]

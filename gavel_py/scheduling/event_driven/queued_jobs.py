@@ -1,0 +1,112 @@
+"""Jobs as the event-driven mode sees them: what policy and placement read of each, its type and its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavel_py.io.names import natural_key
+from gavel_py.optimization.job_classes import separate_jobs
+from gavel_py.policies import OrderedPolicy
+from gavel_py.problem.job import Job, with_steps
+from gavel_py.scheduling.current_allocation import PolicyInput
+from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans
+from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
+
+if TYPE_CHECKING:
+    from gavel_py.scheduling.problem_cache import ProblemCache
+
+Position = tuple[float, float, tuple[tuple[str | int, ...], str]]
+"""Sort key of the policy, arrival, and id as a natural sort key."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """What policy and placement read of a job, equal for jobs of one gang (`JobTable.gangs`). Types are columns."""
+
+    size: int  # GPUs of the gang, 0 for a fractional job
+    is_regular: bool  # whether the job requests whole GPUs without an even split
+    types: tuple[int, ...]  # types on which it can run, fastest first
+    fastest: float  # steps/s on the first of them
+    scope: int  # locality, as index into `SCOPES`
+    preferences: list[int]  # by type, the `PlacementPreference`
+    min_nodes: list[int]  # by type, the least number of nodes
+    reason: str | None  # why it can run nowhere, None if it can
+
+
+class JobProfiler:
+    """Returns the profiles of jobs on a cluster with all nodes up, under one policy."""
+
+    def __init__(self, policy: OrderedPolicy, table: JobTable, layout: Layout, spans: Spans, cache: ProblemCache) -> None:
+        self._policy, self._table, self._layout, self._spans, self._cache = policy, table, layout, spans, cache
+        self._by_gang: dict[int, JobProfile] = {}
+
+    def knows(self, jobs: Sequence[Job], gangs: Collection[int]) -> bool:
+        """Return whether the profiles of these gangs are cached, and the total steps of their jobs are known."""
+        return self._by_gang.keys() >= set(gangs) and all(job.total_steps is not None for job in jobs)
+
+    def __call__(self, row: int) -> JobProfile:
+        """Return the profile of a job. Raises `InputError` as `Policy.check`."""
+        gang = self._table.gangs.item(row)
+        if gang not in self._by_gang:
+            self._by_gang[gang] = self._profile_of(self._table.jobs[row])
+        return self._by_gang[gang]
+
+    def _profile_of(self, job: Job) -> JobProfile:
+        new = [with_steps(job, 0.0)]
+        requests = self._table.requests_of(new)
+        self._cache.complete(new, requests)
+        problem = self._cache.problem_if_up(PolicyInput.of_new(new, requests, whole_gangs=self._cache.whole_gangs))
+        jobs = self._policy.view(separate_jobs(problem, self._policy.name, self._policy.reads))
+        is_eligible = len(jobs) > 0
+        fastest_first = np.argsort(-jobs.throughputs[0], kind="stable").tolist() if is_eligible else []
+        preferences, min_nodes = np.zeros(len(self._layout.types), dtype=np.int64), np.ones(len(self._layout.types), dtype=np.int64)
+        scope = SCOPES.index(job.locality)
+        if problem.speeds is not None:
+            for j in np.flatnonzero(problem.speeds.differ[0]).tolist():
+                min_nodes[j] = self._spans.min_nodes(self._layout.types[j], int(job.num_gpus))
+                # As in `GangBatch.with_preferences_on`.
+                if job.num_gpus > min_nodes[j] and min_nodes[j] < len(self._layout.parts[j].sizes) and scope != NODE:
+                    preferences[j] = (
+                        PlacementPreference.SPREAD if problem.speeds.spread_is_faster[0, j] else PlacementPreference.CONSOLIDATED
+                    )
+        return JobProfile(
+            size=int(job.num_gpus),
+            is_regular=job.num_gpus == int(job.num_gpus) and not (job.even_split and job.num_gpus > 1),
+            types=tuple(j for j in fastest_first if jobs.runnable[0, j]),
+            fastest=float(jobs.fastest[0]) if is_eligible else 0.0,
+            scope=scope,
+            preferences=preferences.tolist(),
+            min_nodes=min_nodes.tolist(),
+            reason=problem.excluded.get(job.job_id),
+        )
+
+
+class QueuedJob:
+    """A job in the queue.
+
+    Attributes:
+        row: Its row in the job table.
+        job_id: Its id.
+        natural: Its id as a natural sort key.
+        profile: What policy and placement read of it.
+        size: GPUs of its gang.
+        restart_seconds: Cost of a restart, NaN for the default.
+        position: Sort key in the queue.
+        column: The type on which the policy gives it all of its time, -1 for none.
+        runs_on: The type on which it holds GPUs, -1 for none.
+        gpus: These GPUs, numbered within the type.
+    """
+
+    __slots__ = ("column", "gpus", "job_id", "natural", "position", "profile", "restart_seconds", "row", "runs_on", "size")
+
+    def __init__(self, row: int, job_id: str, profile: JobProfile, restart_seconds: float) -> None:
+        self.row, self.job_id, self.profile, self.size = row, job_id, profile, profile.size
+        self.natural, self.restart_seconds = natural_key(job_id), restart_seconds
+        self.position: Position = (0.0, 0.0, self.natural)
+        self.column = self.runs_on = -1
+        self.gpus: list[int] = []
