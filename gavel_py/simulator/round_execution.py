@@ -1,133 +1,27 @@
 """Execution of a round: running gangs make progress and finish, fail or are cancelled, and nodes go down.
 
-`RoundExecution` runs rounds on a `SimulationState`, the state that a simulation keeps from one round to the next.
-`InterferenceModel` gives the speed of jobs that share GPUs.
+`RoundExecution` runs rounds on the state of a simulation. `InterferenceModel` gives the speed of jobs that share GPUs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
 from gavel_py.scheduling.placement.gangs import Spans
-from gavel_py.simulator.arrivals import Arrivals
-from gavel_py.simulator.job_progress import JobProgress, RunningGangs
-from gavel_py.simulator.measurements import Measuring, Usage
-from gavel_py.simulator.node_events import NodeEvents
-from gavel_py.simulator.results import JobRecord, Outcome, Tally
+from gavel_py.simulator.job_progress import JobProgress
+from gavel_py.simulator.results import Outcome
 
 if TYPE_CHECKING:
-    from gavel_py.problem.cluster import Cluster
     from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
     from gavel_py.scheduling import Round, RoundScheduler
-    from gavel_py.workloads.submission import Submission
-
-
-@dataclass
-class SimulationState:
-    """The state that a simulation keeps between rounds.
-
-    now: the time; arrivals, events: submissions and node events to come; usage, measuring, tally: what is measured; active: the
-    jobs in the system, running: those with GPUs; cancellations: heap of (seconds, job_id), also of jobs that have left; departed:
-    jobs that have left since the last decision; reasons: why that decision excluded jobs; records: of jobs that have left, unless
-    the caller takes them; wall_seconds: time on the clock of this computer.
-    """
-
-    now: float
-    arrivals: Arrivals
-    events: NodeEvents
-    usage: Usage
-    running: RunningGangs
-    measuring: Measuring = field(default_factory=Measuring)
-    tally: Tally = field(default_factory=Tally)
-    active: dict[str, JobProgress] = field(default_factory=dict)
-    cancellations: list[tuple[float, str]] = field(default_factory=list)
-    departed: list[str] = field(default_factory=list)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    records: dict[str, JobRecord] = field(default_factory=dict)
-    wall_seconds: float = 0.0
-
-    @property
-    def next_cancellation(self) -> float:
-        """When the next job in the system is cancelled, infinite if none is."""
-        while self.cancellations and self.cancellations[0][1] not in self.active:
-            heappop(self.cancellations)
-        return self.cancellations[0][0] if self.cancellations else math.inf
-
-    @property
-    def next_change(self) -> float:
-        """When the next arrival, node event or cancellation happens, infinite if none does."""
-        return min(self.arrivals.next_seconds, self.events.next_seconds, self.next_cancellation)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain data. The trace is not included, only the number of jobs taken from it and their digest."""
-        self.running.write_back()
-        return {
-            "now": self.now,
-            "taken": self.arrivals.taken,
-            "digest": self.arrivals.digest,
-            "events": self.events.to_dict(),
-            "usage": self.usage.to_dict(),
-            "measuring": self.measuring.to_dict(),
-            "tally": self.tally.to_dict(),
-            "active": [progress.to_dict() for progress in self.active.values()],
-            "holds": list(self.running),
-            "cancellations": [list(each) for each in self.cancellations],
-            "gone": list(self.departed),
-            "reasons": dict(self.reasons),
-            "records": [record.to_dict() for record in self.records.values()],
-            "wall_seconds": self.wall_seconds,
-        }
-
-    @classmethod
-    def from_dict(
-        cls, document: Mapping[str, Any], path: str | Path, trace: Iterable[Submission | Job], cluster: Cluster
-    ) -> SimulationState:
-        """Restore a state from `to_dict`. Raises `InputError`, which names `path`, if the trace is another one."""
-        measuring = Measuring.from_dict(document["measuring"])
-        arrivals = Arrivals(trace, measuring.window)
-        active = _active_from(document, path, arrivals)
-        running = RunningGangs(len(cluster.accelerator_names))
-        for job_id in document["holds"]:
-            running.add(active[job_id])
-        records = (JobRecord.from_dict(each) for each in document["records"])
-        return cls(
-            document["now"],
-            arrivals,
-            NodeEvents.from_dict(document["events"]),
-            Usage.from_dict(cluster, document["usage"]),
-            running,
-            measuring,
-            Tally.from_dict(document["tally"]),
-            active,
-            [(seconds, job_id) for seconds, job_id in document["cancellations"]],
-            list(document["gone"]),
-            dict(document["reasons"]),
-            {record.job_id: record for record in records},
-            document["wall_seconds"],
-        )
-
-
-def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, JobProgress]:
-    """Skip the jobs of the trace that had arrived, and return the progress of those in the system."""
-    saved = {each["number"]: each for each in document["active"]}
-    submissions = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in saved}
-    if arrivals.taken < document["taken"]:
-        text = f"was written when {document['taken']} jobs had arrived, and this trace has only {arrivals.taken}"
-        raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
-    if arrivals.digest != document["digest"]:
-        text = f"was written with another trace: the first {document['taken']} jobs of this one are not those that had arrived"
-        raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
-    return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n]) for n, each in saved.items()}
+    from gavel_py.simulator.simulation_state import SimulationState
 
 
 class InterferenceModel:

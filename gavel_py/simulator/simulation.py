@@ -25,7 +25,8 @@ from gavel_py.simulator.job_progress import JobProgress, RunningGangs
 from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
-from gavel_py.simulator.round_execution import ExecutionSettings, RoundExecution, SimulationState
+from gavel_py.simulator.round_execution import ExecutionSettings, RoundExecution
+from gavel_py.simulator.simulation_state import SimulationState
 from gavel_py.workloads.submission import Submission
 
 SIMULATION = SnapshotFormat("gavel-py simulation", 2, "the state of a simulation, as Simulation.save writes it")
